@@ -1,0 +1,9 @@
+"""Glasshouse: replay what a federated-learning server can see, attack it, and report what came out.
+
+Everything public lives in a subpackage (``glasshouse.attacks``, ``glasshouse.audit``, ...); importing this
+package loads none of them.
+"""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"
