@@ -1,0 +1,142 @@
+"""What an attack is, and what it may assert.
+
+Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, D features, N clients.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, final, runtime_checkable
+
+from torch import Tensor
+
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.threat import Changes, Sees
+from glasshouse.transcript.view import View
+from glasshouse.wire import Crafted, Value
+
+Scope = Literal["update", "round", "run"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What an attack must be given; the harness refuses before it runs where this does not hold.
+
+    Attributes:
+        sees: kinds of messages. changes: what the server must be allowed to alter.
+        grants: side knowledge without which it cannot run.
+        scope: the harness calls once per update, per round, or once for the run.
+        protocols: names of the protocols that it understands.
+    """
+
+    sees: frozenset[Sees]
+    scope: Scope
+    changes: frozenset[Changes] = frozenset()
+    grants: frozenset[str] = frozenset()
+    protocols: frozenset[str] = frozenset({"fedsgd", "fedavg"})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a claim is about: rounds, and one client or (None) the cohort as a whole."""
+
+    rounds: tuple[int, ...]
+    client: int | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reconstruction:
+    """"These were private inputs." Inputs (B, C, H, W) in [0, 1]; labels (B,) or None; confidence (B,), any unit.
+
+    ``source``: the client that the attack attributes each input to, (B,), -1 unknown; None: it does not say.
+    """
+
+    about: About
+    inputs: Tensor
+    labels: Tensor | None
+    confidence: Tensor
+    source: Tensor | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Representations:
+    """"The private inputs had these features." Vectors (B, D)."""
+
+    about: About
+    vectors: Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassRepresentatives:
+    """"The client's examples of these classes look like this." Inputs (B, C, H, W), labels (B,), source (B,)."""
+
+    about: About
+    inputs: Tensor
+    labels: Tensor
+    source: Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Labels:
+    """"The private batch held so many of each class." Counts (K,) int64."""
+
+    about: About
+    counts: Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientScores:
+    """"These clients have the property." Scores (N,), higher is more likely; decisions (N,) bool."""
+
+    about: About
+    scores: Tensor
+    decisions: Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DefenseGuess:
+    """"The client runs this defence." ``none`` and ``unknown`` are names too."""
+
+    about: About
+    name: str
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+
+Claim = Reconstruction | Representations | ClassRepresentatives | Labels | ClientScores | DefenseGuess
+
+
+class Attack(Protocol):
+    """A published attack: a frozen dataclass whose fields are its settings."""
+
+    card: ClassVar[Card]
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Claims from the view alone.
+
+        Raises:
+            Inapplicable: the setting rules the attack out; becomes a refusal in the report.
+        """
+        ...
+
+
+@runtime_checkable
+class ActiveAttack(Protocol):
+    """An attack that also alters what the server sends."""
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """What to send in the coming round, given what the server saw so far; None: the honest model.
+
+        The view's last round holds the broadcast that the server would send, and no update yet.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Joins claim and truth: simulate, attack, score, compare with nulls, report findings."""

@@ -1,0 +1,116 @@
+"""Every error this package raises on purpose. Each states a need, a finding and a way out.
+
+The exit code of the command line is the class's ``exit_code``; the codes are listed in the README.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+
+class GlasshouseError(Exception):
+    """Root of the tree: ``except GlasshouseError`` catches us and nobody else.
+
+    Args:
+        subject: what was being attempted, as the user would name it.
+        needs: the condition, in the user's units.
+        got: what was found instead, with where it was found.
+        fix: one or two things the user can do now.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, subject: str, *, needs: str, got: str, fix: str) -> None:
+        self.subject, self.needs, self.got, self.fix = subject, needs, got, fix
+        super().__init__(f"{subject}\n  needs  {needs}\n  got    {got}\n  fix    {fix}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process borders (workers), so they pickle with their four parts."""
+        return (_rebuild, (type(self), self.subject, self.needs, self.got, self.fix))
+
+
+def _rebuild(kind: type[GlasshouseError], subject: str, needs: str, got: str, fix: str) -> GlasshouseError:
+    return kind(subject, needs=needs, got=got, fix=fix)
+
+
+@final
+class Inapplicable(GlasshouseError):
+    """The method is sound, the setting rules it out. Reported as 'not run', never as 'failed'."""
+
+
+@final
+class Undefined(GlasshouseError):
+    """The data do not determine the number. Reported as missing, never as 0."""
+
+
+@final
+class BadValue(GlasshouseError, ValueError):
+    """An argument is out of range or of the wrong shape."""
+
+
+@final
+class BadFile(GlasshouseError):
+    """A file is missing, corrupt, of a newer format, or not what its name promises."""
+
+
+@final
+class UnknownName(GlasshouseError, LookupError):
+    """A registry has no entry of that name; the fix lists the nearest."""
+
+
+@final
+class NotInstalled(GlasshouseError):
+    """An optional dependency is missing; the fix names the extra."""
+
+
+@final
+class DiskFull(GlasshouseError):
+    """A file could not be written. What was finished before is kept."""
+
+
+@final
+class Interrupted(GlasshouseError):
+    """The user stopped the run. What is finished is kept; ``--resume`` goes on."""
+
+    exit_code: ClassVar[int] = 130
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One mistake in a scenario file.
+
+    Attributes:
+        path: where, as dotted keys: ``defenses[1].name``.
+        needs, got: the condition and what was found.
+        hint: the nearest valid name or another way out; may be empty.
+    """
+
+    path: str
+    needs: str
+    got: str
+    hint: str = ""
+
+
+@final
+class BadScenario(GlasshouseError):
+    """A scenario or suite file has problems; all of them are shown at once."""
+
+    def __init__(self, subject: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        width = max((len(p.path) for p in self.problems), default=0)
+        lines = [
+            f"{p.path:<{width}}  needs {p.needs}; got {p.got}" + (f"; {p.hint}" if p.hint else "")
+            for p in self.problems
+        ]
+        count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
+        super().__init__(
+            subject,
+            needs="every setting valid",
+            got=count + "".join(f"\n    {line}" for line in lines),
+            fix="correct them; 'glasshouse check FILE' looks again, 'glasshouse show NAME' explains a name",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuilt from its problems."""
+        return (BadScenario, (self.subject, self.problems))

@@ -1,0 +1,118 @@
+"""Name → factory, by entry points: built-ins and third parties are registered the same way.
+
+A plug-in is a class whose ``card`` says what it is. ``glasshouse list`` prints cards, the scenario
+parser checks names and arguments against them, and an extra that is not installed only hurts the
+plug-in that needs it. See docs/decisions/0001.
+"""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, final
+
+from glasshouse.errors import BadValue, UnknownName
+
+GROUPS = ("attacks", "defenses", "metrics", "datasets", "models", "protocols", "behaviours", "properties")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What ``glasshouse list`` says of a plug-in.
+
+    Attributes:
+        summary: one line.
+        source: paper or origin, short: ``"Zhu et al. 2019, arXiv:1906.08935"``; empty for our own.
+        threat: who can run it, in words; empty where it does not apply.
+        grants: side knowledge that it needs, by name.
+        extra: the optional dependency group that it needs; empty for none.
+        details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
+    """
+
+    summary: str
+    source: str = ""
+    threat: str = ""
+    grants: tuple[str, ...] = ()
+    extra: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def _entries(group: str) -> dict[str, EntryPoint]:
+    if group not in GROUPS:
+        raise UnknownName(
+            f"registry '{group}'", needs=f"one of {', '.join(GROUPS)}", got=group, fix=nearest(group, GROUPS)
+        )
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=f"glasshouse.{group}"):
+        if entry.name in found and found[entry.name].value != entry.value:
+            raise BadValue(
+                f"plug-in '{entry.name}' of {group}",
+                needs="one package per name",
+                got=f"{found[entry.name].value} and {entry.value}",
+                fix="uninstall one of them, or rename it",
+            )
+        found[entry.name] = entry
+    return found
+
+
+def names(group: str) -> tuple[str, ...]:
+    """Every registered name of ``group``, sorted."""
+    return tuple(sorted(_entries(group)))
+
+
+def load(group: str, name: str) -> Callable[..., Any]:
+    """The factory registered as ``name``.
+
+    Raises:
+        UnknownName: no such plug-in; the nearest names are listed.
+        NotInstalled: raised by the plug-in's module when its extra is missing.
+    """
+    entries = _entries(group)
+    if name not in entries:
+        raise UnknownName(
+            f"{group.removesuffix('s')} '{name}'",
+            needs=f"a registered name of {group}",
+            got=f"'{name}'",
+            fix=nearest(name, entries) + f"; 'glasshouse list {group}' shows all",
+        )
+    factory: Callable[..., Any] = entries[name].load()
+    return factory
+
+
+def card(group: str, name: str) -> Card:
+    """The card of a plug-in (its ``card`` attribute)."""
+    found = getattr(load(group, name), "card", None)
+    if not isinstance(found, Card):
+        raise BadValue(
+            f"plug-in '{name}' of {group}",
+            needs="an attribute 'card' of type glasshouse.registry.Card",
+            got=repr(found),
+            fix="add one: docs/plugins.md shows how",
+        )
+    return found
+
+
+def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword arguments that ``factory`` takes from a scenario, by name."""
+    return {
+        name: p
+        for name, p in inspect.signature(factory).parameters.items()
+        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    }
+
+
+def nearest(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    """A hint with the closest valid names.
+
+    Example:
+        >>> nearest("clip-noise", ("clip_noise", "prune"))
+        'did you mean clip_noise?'
+    """
+    close = difflib.get_close_matches(name.replace("-", "_"), list(known), n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    return f"known: {', '.join(sorted(known)) or 'none'}"

@@ -1,0 +1,43 @@
+"""Side knowledge handed to the adversary on purpose; each one used is printed beside the finding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from torch import Tensor
+
+from glasshouse.wire import Batch, Mechanism
+
+NAMES = ("auxiliary", "labels", "batch_norm", "defense", "challenge")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grants:
+    """What was given; None or empty: not given.
+
+    Attributes:
+        auxiliary: data from the same or a stated other distribution, disjoint from every client's.
+        labels: true labels behind an update, (B,), by (round, client); client -1: behind an aggregate.
+        batch_norm: batch statistics that the client computed, by (round, client) and layer:
+            ``"layer.mean"`` and ``"layer.var"``, (channels,).
+        defense: the mechanisms that the clients run, in order; empty tuple: "there is none".
+        challenge: examples about which the adversary must decide (membership).
+    """
+
+    auxiliary: Batch | None = None
+    labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
+    batch_norm: Mapping[tuple[int, int], Mapping[str, Tensor]] = field(default_factory=dict)
+    defense: tuple[Mechanism, ...] | None = None
+    challenge: Batch | None = None
+
+    def given(self) -> tuple[str, ...]:
+        """Names of what was given, in the order of ``NAMES``."""
+        have = {
+            "auxiliary": self.auxiliary is not None,
+            "labels": bool(self.labels),
+            "batch_norm": bool(self.batch_norm),
+            "defense": self.defense is not None,
+            "challenge": self.challenge is not None,
+        }
+        return tuple(name for name in NAMES if have[name])

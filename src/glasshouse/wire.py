@@ -1,0 +1,331 @@
+"""What travels between server and clients, and the interfaces of what acts on it.
+
+Shape letters: B examples in a batch, C channels, H and W pixels, K classes, P public examples.
+Tensors are named as in the model's ``state_dict``. Everything here is frozen; the tensors inside
+are shared, never written to.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, final
+
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+
+Kind = Literal["gradient", "delta", "parameters", "logits"]
+Place = Literal["local", "gradient", "update"]
+Value = float | int | str | bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A model without its weights: enough to build it again.
+
+    Attributes:
+        name: registered model, or ``module:factory``.
+        input_shape: (C, H, W).
+        classes: K, number of logits.
+        arguments: further arguments of the factory, e.g. ``{"width": 8}``.
+    """
+
+    name: str
+    input_shape: tuple[int, int, int]
+    classes: int
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """Examples. ``inputs`` (B, C, H, W) float32 in [0, 1]; ``labels`` (B,) int64 in [0, K)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim != 4 or self.labels.shape != self.inputs.shape[:1]:
+            raise BadValue(
+                "a batch",
+                needs="inputs (B, C, H, W) and labels (B,)",
+                got=f"inputs {tuple(self.inputs.shape)} and labels {tuple(self.labels.shape)}",
+                fix="give one label per image",
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def pick(self, index: Tensor) -> "Batch":
+        """The examples at ``index``, in that order."""
+        return Batch(inputs=self.inputs[index], labels=self.labels[index])
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Terms:
+    """What the protocol makes public: server, clients and bystanders all know it.
+
+    Attributes:
+        protocol: registered protocol name: fedsgd, fedavg, transfer, fedmd, fedgems, dsfl.
+        architecture: the model that the clients agreed to train.
+        sends: what an update holds; ``parameters`` means the client's new weights themselves.
+        clients: N in the federation. cohort: clients selected per round.
+        batch_size: examples per local step. local_epochs: passes over the client's data per round (fedavg).
+        learning_rate: of the clients' optimiser. momentum: likewise. server_rate: step of the server.
+        secure_sum: the server sees only the sum of updates.
+        weighting: ``size`` weights a client by its number of examples, ``uniform`` all alike.
+        trained: prefix of the parameter names that clients train; empty for all (transfer: ``head.``).
+        image_range: smallest and largest possible pixel; declared, never measured.
+        public: data that all parties hold (logit protocols), or None.
+        options: further public settings of the protocol, e.g. ``{"temperature": 0.1}``.
+    """
+
+    protocol: str
+    architecture: Architecture
+    sends: Kind
+    clients: int
+    cohort: int
+    batch_size: int
+    local_epochs: int = 1
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    server_rate: float = 1.0
+    secure_sum: bool = False
+    weighting: Literal["size", "uniform"] = "size"
+    trained: str = ""
+    image_range: tuple[float, float] = (0.0, 1.0)
+    public: Batch | None = None
+    options: Mapping[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.cohort <= self.clients and self.batch_size >= 1 and self.local_epochs >= 1):
+            raise BadValue(
+                "terms of the federation",
+                needs="1 <= cohort <= clients, batch_size >= 1, local_epochs >= 1",
+                got=f"cohort = {self.cohort}, clients = {self.clients}, batch_size = {self.batch_size}, "
+                f"local_epochs = {self.local_epochs}",
+                fix="correct the [federation] table",
+            )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Broadcast:
+    """Server → client: parameters and buffers (all, or those that changed), or consensus logits.
+
+    Attributes:
+        round: from 0.
+        architecture: what a client is told to run; differs from the agreed one under a structural attack.
+        tensors: by state_dict name; ``logits`` (P, K) for a consensus.
+        client: the one addressed, or None for everybody.
+    """
+
+    round: int
+    architecture: Architecture
+    tensors: Mapping[str, Tensor]
+    client: int | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Update:
+    """Client → server, after the client's defences.
+
+    Attributes:
+        round, client: from 0.
+        kind: what ``tensors`` are. A ``gradient`` is of the mean loss over the client's examples;
+            a ``delta`` is new parameters minus received ones; ``parameters`` are the new ones.
+        tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
+        examples: size of the client's data behind it (public: it is the weight).
+        steps: local optimiser steps behind it.
+    """
+
+    round: int
+    client: int
+    kind: Kind
+    tensors: Mapping[str, Tensor]
+    examples: int
+    steps: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Aggregate:
+    """What the server keeps of a round under ``secure_sum``.
+
+    Attributes:
+        tensors: sum over the clients that answered of weight times update, float64.
+        weight: sum of those weights. kind: of the updates behind it.
+        selected, dropped: ids of the cohort, and of those who did not answer.
+        examples: number of private examples behind the sum. steps: local steps of each client.
+    """
+
+    round: int
+    kind: Kind
+    tensors: Mapping[str, Tensor]
+    weight: float
+    selected: tuple[int, ...]
+    dropped: tuple[int, ...] = ()
+    examples: int
+    steps: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """A defence, described: for the report, and as the grant ``defense``."""
+
+    name: str
+    place: Place
+    parameters: Mapping[str, Value]
+    note: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why an attack, guard or metric could not run; never a number. Fields as in ``GlasshouseError``."""
+
+    subject: str
+    needs: str
+    got: str
+    fix: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What a guard found.
+
+    Attributes:
+        guard: its name. findings: one plain sentence each; empty when nothing was found.
+        values: numbers behind them, by name.
+    """
+
+    guard: str
+    findings: tuple[str, ...]
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crafted:
+    """What a malicious server sends instead of its model.
+
+    Attributes:
+        default: broadcast to every client not in ``addressed``.
+        addressed: broadcasts to single clients, by id.
+        applies: the server applies the aggregate; False: it discards it and restores its model.
+        memory: tensors that the read-out needs later (decoder, bins, ...); kept under ``adversary/``.
+    """
+
+    default: Broadcast
+    addressed: Mapping[int, Broadcast] = field(default_factory=dict)
+    applies: bool = False
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """What local training produced, before the defences on the update.
+
+    Attributes:
+        tensors, kind: as in :class:`Update`. steps: optimiser steps taken.
+        order: for each step the indices into the client's data; the truth about step order.
+    """
+
+    tensors: Mapping[str, Tensor]
+    kind: Kind
+    steps: int
+    order: tuple[Tensor, ...]
+
+
+class Trainer(Protocol):
+    """Local training of one client for one round: model as received, own data → :class:`Trained`."""
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Train (or, with ``ascend``, climb the loss). The model passed in may be changed."""
+        ...
+
+
+class LocalDefense(Protocol):
+    """Wraps client training (DP-SGD)."""
+
+    @property
+    def place(self) -> Literal["local"]: ...
+
+    def describe(self) -> Mechanism: ...
+
+    def local(self, train: Trainer) -> Trainer:
+        """A trainer that does the same, privately."""
+        ...
+
+
+class GradientDefense(Protocol):
+    """Acts where gradients are computed, with the private batch and the model at hand (Soteria)."""
+
+    @property
+    def place(self) -> Literal["gradient"]: ...
+
+    def describe(self) -> Mechanism: ...
+
+    def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
+        """A new update; the one passed in is left as it was."""
+        ...
+
+
+class UpdateDefense(Protocol):
+    """Acts on what leaves the client (noise, clipping, pruning, quantising)."""
+
+    @property
+    def place(self) -> Literal["update"]: ...
+
+    def describe(self) -> Mechanism: ...
+
+    def update(self, update: Update, *, rng: Rng) -> Update:
+        """A new update; the one passed in is left as it was."""
+        ...
+
+
+Defense = LocalDefense | GradientDefense | UpdateDefense
+
+
+class Behaviour(Protocol):
+    """How a client deviates: wraps its trainer, round by round."""
+
+    def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
+        """The trainer that a misbehaving client runs in ``round``; ``train`` itself for an honest round."""
+        ...
+
+
+class Guard(Protocol):
+    """Client side: looks at a model before training on it, and at an update before sending it."""
+
+    def inspect(self, broadcast: Broadcast, *, agreed: Architecture) -> Inspection: ...
+
+    def preflight(self, update: Update, batch: Batch) -> Inspection: ...
+
+
+class Recorder(Protocol):
+    """Receives all that happens in a simulation; the only thing that sees both wire and truth."""
+
+    def broadcast(self, broadcast: Broadcast) -> None: ...
+
+    def update(self, update: Update) -> None: ...
+
+    def aggregate(self, aggregate: Aggregate) -> None: ...
+
+    def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Tensors that only the server has (its model, its logits)."""
+        ...
+
+    def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
+        """Truth: rows of the private pool that the client used, what it computed, and how it behaved."""
+        ...
+
+
+Tamper = Callable[[int], Crafted | None]
+"""Asked before every round, with its number, what the malicious server sends instead."""
