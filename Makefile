@@ -1,0 +1,69 @@
+# Needs Python 3.11 or newer, git and make; everything else is installed into .venv, in the versions of constraints.txt.
+#   make audit     run the quickstart and write its report
+#   make test      run the tests          make lint   check style, types and imports
+# Options: PYTHON=python3.12   TORCH=cpu|cu126|... (which build of torch; default: what pip's index gives)
+#          OUT=folder (of the audit)   JOBS=n (processes of the tests)   ARGS="..." (handed to the tool)
+
+PYTHON ?= python3
+OUT ?= runs/quickstart
+JOBS ?= 2
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
+INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
+EXTRAS := dp,ggl,tuning,test
+SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: audit test slow lint format bench install freeze clean
+
+audit: .venv/.core
+	$(BIN)/glasshouse audit quickstart --out $(OUT) --overwrite $(ARGS)
+	@echo "The report is $(OUT)/report.html"
+
+test: .venv/.all
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+slow: .venv/.all
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+lint: .venv/.all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: .venv/.all
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.all
+	$(SINGLE) $(BIN)/python -m benchmarks $(ARGS)
+
+install: .venv/.all
+
+# Rewrite the pins from what is installed now.
+freeze: .venv/.all
+	@head -2 constraints.txt > constraints.new
+	@$(PIP) freeze --all --exclude-editable | grep -vE '^(pip|glasshouse)==' | sed 's/+[a-z0-9]*$$//' >> constraints.new
+	@mv constraints.new constraints.txt
+
+# Removes what tools leave behind. The environment and your runs stay: `rm -r .venv runs` if you mean those.
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Glasshouse needs Python 3.11 or newer; '$(PYTHON)' is older or missing. Try: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# Stamps: installed again only when the metadata or the pins changed.
+.venv/.core: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) .
+	@touch $@
+
+.venv/.all: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) '.[$(EXTRAS)]'
+	@touch .venv/.core $@
