@@ -13,10 +13,11 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
 INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
-EXTRAS := dp,ggl,tuning,test
+EXTRAS := dp,ggl,tuning,test,docs
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: audit test slow lint format bench install freeze clean
+.DELETE_ON_ERROR:
+.PHONY: audit test slow lint format bench docs install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart --out $(OUT) --overwrite $(ARGS)
@@ -41,6 +42,9 @@ format: .venv/.all
 bench: .venv/.all
 	$(SINGLE) $(BIN)/python -m benchmarks $(ARGS)
 
+docs: .venv/.all
+	$(BIN)/mkdocs build --quiet --strict
+
 install: .venv/.all
 
 # Rewrite the pins from what is installed now.
@@ -51,7 +55,7 @@ freeze: .venv/.all
 
 # Removes what tools leave behind. The environment and your runs stay: `rm -r .venv runs` if you mean those.
 clean:
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

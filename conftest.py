@@ -1,0 +1,84 @@
+"""The conditions under which every test runs: one thread, no network, an empty cache, no silent skip in CI.
+
+A test that lacks something skips with a reason. On a developer's machine that is fine; where
+``GLASSHOUSE_CI`` is set, everything but the ``vision`` extra, a GPU and the real data sets is there,
+so any other skip is a failure.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+# Before anything imports torch: the OpenMP runtime reads these once, and child processes inherit them.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[variable] = "1"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest  # noqa: E402 — the variables come first
+from hypothesis import settings  # noqa: E402
+
+IN_CI = bool(os.environ.get("GLASSHOUSE_CI"))
+MAY_SKIP_IN_CI = re.compile(r"shared/data|torchvision|'vision'|\bCUDA\b|\bGPU\b|\bMPS\b")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+# Timing on a shared machine says nothing about the code; in CI the same examples run each time.
+settings.register_profile("glasshouse", deadline=None, max_examples=50, derandomize=IN_CI, print_blob=True)
+settings.load_profile("glasshouse")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a cache of its own, shared by its worker processes."""
+    if not hasattr(config, "workerinput"):
+        os.environ["GLASSHOUSE_CACHE"] = tempfile.mkdtemp(prefix="glasshouse-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove that cache."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["GLASSHOUSE_CACHE"], ignore_errors=True)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Doctests import their module: leave out those that need torchvision where it is not installed."""
+    if collection_path.suffix != ".py" or "src" not in collection_path.parts or find_spec("torchvision"):
+        return None
+    needs_it = re.search(r"^\s*(import|from) torchvision", collection_path.read_text(), re.MULTILINE)
+    return True if needs_it else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Turn an unexpected skip of a test into a failure, in CI."""
+    report = yield
+    _refuse_skip(report, item.nodeid)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    """The same for a file that is skipped as a whole (``pytest.importorskip`` at its top)."""
+    report = yield
+    _refuse_skip(report, collector.nodeid)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport, where: str) -> None:
+    if not (IN_CI and report.skipped) or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not MAY_SKIP_IN_CI.search(reason):
+        report.outcome = "failed"
+        report.longrepr = f"{where}: skipped in CI ({reason}). Install what it needs in .ci/run."
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium; the test skips where there is none. Mark such tests ``browser``."""
+    for name in BROWSERS:
+        if path := shutil.which(name):
+            return path
+    pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")

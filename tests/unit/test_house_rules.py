@@ -1,0 +1,71 @@
+"""Rules of this code base that no linter knows: sizes, and randomness that is always an argument."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+FILES = sorted(SOURCE.rglob("*.py"))
+MAX_FILE, MAX_FUNCTION = 400, 60
+# Calls that draw from a global generator unless they are handed one.
+DRAWS = {"bernoulli", "multinomial", "normal", "poisson", "rand", "randint", "randn", "randperm"}
+DRAWS_IN_PLACE = {"bernoulli_", "exponential_", "normal_", "random_", "uniform_"}
+ALWAYS_GLOBAL = {"rand_like", "randn_like", "randint_like", "manual_seed_all", "set_rng_state"}
+
+
+def long_functions(tree: ast.AST) -> list[str]:
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+    return [f.name for f in functions if (f.end_lineno or 0) - f.lineno + 1 > MAX_FUNCTION]
+
+
+def draws_globally(call: ast.Call) -> bool:
+    """Whether ``call`` takes its numbers from torch's or numpy's global generator."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    owner, name = ast.unparse(call.func.value), call.func.attr
+    handed = any(k.arg == "generator" for k in call.keywords)
+    if name in ALWAYS_GLOBAL or (owner == "torch" and name in {"manual_seed", "seed"}):
+        return True
+    if owner in {"torch", "nn.init", "torch.nn.init"} and name in DRAWS | DRAWS_IN_PLACE:
+        return not handed
+    if owner in {"np.random", "numpy.random"}:
+        return name not in {"default_rng", "Generator"} or not call.args
+    return name in DRAWS_IN_PLACE and not handed
+
+
+def global_draws(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and draws_globally(node):
+            yield f"line {node.lineno}: {ast.unparse(node.func)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_file_keeps_the_rules(path):
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert len(text.splitlines()) <= MAX_FILE
+    assert long_functions(tree) == []
+    if "fork_rng" not in text:  # what a file draws inside fork_rng does not leave it
+        assert list(global_draws(tree)) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["torch.manual_seed(1)", "torch.randn(3)", "x.normal_()", "np.random.rand(3)", "torch.randn_like(x)"],
+)
+def test_a_global_draw_is_noticed(code):
+    assert list(global_draws(ast.parse(code))) != []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["torch.randn(3, generator=g)", "x.normal_(generator=g)", "np.random.default_rng(1)", "rng.normal(3)"],
+)
+def test_a_draw_from_an_argument_is_fine(code):
+    assert list(global_draws(ast.parse(code))) == []
+
+
+def test_a_long_function_is_noticed():
+    assert long_functions(ast.parse("def f():\n" + "    x = 1\n" * MAX_FUNCTION)) == ["f"]

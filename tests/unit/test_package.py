@@ -1,0 +1,123 @@
+"""The package as a whole: every module imports, its metadata agree, and its import contracts can fail."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import metadata, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+import glasshouse
+from glasshouse.errors import NotInstalled
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+MODULES = sorted(
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if path.stem != "__main__"
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_imports(name):
+    try:
+        importlib.import_module(name)
+    except NotInstalled as missing:
+        if find_spec("torchvision") or "vision" not in missing.fix:
+            raise  # every other extra is installed where tests run
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    code = "import sys, glasshouse; print(sorted({'torch', 'numpy', 'datasets'} & sys.modules.keys()))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_one_version_everywhere():
+    assert version("glasshouse") == glasshouse.__version__
+    newest = re.search(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert cited is not None
+    assert newest[1] == cited[1] == glasshouse.__version__
+
+
+def test_type_hints_are_shipped():
+    assert (Path(glasshouse.__file__).parent / "py.typed").exists()
+
+
+def test_every_requirement_is_pinned():
+    pins = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = {pin.lower().replace("_", "-").replace(".", "-") for pin in pins}
+    for requirement in metadata("glasshouse").get_all("Requires-Dist") or []:
+        name = re.match(r"[A-Za-z0-9_.-]+", requirement)
+        assert name is not None
+        if "extra == 'vision'" not in requirement:  # not testable beside the CPU build of torch
+            assert name[0].lower().replace("_", "-") in pinned, f"{requirement}: run 'make freeze'"
+
+
+def test_pins_name_no_local_file():
+    text = (ROOT / "constraints.txt").read_text()
+    assert "file:" not in text
+    assert " @ " not in text
+
+
+def test_torch_runs_on_one_thread():
+    assert torch.get_num_threads() == 1
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Our contracts, as they stand in pyproject.toml, applied to the copy of the package in ``folder``."""
+    return subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def copy(tmp_path):
+    shutil.copytree(SOURCE, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_contracts_hold(copy):
+    result = lint_imports(copy)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "contract"),
+    [
+        ("attacks/base.py", "glasshouse.audit.result", "wall"),
+        ("wire.py", "glasshouse.attacks.base", "layers"),
+        ("transcript/view.py", "glasshouse.attacks.base", "layers"),
+        ("audit/result.py", "torch", "report"),
+    ],
+)
+def test_a_forbidden_import_breaks_the_contract(copy, module, imported, contract):
+    path = copy / "src" / "glasshouse" / module
+    path.write_text(path.read_text() + f"\nimport {imported}\n")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    name = next(each["name"] for each in contracts if each["id"] == contract)
+    result = lint_imports(copy)
+    assert result.returncode == 1
+    assert f"{name} BROKEN" in result.stdout
+
+
+def test_a_package_without_a_place_in_the_layers_breaks_the_contract(copy):
+    (copy / "src" / "glasshouse" / "elsewhere.py").write_text("")
+    result = lint_imports(copy)
+    assert result.returncode == 1
+    assert "elsewhere" in result.stdout
