@@ -312,6 +312,10 @@ class Guard(Protocol):
 class Recorder(Protocol):
     """Receives all that happens in a simulation; the only thing that sees both wire and truth."""
 
+    def prepare(self, broadcast: Broadcast) -> None:
+        """What the server would send in the coming round; a tamper may replace it before it is sent."""
+        ...
+
     def broadcast(self, broadcast: Broadcast) -> None: ...
 
     def update(self, update: Update) -> None: ...

@@ -1,0 +1,151 @@
+"""What one client does in a round: train on its own data, defend, answer.
+
+Models stay in ``eval()`` mode: batch norm uses the statistics it received, as in cross-silo practice
+and in the gradient-inversion literature; a protocol that wants dropout switches it on itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+from glasshouse.tensors import check_finite
+from glasshouse.wire import Batch, Defense, Kind, Terms, Trained, Trainer, Update
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """The honest trainer: one gradient (``kind="gradient"``), or epochs of mini-batch SGD.
+
+    Args:
+        kind: what to send; see :class:`glasshouse.wire.Update`.
+        learning_rate, momentum: of SGD; unused for a gradient.
+        epochs: passes over the data; unused for a gradient.
+        batch_size: examples per step; a gradient is taken on one batch drawn without replacement.
+        trained: prefix of the parameters that are trained; empty for all.
+        dropout: run the model in ``train()`` mode.
+    """
+
+    kind: Kind
+    batch_size: int
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    epochs: int = 1
+    trained: str = ""
+    dropout: bool = False
+
+    @classmethod
+    def of(cls, terms: Terms) -> "LocalTraining":
+        """The trainer that these terms ask for."""
+        return cls(
+            kind=terms.sends,
+            batch_size=terms.batch_size,
+            learning_rate=terms.learning_rate,
+            momentum=terms.momentum,
+            epochs=terms.local_epochs,
+            trained=terms.trained,
+            dropout=bool(terms.options.get("dropout", False)),
+        )
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters that are trained and sent, by name.
+
+        Raises:
+            BadValue: none starts with the prefix.
+        """
+        chosen = {name: p for name, p in model.named_parameters() if name.startswith(self.trained)}
+        if not chosen:
+            raise BadValue(
+                "local training",
+                needs=f"parameters whose name starts with '{self.trained}'",
+                got=", ".join(name for name, _ in model.named_parameters()) or "a model without parameters",
+                fix="correct the protocol's trained part, or the model's split into features and head",
+            )
+        return chosen
+
+    def schedule(self, examples: int, *, rng: Rng) -> Iterator[Tensor]:
+        """For each step the rows of the client's data that it uses."""
+        for epoch in range(self.epochs if self.kind != "gradient" else 1):
+            order = torch.randperm(examples, generator=rng.child(f"epoch/{epoch}").torch())
+            if self.kind == "gradient":
+                yield order[: self.batch_size]
+            else:
+                yield from order.split(self.batch_size)
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Train; ``ascend`` climbs the loss instead. The model's parameters are changed unless a gradient is sent.
+
+        Raises:
+            BadValue: no data, or fewer than one batch for a gradient.
+        """
+        if len(data) < (self.batch_size if self.kind == "gradient" else 1):
+            raise BadValue(
+                "local training",
+                needs=f"at least {self.batch_size} examples per client",
+                got=f"{len(data)}",
+                fix="lower federation.batch_size, or give each client more data",
+            )
+        model.train(self.dropout)
+        parameters = self.parameters(model)
+        before = {name: p.detach().clone() for name, p in parameters.items()}
+        sign = -1.0 if ascend else 1.0
+        optimiser = torch.optim.SGD(parameters.values(), lr=self.learning_rate, momentum=self.momentum)
+        order = []
+        gradients: tuple[Tensor, ...] = ()
+        with torch.random.fork_rng(devices=[], enabled=self.dropout):
+            if self.dropout:
+                torch.manual_seed(rng.child("dropout").seed())
+            for rows in self.schedule(len(data), rng=rng.child("order")):
+                batch = data.pick(rows)
+                loss = sign * F.cross_entropy(model(batch.inputs), batch.labels)
+                gradients = torch.autograd.grad(loss, list(parameters.values()))
+                order.append(rows)
+                if self.kind != "gradient":
+                    for p, g in zip(parameters.values(), gradients, strict=True):
+                        p.grad = g
+                    optimiser.step()
+                    optimiser.zero_grad()
+        tensors = self._sent(parameters, before, gradients)
+        return Trained(tensors=tensors, kind=self.kind, steps=len(order), order=tuple(order))
+
+    def _sent(
+        self, parameters: dict[str, nn.Parameter], before: dict[str, Tensor], gradients: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        if self.kind == "gradient":
+            return dict(zip(parameters, gradients, strict=True))
+        after = {name: p.detach().clone() for name, p in parameters.items()}
+        if self.kind == "parameters":
+            return after
+        return {name: after[name] - before[name] for name in after}
+
+
+def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:
+    """``train`` wrapped by the defences that act inside local training."""
+    for defense in defenses:
+        if defense.place == "local":
+            train = defense.local(train)
+    return train
+
+
+def defended(update: Update, batch: Batch, model: nn.Module, defenses: Sequence[Defense], *, rng: Rng) -> Update:
+    """``update`` after the defences that act on gradients and on what leaves the client, in their order.
+
+    Raises:
+        BadValue: the update, or what a defence made of it, is not finite.
+    """
+    who = f"update of client {update.client} in round {update.round}"
+    check_finite(update.tensors, subject=who)
+    for position, defense in enumerate(defenses):
+        stream = rng.child(f"defense/{position}")
+        if defense.place == "gradient":
+            update = defense.gradient(update, batch, model, rng=stream)
+        elif defense.place == "update":
+            update = defense.update(update, rng=stream)
+        check_finite(update.tensors, subject=f"{who}, after defence {position}")
+    return update

@@ -1,0 +1,31 @@
+"""FedAvg: each selected client trains for some epochs and sends what changed (or its new parameters).
+
+Source: McMahan et al. 2017, arXiv:1602.05629, Algorithm 1.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from glasshouse.federation import rounds
+from glasshouse.federation.setting import Setting
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Kind, Recorder, Tamper
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Local epochs of mini-batch SGD per client and round."""
+
+    card: ClassVar[Card] = Card(
+        summary="each client trains for some epochs and sends the change of its parameters",
+        source="McMahan et al. 2017, arXiv:1602.05629",
+    )
+    sends: ClassVar[Kind] = "delta"
+
+    def play(self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None) -> dict[str, Tensor]:
+        """Run all rounds; see :func:`glasshouse.federation.rounds.play`."""
+        return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)

@@ -1,0 +1,32 @@
+"""FedSGD: each selected client sends one gradient; the server takes one step.
+
+Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized
+Data", arXiv:1602.05629, section 2. Where we differ: a client's gradient is of one mini-batch of
+``batch_size`` examples, as in the gradient-inversion literature, not necessarily of all its data.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from glasshouse.federation import rounds
+from glasshouse.federation.setting import Setting
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Kind, Recorder, Tamper
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FedSGD:
+    """One gradient per client and round."""
+
+    card: ClassVar[Card] = Card(
+        summary="each client sends the gradient of one batch", source="McMahan et al. 2017, arXiv:1602.05629"
+    )
+    sends: ClassVar[Kind] = "gradient"
+
+    def play(self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None) -> dict[str, Tensor]:
+        """Run all rounds; see :func:`glasshouse.federation.rounds.play`."""
+        return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)

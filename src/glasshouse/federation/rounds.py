@@ -1,0 +1,158 @@
+"""The round loop of protocols that exchange parameters or gradients (fedsgd, fedavg, transfer)."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.federation.client import LocalTraining, defended, private
+from glasshouse.federation.secure_sum import SecureSum
+from glasshouse.federation.setting import Setting
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Crafted, Recorder, Tamper, Trained, Update
+
+
+def play(setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None) -> dict[str, Tensor]:
+    """All rounds: select, broadcast, train, defend, sum, apply. See ``FederationProtocol.play``.
+
+    The server broadcasts everything in round 0 and afterwards only what training changes.
+    """
+    state = {name: t.detach().clone() for name, t in setting.start.items()}
+    clients = Clients(setting)
+    sent: Mapping[str, Tensor] = {}
+    for number in track(range(setting.rounds), "federation", total=setting.rounds):
+        terms = setting.terms
+        changed = {n: t.clone() for n, t in state.items() if not sent or n.startswith(terms.trained)}
+        sent = {**sent, **changed}
+        honest = Broadcast(round=number, architecture=terms.architecture, tensors=changed)
+        recorder.prepare(honest)
+        crafted = tamper(number) if tamper else None
+        if crafted is None:
+            recorder.broadcast(honest)
+        else:
+            recorder.own(number, state)
+            for broadcast in (crafted.default, *crafted.addressed.values()):
+                recorder.broadcast(broadcast)
+        total = one_round(setting, number, clients, sent, crafted, recorder=recorder, rng=rng.child(f"round/{number}"))
+        if crafted is None or crafted.applies:
+            state = applied(state, total, setting)
+    return state
+
+
+def select(setting: Setting, *, rng: Rng) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The cohort, and those of it who answer (at least one)."""
+    order = torch.randperm(setting.terms.clients, generator=rng.child("cohort").torch())
+    selected = sorted(order[: setting.terms.cohort].tolist())
+    draws = torch.rand(len(selected), generator=rng.child("dropout").torch())
+    answers = [c for c, u in zip(selected, draws.tolist(), strict=True) if u >= setting.dropout]
+    return tuple(selected), tuple(answers or selected[:1])
+
+
+def one_round(
+    setting: Setting,
+    number: int,
+    clients: "Clients",
+    sent: Mapping[str, Tensor],
+    crafted: Crafted | None,
+    *,
+    recorder: Recorder,
+    rng: Rng,
+) -> Aggregate:
+    """Ask the cohort; tell the recorder what the server may see; return the sum to apply."""
+    options = setting.terms.options
+    selected, answering = select(setting, rng=rng)
+    hidden = setting.terms.secure_sum
+    total = SecureSum(
+        round=number,
+        selected=selected,
+        bits=int(options.get("sum_bits", 0)) if hidden else 0,
+        bound=float(options.get("sum_bound", 1.0)),
+    )
+    for client in answering:
+        broadcast = (crafted.addressed.get(client, crafted.default)) if crafted else None
+        architecture = broadcast.architecture if broadcast else setting.terms.architecture
+        tensors = {**sent, **broadcast.tensors} if broadcast else sent
+        stream = rng.child(f"client/{client}")
+        update = clients.answer(number, client, architecture, tensors, recorder=recorder, rng=stream)
+        if not hidden:
+            recorder.update(update)
+        weight = float(update.examples) if setting.terms.weighting == "size" else 1.0
+        total.add(update, weight=weight, rng=stream.child("quantise"))
+    aggregate = total.close()
+    if hidden:
+        recorder.aggregate(aggregate)
+    return aggregate
+
+
+class Clients:
+    """All clients of a setting; one module per architecture is kept and loaded for each in turn."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._modules: dict[str, nn.Module] = {}
+
+    def answer(
+        self,
+        number: int,
+        client: int,
+        architecture: Architecture,
+        tensors: Mapping[str, Tensor],
+        *,
+        recorder: Recorder,
+        rng: Rng,
+    ) -> Update:
+        """One client's update in one round, after its behaviour and its defences."""
+        model = self._loaded(architecture, tensors)
+        train = private(LocalTraining.of(self._setting.terms), self._setting.defenses)
+        name, behaviour = self._setting.behaviours.get(client, ("honest", None))
+        if behaviour is not None:
+            train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
+        rows, data = self._setting.shards[client], self._setting.shard(client)
+        trained = train(model, data, rng=rng.child("train"))
+        recorder.private(number, client, index=rows, trained=trained, behaviour=name)
+        update = Update(
+            round=number,
+            client=client,
+            kind=trained.kind,
+            tensors=trained.tensors,
+            examples=_examples(trained, data),
+            steps=trained.steps,
+        )
+        if any(d.place == "gradient" for d in self._setting.defenses):
+            model = self._loaded(architecture, tensors)
+        used = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
+        return defended(update, used, model, self._setting.defenses, rng=rng)
+
+    def _loaded(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> nn.Module:
+        key = repr(architecture)
+        if key not in self._modules:
+            self._modules[key] = self._setting.build(architecture)
+        model = self._modules[key]
+        wanted = model.state_dict()
+        model.load_state_dict({name: t for name, t in tensors.items() if name in wanted})
+        return model
+
+
+def _examples(trained: Trained, data: Batch) -> int:
+    return len(trained.order[0]) if trained.kind == "gradient" and trained.order else len(data)
+
+
+def applied(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:
+    """The server's model after one round.
+
+    A gradient is one SGD step of the terms' learning rate; a delta is added; parameters replace. The
+    server rate multiplies the step.
+    """
+    rate = setting.terms.server_rate
+    new = dict(state)
+    for name, summed in total.tensors.items():
+        mean, old = summed / total.weight, state[name].double()
+        if total.kind == "gradient":
+            value = old - rate * setting.terms.learning_rate * mean
+        elif total.kind == "delta":
+            value = old + rate * mean
+        else:
+            value = old + rate * (mean - old)
+        new[name] = value.to(state[name].dtype)
+    return new

@@ -1,0 +1,96 @@
+"""What secure aggregation leaves visible: the weighted sum, the sum of weights, and who took part.
+
+We reproduce the server's view, not the cryptography: a correct protocol reveals exactly this.
+Quantisation of the masked sum (Bonawitz et al. 2017, arXiv:1611.04482; as deployed, each value is
+clipped, scaled to integers and rounded stochastically) belongs to it and is done per client, before
+the sum, as the protocol does.
+"""
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+from glasshouse.wire import Aggregate, Update
+
+
+@final
+@dataclass(kw_only=True)
+class SecureSum:
+    """A running sum, so that no more than one client's update is held at a time.
+
+    Args:
+        round: number of the round.
+        selected: ids of the cohort.
+        bits: quantise each client's contribution to this many bits; 0: do not.
+        bound: values are clipped to [-bound, bound] before quantising, in units of the update.
+    """
+
+    round: int
+    selected: tuple[int, ...]
+    bits: int = 0
+    bound: float = 1.0
+    _tensors: dict[str, Tensor] = field(default_factory=dict)
+    _weight: float = 0.0
+    _examples: int = 0
+    _answered: list[int] = field(default_factory=list)
+    _last: Update | None = None
+
+    def add(self, update: Update, *, weight: float, rng: Rng) -> None:
+        """Add one client's update; it is not kept."""
+        tensors = dict(update.tensors)
+        if self.bits:
+            tensors = quantised(tensors, bits=self.bits, bound=self.bound, rng=rng)
+        for name, t in tensors.items():
+            if name in self._tensors:
+                self._tensors[name].add_(t.double(), alpha=weight)
+            else:
+                self._tensors[name] = t.double() * weight
+        self._weight += weight
+        self._examples += update.examples
+        self._answered.append(update.client)
+        self._last = update
+
+    def close(self) -> Aggregate:
+        """What the server sees.
+
+        Raises:
+            BadValue: nobody answered.
+        """
+        if self._last is None:
+            raise BadValue(
+                f"secure sum of round {self.round}", needs="at least one answer", got="none", fix="lower federation.dropout"
+            )
+        return Aggregate(
+            round=self.round,
+            kind=self._last.kind,
+            tensors=self._tensors,
+            weight=self._weight,
+            selected=self.selected,
+            dropped=tuple(c for c in self.selected if c not in self._answered),
+            examples=self._examples,
+            steps=self._last.steps,
+        )
+
+
+def quantised(tensors: dict[str, Tensor], *, bits: int, bound: float, rng: Rng) -> dict[str, Tensor]:
+    """Clip to [-bound, bound] and round stochastically to 2**bits - 1 steps; unbiased inside the bound.
+
+    Raises:
+        BadValue: bits outside 2..32, or bound not positive.
+    """
+    if not (2 <= bits <= 32 and bound > 0):
+        raise BadValue(
+            "quantised secure sum", needs="2 <= bits <= 32 and bound > 0", got=f"bits = {bits}, bound = {bound}", fix="correct federation.options"
+        )
+    step = 2 * bound / (2**bits - 1)
+    out = {}
+    for name, t in tensors.items():
+        scaled = (t.double().clamp(-bound, bound) + bound) / step
+        floor = scaled.floor()
+        up = torch.rand(t.shape, generator=rng.child(name).torch(), dtype=torch.float64) < scaled - floor
+        out[name] = (floor + up) * step - bound
+    return out

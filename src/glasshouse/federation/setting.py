@@ -1,0 +1,68 @@
+"""One federation, ready to run: what every protocol is given."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Recorder, Tamper, Terms
+
+Build = Callable[[Architecture], nn.Module]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Setting:
+    """A federation to simulate.
+
+    Attributes:
+        terms: what is public about it.
+        rounds: how many to run. dropout: chance that a selected client does not answer, in [0, 1).
+        private: pool of all clients' examples; shards: each client's rows of it.
+        start: the server's first parameters and buffers.
+        build: architecture → module; the round loop loads the weights.
+        defenses: run by every client. behaviours: of the clients that deviate, by id.
+        architectures: of clients that run another model than the agreed one (logit protocols), by id.
+    """
+
+    terms: Terms
+    rounds: int
+    private: Batch
+    shards: tuple[Tensor, ...]
+    start: Mapping[str, Tensor]
+    build: Build
+    dropout: float = 0.0
+    defenses: tuple[Defense, ...] = ()
+    behaviours: Mapping[int, tuple[str, Behaviour]] = field(default_factory=dict)
+    architectures: Mapping[int, Architecture] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.shards) != self.terms.clients or self.rounds < 1 or not 0 <= self.dropout < 1:
+            raise BadValue(
+                "federation",
+                needs="one shard per client, rounds >= 1, dropout in [0, 1)",
+                got=f"{len(self.shards)} shards for {self.terms.clients} clients, rounds = {self.rounds}, "
+                f"dropout = {self.dropout}",
+                fix="correct the [federation] table",
+            )
+
+    def shard(self, client: int) -> Batch:
+        """The private data of ``client``."""
+        return self.private.pick(self.shards[client])
+
+
+class FederationProtocol(Protocol):
+    """A federated learning algorithm: plays the rounds and tells the recorder everything."""
+
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
+        """Run all rounds.
+
+        Returns:
+            The server's final parameters and buffers.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""Cut a transcript to what one adversary sees of the rounds, and the client, that a claim is about."""
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from glasshouse.errors import Undefined
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import RoundRecord, Transcript
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+
+
+def cut(
+    transcript: Transcript,
+    *,
+    threat: Threat,
+    grants: Grants,
+    own: Mapping[int, Mapping[str, Tensor]],
+    memory: Mapping[str, Tensor],
+    rounds: Iterable[int] | None = None,
+    client: int | None = None,
+) -> View:
+    """The view of ``threat`` on ``rounds`` (None: all) and, where given, on one client's update.
+
+    Raises:
+        Undefined: a round was not kept, or the client did not answer in it.
+    """
+    wanted = None if rounds is None else set(rounds)
+    records = [r for r in transcript.rounds if (wanted is None or r.round in wanted) and r.broadcasts]
+    missing = (wanted or set()) - {r.round for r in records}
+    answered = client is None or all(any(u.client == client for u in r.updates) for r in records)
+    if missing or not records or ("update" in threat.sees and not answered):
+        raise Undefined(
+            "view of a transcript",
+            needs=f"rounds {sorted(wanted) if wanted is not None else 'of any number'}"
+            + ("" if client is None else f" with an update of client {client}"),
+            got=f"kept rounds {[r.round for r in transcript.rounds]}",
+            fix="keep those rounds: federation.keep, audit.rounds",
+        )
+    seen = {r.round for r in records}
+    return View(
+        terms=transcript.terms,
+        threat=threat,
+        rounds=tuple(_round(r, threat, client) for r in records),
+        own={n: t for n, t in own.items() if n in seen} if "own" in threat.sees else {},
+        grants=_cut_grants(grants, seen, client),
+        memory=memory,
+    )
+
+
+def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView:
+    mine = threat.client if threat.role == "client" else None
+    everybody = [b for b in record.broadcasts if b.client is None]
+    addressed = {b.client: b for b in record.broadcasts if b.client is not None}
+    if threat.role != "server":
+        addressed = {c: b for c, b in addressed.items() if c == mine}
+    updates = {u.client: u for u in record.updates if "update" in threat.sees and client in (None, u.client)}
+    return RoundView(
+        round=record.round,
+        broadcast=everybody[0] if everybody else next(iter(addressed.values())),
+        addressed=addressed,
+        updates=updates,
+        aggregate=record.aggregate if "aggregate" in threat.sees else None,
+    )
+
+
+def _cut_grants(grants: Grants, rounds: set[int], client: int | None) -> Grants:
+    def mine(key: tuple[int, int]) -> bool:
+        return key[0] in rounds and client in (None, key[1])
+
+    return Grants(
+        auxiliary=grants.auxiliary,
+        labels={k: v for k, v in grants.labels.items() if mine(k)},
+        batch_norm={k: v for k, v in grants.batch_norm.items() if mine(k)},
+        defense=grants.defense,
+        challenge=grants.challenge,
+    )

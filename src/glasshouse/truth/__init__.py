@@ -1,0 +1,1 @@
+"""What happened. Only ``audit.score`` reads it; attacks cannot import it."""

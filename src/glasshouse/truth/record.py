@@ -1,0 +1,94 @@
+"""Private examples, step order and behaviour behind every update, on disk and in memory.
+
+Only rounds that are kept have step orders; who holds which rows, and who misbehaves, is kept for all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import Undefined
+from glasshouse.store import read_jsonl, read_tensors, write_jsonl, write_tensors
+from glasshouse.wire import Batch
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Used:
+    """What one client used in one round: rows of the private pool per local step, and how it behaved."""
+
+    steps: tuple[tuple[int, ...], ...]
+    behaviour: str
+
+    def rows(self) -> list[int]:
+        """Distinct rows, in order of first use."""
+        return list(dict.fromkeys(row for step in self.steps for row in step))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Truth:
+    """The truth of one simulation.
+
+    Attributes:
+        private: the pool of all clients' examples.
+        shards: each client's rows of it, by id.
+        used: by (round, client), for the rounds that were kept.
+        marked: clients with the property under audit (members, misbehaving), by name of the property.
+    """
+
+    private: Batch
+    shards: Mapping[int, tuple[int, ...]]
+    used: Mapping[tuple[int, int], Used]
+    marked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def batch(self, round: int, client: int | None) -> tuple[Batch, Tensor]:
+        """The distinct examples behind one update, or (client None) behind a whole round, and their owners (B,).
+
+        Raises:
+            Undefined: nothing was recorded for that round and client.
+        """
+        keys = sorted(k for k in self.used if k[0] == round and client in (None, k[1]))
+        rows = [(row, key[1]) for key in keys for row in self.used[key].rows()]
+        if not rows:
+            raise Undefined(
+                "truth behind a claim",
+                needs="a round and client that were recorded",
+                got=f"round {round}, client {client}",
+                fix="keep that round: federation.keep, audit.rounds",
+            )
+        index = torch.tensor([row for row, _ in rows])
+        return self.private.pick(index), torch.tensor([owner for _, owner in rows])
+
+
+def write_truth(truth: Truth, folder: Path) -> None:
+    """Write below ``folder``; it never leaves the auditor."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / "private.safetensors", {"inputs": truth.private.inputs, "labels": truth.private.labels})
+    lines: list[dict[str, object]] = [{"client": c, "rows": list(rows)} for c, rows in truth.shards.items()]
+    lines += [
+        {"round": r, "client": c, "steps": [list(s) for s in used.steps], "behaviour": used.behaviour}
+        for (r, c), used in truth.used.items()
+    ]
+    lines += [{"property": name, "clients": list(clients)} for name, clients in truth.marked.items()]
+    write_jsonl(folder / "rounds.jsonl", lines)
+
+
+def read_truth(folder: Path) -> Truth:
+    """Read what :func:`write_truth` wrote."""
+    tensors = read_tensors(folder / "private.safetensors")
+    shards, used, marked = {}, {}, {}
+    for line in read_jsonl(folder / "rounds.jsonl"):
+        if "rows" in line:
+            shards[line["client"]] = tuple(line["rows"])
+        elif "steps" in line:
+            steps = tuple(tuple(s) for s in line["steps"])
+            used[line["round"], line["client"]] = Used(steps=steps, behaviour=line["behaviour"])
+        else:
+            marked[line["property"]] = tuple(line["clients"])
+    private = Batch(inputs=tensors["inputs"], labels=tensors["labels"])
+    return Truth(private=private, shards=shards, used=used, marked=marked)
