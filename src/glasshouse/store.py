@@ -1,0 +1,297 @@
+"""The one way files are written and read: tensors, JSON and JSON lines; whole or not at all; never a pickle.
+
+A file appears under its name only when it is complete (a temporary neighbour is renamed), so a
+reader never meets half of one, and a full disk leaves what was there before untouched.
+"""
+
+import errno
+import json
+import os
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from glasshouse.errors import BadFile, BadValue, DiskFull
+
+FORMAT: Final = 1
+"""Version of every file that we write. A reader refuses a higher one."""
+
+_STAMP: Final = "glasshouse_format"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def check_format(found: object, *, subject: str) -> int:
+    """The version ``found``, if this program understands it.
+
+    Raises:
+        BadFile: not a whole number from 1, or newer than ``FORMAT``.
+
+    Example:
+        >>> check_format(1, subject="transcript 'a'")
+        1
+    """
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise BadFile(
+            subject,
+            needs="a format version: a whole number, at least 1",
+            got=repr(found),
+            fix="write the file again, or correct its 'format'",
+        )
+    if found > FORMAT:
+        raise BadFile(
+            subject,
+            needs=f"format version {FORMAT} or older",
+            got=f"version {found}, written by a newer glasshouse",
+            fix="upgrade: pip install --upgrade glasshouse",
+        )
+    return found
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` under ``path``, atomically; missing folders are made.
+
+    Raises:
+        DiskFull: no space or quota left; a file that was there before is unharmed.
+        BadFile: the place cannot be written.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8, atomically. Raises as :func:`write_bytes`."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically.
+
+    Raises:
+        BadValue: ``value`` holds NaN, an infinity, or something that JSON cannot say.
+        DiskFull, BadFile: as :func:`write_bytes`.
+    """
+    write_text(path, _json(value, path, indent=2) + "\n")
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
+    """Write one JSON value per line, atomically. Raises as :func:`write_json`."""
+    write_text(path, "".join(_json(row, path) + "\n" for row in rows))
+
+
+def append_jsonl(path: Path, row: Any) -> None:
+    """Add one line; a last line that an interrupted writer left unfinished is cut off first.
+
+    Raises as :func:`write_json`.
+    """
+    line = (_json(row, path) + "\n").encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            if end and _last_byte(path) != b"\n":
+                end = path.read_bytes().rfind(b"\n") + 1
+                file.truncate(end)
+            try:
+                file.write(line)
+                file.flush()
+            except OSError:
+                file.truncate(end)
+                raise
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write named tensors as safetensors, atomically, with ``metadata`` and the format version.
+
+    Raises:
+        DiskFull, BadFile: as :func:`write_bytes`.
+    """
+    seen: set[int] = set()
+    plain: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        t = tensor.detach().cpu().contiguous()
+        storage = t.untyped_storage().data_ptr()
+        plain[name] = t.clone() if storage in seen else t
+        seen.add(storage)
+    write_bytes(path, save(plain, {_STAMP: str(FORMAT), **(metadata or {})}))
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        BadFile: missing, unreadable, or not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise _corrupt(path, "text in UTF-8", str(error)) from error
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        BadFile: missing, unreadable, or not JSON; says where.
+    """
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise _corrupt(path, "JSON", f"line {error.lineno}: {error.msg}") from error
+
+
+def read_jsonl(path: Path) -> list[Any]:
+    """One value per line. A last line without its newline was never finished, and is not there.
+
+    Raises:
+        BadFile: missing, unreadable, or a line is not JSON; says which.
+    """
+    rows = []
+    finished = read_text(path).rpartition("\n")[0]
+    for number, line in enumerate(finished.split("\n") if finished else [], start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise _corrupt(path, "one JSON value per line", f"line {number}: {error.msg}") from error
+    return rows
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Named tensors of a safetensors file, on the CPU.
+
+    Raises:
+        BadFile: missing, unreadable, corrupt, or written by a newer version.
+    """
+    read_metadata(path)
+    return load_file(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file, without our format version, which is checked.
+
+    Raises:
+        BadFile: as :func:`read_tensors`.
+    """
+    if not path.is_file():
+        raise _unreadable(path, None)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except SafetensorError as error:
+        raise _corrupt(path, "a safetensors file", str(error)) from error
+    stamp = metadata.pop(_STAMP, str(FORMAT))
+    check_format(int(stamp) if stamp.isdecimal() else stamp, subject=f"file '{path}'")
+    return metadata
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """A model's tensors by name, from safetensors or from a torch file, which is read weights-only.
+
+    A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``,
+    ``model`` or ``model_state_dict``.
+
+    Raises:
+        BadFile: missing, corrupt, holding code or other objects, or no mapping of names to tensors.
+    """
+    if path.suffix == ".safetensors":
+        return read_tensors(path)
+    if not path.is_file():
+        raise _unreadable(path, None)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise BadFile(
+            f"file '{path}'",
+            needs="tensors and plain containers only: a torch file is never allowed to run code",
+            got=str(error).strip().splitlines()[0],
+            fix="save model.state_dict() instead of the model, or use safetensors",
+        ) from error
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise _corrupt(path, "a torch file", f"{type(error).__name__}: {error}") from error
+    for wrapper in ("state_dict", "model_state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
+            found = found[wrapper]
+    if not (isinstance(found, dict) and found and all(isinstance(t, Tensor) for t in found.values())):
+        raise _corrupt(path, "tensors by name", f"a {type(found).__name__} that holds something else")
+    return {str(name): tensor for name, tensor in found.items()}
+
+
+def _json(value: Any, path: Path, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent)
+    except (TypeError, ValueError) as error:
+        raise BadValue(
+            f"file '{path}'",
+            needs="finite numbers, texts, lists and tables",
+            got=str(error),
+            fix="report what is unknown as missing, not as a number",
+        ) from error
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)
+
+
+def _umask() -> int:
+    """The process's file mask; mkstemp ignores it, and files of a run are for sharing."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _unwritable(path: Path, error: OSError) -> DiskFull | BadFile:
+    got = error.strerror or str(error)
+    if error.errno in _FULL:
+        return DiskFull(
+            f"file '{path}'",
+            needs="room on the disk",
+            got=got,
+            fix="make room and run again with --resume; what was finished is kept",
+        )
+    return BadFile(
+        f"file '{path}'", needs="a place that can be written", got=got, fix="choose another folder with --out"
+    )
+
+
+def _unreadable(path: Path, error: OSError | None) -> BadFile:
+    if path.is_dir():
+        got = "a folder"
+    elif error is None or not path.exists():
+        got = "no such file"
+    else:
+        got = error.strerror or str(error)
+    return BadFile(f"file '{path}'", needs="a file that can be read", got=got, fix="check the path")
+
+
+def _corrupt(path: Path, needs: str, got: str) -> BadFile:
+    return BadFile(
+        f"file '{path}'", needs=needs, got=got, fix="the file is damaged or of another kind: get it again"
+    )
