@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import contextmanager
 from importlib.metadata import metadata, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import glasshouse
+from glasshouse import registry
 from glasshouse.errors import NotInstalled
 
 ROOT = Path(__file__).parents[2]
@@ -24,15 +26,42 @@ MODULES = sorted(
     for path in SOURCE.rglob("*.py")
     if path.stem != "__main__"
 )
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PLUGINS = [
+    (group.removeprefix("glasshouse."), name)
+    for group, entries in PROJECT["project"]["entry-points"].items()
+    for name in entries
+]
+
+
+@contextmanager
+def vision_may_be_missing():
+    """Every other extra is installed where tests run."""
+    try:
+        yield
+    except NotInstalled as missing:
+        if find_spec("torchvision") or "vision" not in missing.fix:
+            raise
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_module_imports(name):
-    try:
+    with vision_may_be_missing():
         importlib.import_module(name)
-    except NotInstalled as missing:
-        if find_spec("torchvision") or "vision" not in missing.fix:
-            raise  # every other extra is installed where tests run
+
+
+@pytest.mark.parametrize(("group", "name"), PLUGINS)
+def test_plugin_is_installed_and_introduces_itself(group, name):
+    assert name in registry.names(group), "not in the installed metadata: run 'make install'"
+    with vision_may_be_missing():
+        card = registry.card(group, name)
+        assert card.summary
+        assert "\n" not in card.summary
+        assert card.extra in {"", *PROJECT["project"]["optional-dependencies"]}
+
+
+def test_every_group_of_the_registry_is_in_the_metadata():
+    assert set(PROJECT["project"]["entry-points"]) == {f"glasshouse.{group}" for group in registry.GROUPS}
 
 
 def test_importing_the_package_loads_no_heavy_library():
@@ -109,7 +138,7 @@ def test_contracts_hold(copy):
 def test_a_forbidden_import_breaks_the_contract(copy, module, imported, contract):
     path = copy / "src" / "glasshouse" / module
     path.write_text(path.read_text() + f"\nimport {imported}\n")
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
     name = next(each["name"] for each in contracts if each["id"] == contract)
     result = lint_imports(copy)
     assert result.returncode == 1
