@@ -11,11 +11,21 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from glasshouse.errors import BadValue, UnknownName
 
-GROUPS = ("attacks", "defenses", "metrics", "datasets", "models", "protocols", "behaviours", "properties")
+GROUPS = (
+    "attacks",
+    "defenses",
+    "metrics",
+    "datasets",
+    "partitioners",
+    "models",
+    "protocols",
+    "behaviours",
+    "properties",
+)
 
 
 @final
@@ -38,6 +48,26 @@ class Card:
     grants: tuple[str, ...] = ()
     extra: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def carded(card: Card) -> Callable[[F], F]:
+    """Gives a factory that is a function its ``card``.
+
+    Example:
+        >>> @carded(Card(summary="nothing at all"))
+        ... def nothing() -> None: ...
+        >>> nothing.card.summary
+        'nothing at all'
+    """
+
+    def attach(factory: F) -> F:
+        factory.__dict__["card"] = card
+        return factory
+
+    return attach
 
 
 @functools.cache

@@ -1,0 +1,1 @@
+"""The models under audit: how they are built, loaded and trained."""

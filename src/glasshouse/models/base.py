@@ -1,0 +1,108 @@
+"""The shape of every model here: fixed normalisation, then features, then a head.
+
+Shape letters: B examples, C channels, H and W pixels, D features, K classes.
+"""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+
+SMALLEST_SIDE = 8
+"""Fewest pixels on a side that every model of the zoo takes (the digits are 8 × 8)."""
+
+
+@final
+class Normalize(nn.Module):
+    """``(x - mean) / std``, the same in every channel: from pixels in [0, 1] to what the layers expect.
+
+    Its numbers are public constants of the architecture. They are no parameters, and they are not in
+    the ``state_dict``: nothing of them is ever broadcast or uploaded.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, *, mean: float, std: float) -> None:
+        super().__init__()
+        if not std > 0:
+            raise BadValue(
+                "normalisation of a model", needs="std > 0", got=f"std = {std}", fix="use 1 for no scaling"
+            )
+        self.register_buffer("mean", torch.tensor(float(mean)), persistent=False)
+        self.register_buffer("std", torch.tensor(float(std)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pixels (B, C, H, W) in [0, 1] → the same shape, centred and scaled."""
+        return (x - self.mean) / self.std
+
+
+@final
+class SplitModel(nn.Module):
+    """``head(features(normalize(x)))``.
+
+    Args:
+        normalize: fixed constants; see :class:`Normalize`.
+        features: (B, C, H, W) → (B, D), flat.
+        head: (B, D) → logits (B, K). In the zoo it is one linear layer, so that ``head.weight`` and
+            ``head.bias`` are the last layer of every model.
+    """
+
+    def __init__(self, *, normalize: Normalize, features: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.features = features
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pixels (B, C, H, W) in [0, 1] → logits (B, K)."""
+        logits: Tensor = self.head(self.representation(x))
+        return logits
+
+    def representation(self, x: Tensor) -> Tensor:
+        """The flat vector (B, D) that enters ``head``."""
+        vector: Tensor = self.features(self.normalize(x))
+        return vector
+
+
+def check_shape(input_shape: tuple[int, int, int], classes: int, *, model: str) -> None:
+    """Refuse images and class counts that no model of the zoo can take.
+
+    Raises:
+        BadValue: fewer than ``SMALLEST_SIDE`` pixels on a side, no channel, or fewer than 2 classes.
+    """
+    channels, height, width = input_shape
+    if channels < 1 or min(height, width) < SMALLEST_SIDE or classes < 2:
+        raise BadValue(
+            f"model '{model}'",
+            needs=f"images of at least 1 × {SMALLEST_SIDE} × {SMALLEST_SIDE} (C × H × W) and 2 classes",
+            got=f"{channels} × {height} × {width} and {classes} classes",
+            fix="resize the images (data.resize), or use data with more classes",
+        )
+
+
+def check_width(width: int, *, model: str) -> None:
+    """Refuse a layer without channels.
+
+    Raises:
+        BadValue: ``width`` is not a whole number from 1.
+    """
+    if type(width) is not int or width < 1:
+        raise BadValue(
+            f"model '{model}'",
+            needs="width: a whole number, at least 1",
+            got=repr(width),
+            fix="set model.width",
+        )
+
+
+def flat_size(features: nn.Module, input_shape: tuple[int, int, int]) -> int:
+    """D: how many features ``features`` makes of one image. Found by passing a blank image through."""
+    training = features.training
+    features.eval()
+    with torch.no_grad():
+        size = int(features(torch.zeros(1, *input_shape)).shape[1])
+    features.train(training)
+    return size

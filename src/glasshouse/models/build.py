@@ -1,0 +1,189 @@
+"""From an architecture to a module and back: build, load, and the tensors in between.
+
+A registered model comes from the zoo (or a plug-in); ``module:factory`` is the user's own. Both are
+called as ``factory(input_shape, classes, **arguments)`` and return a module with ``features`` and
+``head``, whose forward pass is ``head(features(...))`` on pixels in [0, 1].
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse import registry
+from glasshouse.errors import BadFile, BadValue, GlasshouseError
+from glasshouse.rng import Rng
+from glasshouse.wire import Architecture
+
+_MARK = "glasshouse_architecture"
+
+
+def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
+    """A new module, in training mode, on the CPU.
+
+    Args:
+        architecture: what to build.
+        rng: stream of the initial weights. None: weights that are about to be overwritten; they are
+            the same every time.
+
+    Raises:
+        UnknownName: no model of that name.
+        BadValue: an argument that the factory does not take or refuses, a module without
+            ``features`` and ``head``, or one that does not fit images or classes.
+        BadFile: the module of ``module:factory`` cannot be imported.
+    """
+    factory = _factory(architecture.name)
+    _check_arguments(factory, architecture)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
+        model = factory(architecture.input_shape, architecture.classes, **architecture.arguments)
+        if ":" in architecture.name:
+            _check_module(model, architecture)
+    model.__dict__[_MARK] = architecture
+    built: nn.Module = model
+    return built
+
+
+def architecture_of(model: nn.Module) -> Architecture:
+    """What :func:`build` made ``model`` from.
+
+    Raises:
+        BadValue: the module was not built here.
+    """
+    found = model.__dict__.get(_MARK)
+    if not isinstance(found, Architecture):
+        raise BadValue(
+            f"architecture of a {type(model).__name__}",
+            needs="a module that glasshouse.models.build made",
+            got="one made elsewhere",
+            fix="give the architecture as well",
+        )
+    return found
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name: copies, detached."""
+    return {name: t.detach().clone() for name, t in model.state_dict().items()}
+
+
+def parameters(model: nn.Module, *, prefix: str = "") -> dict[str, nn.Parameter]:
+    """The parameters themselves whose names start with ``prefix``."""
+    return {name: p for name, p in model.named_parameters() if name.startswith(prefix)}
+
+
+def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = False) -> None:
+    """Copy ``tensors`` into ``model``.
+
+    Args:
+        model: changed in place.
+        tensors: by state_dict name.
+        partial: allow names to be missing: what is not given stays as it is.
+
+    Raises:
+        BadValue: names missing or unknown, or a shape differs. ``model`` is unchanged then.
+    """
+    own = model.state_dict()
+    missing = [] if partial else [name for name in own if name not in tensors]
+    unknown = [name for name in tensors if name not in own]
+    shapes = [
+        f"'{name}' is {tuple(t.shape)}, not {tuple(own[name].shape)}"
+        for name, t in tensors.items()
+        if name in own and t.shape != own[name].shape
+    ]
+    wrong = [
+        *([f"missing {_some(missing)}"] if missing else []),
+        *([f"unknown {_some(unknown)}"] if unknown else []),
+        *shapes[:3],
+    ]
+    if wrong:
+        raise BadValue(
+            f"weights for a {type(model).__name__}",
+            needs=f"the {len(own)} tensors of this architecture",
+            got="; ".join(wrong),
+            fix="give the weights of the same architecture: name, classes, image size and arguments",
+        )
+    with torch.no_grad():
+        for name, t in tensors.items():
+            own[name].copy_(t)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    if ":" not in name:
+        return registry.load("models", name)
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a console script does not look where its user stands
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute, None)
+    except ImportError as error:
+        raise BadFile(
+            f"model '{name}'",
+            needs=f"a Python module '{module_name}' that can be imported from here",
+            got=str(error),
+            fix="run from the folder that holds it, or install its package",
+        ) from error
+    if not callable(found):
+        raise BadValue(
+            f"model '{name}'",
+            needs=f"a function '{attribute}(input_shape, classes, ...)' in '{module_name}'",
+            got="no such name" if found is None else f"a {type(found).__name__}",
+            fix="write it as module:factory",
+        )
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:
+    known = list(registry.arguments(factory))[2:]
+    for name in architecture.arguments:
+        if name not in known:
+            raise BadValue(
+                f"model '{architecture.name}'",
+                needs=f"arguments among {', '.join(known) or 'none'}",
+                got=f"'{name}'",
+                fix=registry.nearest(name, tuple(known)),
+            )
+
+
+def _check_module(model: object, architecture: Architecture) -> None:
+    """The user's own module: has it the parts, and does a blank image pass through?"""
+    subject = f"model '{architecture.name}'"
+    children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
+    if not isinstance(model, nn.Module) or not {"features", "head"} <= children.keys():
+        raise BadValue(
+            subject,
+            needs="a torch.nn.Module with sub-modules 'features' and 'head'",
+            got=f"a {type(model).__name__} with {', '.join(children) or 'none'}",
+            fix="split it: forward(x) = head(features(x)), pixels in [0, 1]; normalisation inside",
+        )
+    training = model.training
+    try:
+        with torch.no_grad():
+            shape = tuple(model.eval()(torch.zeros(1, *architecture.input_shape)).shape)
+    except GlasshouseError:
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        got = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise BadValue(
+            subject,
+            needs=f"a forward pass on images {architecture.input_shape}",
+            got=got,
+            fix="build it for the given input_shape, or resize the images (data.resize)",
+        ) from error
+    if shape != (1, architecture.classes):
+        raise BadValue(
+            subject,
+            needs=f"logits (B, {architecture.classes})",
+            got=f"{shape} for one image",
+            fix="use the 'classes' that the factory is called with",
+        )
+    model.train(training)

@@ -1,0 +1,52 @@
+"""A multi-layer perceptron."""
+
+import math
+from collections import OrderedDict
+
+from torch import nn
+
+from glasshouse.errors import BadValue
+from glasshouse.models.base import Normalize, SplitModel, check_shape
+from glasshouse.registry import Card, carded
+
+
+@carded(Card(summary="Linear layers with ReLUs; the first one sees the pixels"))
+def mlp(
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    hidden: int | str = "128,64",
+    mean: float = 0.5,
+    std: float = 0.5,
+) -> SplitModel:
+    """Linear layers with ReLUs in between.
+
+    Args:
+        input_shape: (C, H, W). classes: K.
+        hidden: units of the hidden layers, first to last: ``64`` or ``"128,64"``.
+        mean, std: fixed normalisation of the pixels.
+
+    Example:
+        >>> [name for name, _ in mlp((1, 8, 8), 10, hidden=16).named_parameters()]
+        ['features.fc1.weight', 'features.fc1.bias', 'head.weight', 'head.bias']
+    """
+    check_shape(input_shape, classes, model="mlp")
+    words = str(hidden).split(",")
+    if not all(word.strip().isdecimal() and int(word) >= 1 for word in words):
+        raise BadValue(
+            "model 'mlp'",
+            needs='hidden: whole numbers from 1, as 64 or "128,64"',
+            got=repr(hidden),
+            fix="set model.hidden",
+        )
+    layers = OrderedDict[str, nn.Module](flatten=nn.Flatten())
+    units = math.prod(input_shape)
+    for i, word in enumerate(words, start=1):
+        layers[f"fc{i}"] = nn.Linear(units, int(word))
+        layers[f"relu{i}"] = nn.ReLU()
+        units = int(word)
+    return SplitModel(
+        normalize=Normalize(mean=mean, std=std),
+        features=nn.Sequential(layers),
+        head=nn.Linear(units, classes),
+    )
