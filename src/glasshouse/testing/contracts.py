@@ -1,0 +1,109 @@
+"""What every plug-in promises. Shipped with the package, so that other people's can be held to it.
+
+Subclass as ``TestMyDefense``, provide the fixtures, and the promises come along as tests.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glasshouse import registry
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Defense, Trainer, Update
+
+Send = Callable[[], Mapping[str, Tensor]]
+
+
+class DefenseContract:
+    """Promises of a defence, at whichever of the three places it acts."""
+
+    @pytest.fixture
+    def defense(self) -> Defense:
+        """The defence under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def update(self) -> Update:
+        """An update that it accepts: what it acts on, or (a local one) the shapes that training sends."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def batch(self) -> Batch:
+        """The private examples behind the update."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def model(self) -> nn.Module:
+        """The model as the client received it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def train(self) -> Trainer:
+        """The honest trainer; only a local defence uses it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def send(self, defense: Defense, update: Update, batch: Batch, model: nn.Module, train: Trainer) -> Send:
+        """Call it for what leaves the client, under seed 0, when this defence alone is on."""
+
+        def sent() -> Mapping[str, Tensor]:
+            rng = Rng.root(0)
+            if defense.place == "update":
+                return defense.update(update, rng=rng).tensors
+            if defense.place == "gradient":
+                return defense.gradient(update, batch, model, rng=rng).tensors
+            return defense.local(train)(copy.deepcopy(model), batch, rng=rng).tensors
+
+        return sent
+
+    def test_finite_and_of_the_same_shape(self, send: Send, update: Update) -> None:
+        """Names, shapes and dtypes stay; every entry is finite."""
+        sent = send()
+        assert sent.keys() == update.tensors.keys()
+        for name, t in sent.items():
+            assert t.shape == update.tensors[name].shape
+            assert t.dtype == update.tensors[name].dtype
+            assert t.isfinite().all()
+            assert not t.requires_grad
+
+    def test_leaves_its_input_alone(self, send: Send, update: Update, batch: Batch, model: nn.Module) -> None:
+        """Update, batch and model are as before."""
+        tensors = {**update.tensors, "inputs": batch.inputs, "labels": batch.labels, **model.state_dict()}
+        before = {name: t.clone() for name, t in tensors.items()}
+        mode = [m.training for m in model.modules()]
+        send()
+        assert all(torch.equal(before[name], t) for name, t in tensors.items())
+        assert mode == [m.training for m in model.modules()]
+        assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+    def test_same_rng_same_result(self, send: Send) -> None:
+        """One stream, one result."""
+        one, two = send(), send()
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+    def test_leaves_global_randomness_alone(self, send: Send) -> None:
+        """The global generator is neither moved nor read."""
+        before = torch.get_rng_state()
+        one = send()
+        assert torch.equal(before, torch.get_rng_state())
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(2)
+            two = send()
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+    def test_describes_itself_completely(self, defense: Defense) -> None:
+        """The description names a registered defence, its place, and every setting that was given."""
+        mechanism = defense.describe()
+        assert registry.load("defenses", mechanism.name) is type(defense)
+        assert mechanism.place == defense.place
+        for name in registry.arguments(type(defense)):
+            value = getattr(defense, name)
+            assert value is None or mechanism.parameters[name] == value
+        assert all(isinstance(v, float | int | str | bool) for v in mechanism.parameters.values())
+
+    def test_has_a_card(self, defense: Defense) -> None:
+        """``glasshouse list`` can show it."""
+        assert registry.card("defenses", defense.describe().name).summary

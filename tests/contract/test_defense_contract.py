@@ -1,0 +1,64 @@
+"""Every registered defence keeps the contract of defences."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from glasshouse import registry
+from glasshouse.federation.client import LocalTraining
+from glasshouse.testing.contracts import DefenseContract
+from glasshouse.wire import Batch, Defense, Trainer, Update
+
+SETTINGS = {
+    "gaussian_noise": {"std": 0.1},
+    "laplace_noise": {"scale": 0.1},
+    "clip": {"norm": 0.01},
+    "clip_layers": {"norm": 0.01},
+    "clip_values": {"bound": 0.001},
+    "prune": {"share": 0.9},
+    "quantise": {"bits": 3},
+    "sign": {},
+}
+ON_LOGITS: set[str] = set()
+
+
+def test_every_registered_defence_is_here():
+    assert set(SETTINGS) == set(registry.names("defenses"))
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+class TestDefenses(DefenseContract):
+    @pytest.fixture
+    def defense(self, name: str) -> Defense:
+        return registry.load("defenses", name)(**SETTINGS[name])
+
+    @pytest.fixture
+    def model(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return nn.Sequential(
+                nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 12), nn.ReLU(),
+                nn.Linear(12, 3),
+            )  # fmt: skip
+
+    @pytest.fixture
+    def batch(self) -> Batch:
+        generator = torch.Generator().manual_seed(0)
+        return Batch(inputs=torch.rand(4, 1, 8, 8, generator=generator), labels=torch.tensor([0, 1, 2, 0]))
+
+    @pytest.fixture
+    def train(self) -> Trainer:
+        return LocalTraining(kind="gradient", batch_size=4)
+
+    @pytest.fixture
+    def update(self, name: str, model: nn.Module, batch: Batch) -> Update:
+        model.eval()
+        logits = model(batch.inputs)
+        if name in ON_LOGITS:
+            tensors = {"logits": logits.detach()}
+        else:
+            gradients = torch.autograd.grad(F.cross_entropy(logits, batch.labels), list(model.parameters()))
+            tensors = dict(zip((n for n, _ in model.named_parameters()), gradients, strict=True))
+        kind = "logits" if name in ON_LOGITS else "gradient"
+        return Update(round=0, client=1, kind=kind, tensors=tensors, examples=4)
