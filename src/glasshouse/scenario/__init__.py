@@ -1,0 +1,1 @@
+"""What is simulated and measured, as frozen data: TOML in, every mistake named at once."""

@@ -1,0 +1,140 @@
+"""``[axes]``: one scenario expanded to cells, each a scenario without axes."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from glasshouse.errors import Problem
+from glasshouse.scenario.overrides import PathError, assign
+from glasshouse.scenario.plugins import canonical
+from glasshouse.scenario.spec import Scenario
+from glasshouse.wire import Value
+
+MAX_CELLS = 2000
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point of the axes.
+
+    Attributes:
+        scenario: expanded; its ``axes`` are empty.
+        axes: path → the value here, or its label where it is a list or table.
+        hash: 16 hexadecimal digits of everything that decides what comes out; names the cell's folder.
+    """
+
+    scenario: Scenario
+    axes: Mapping[str, Value]
+    hash: str
+
+
+def cells(scenario: Scenario) -> tuple[Cell, ...]:
+    """Every combination of the axes, the last axis fastest; one cell where there are none.
+
+    The scenario must come from :func:`glasshouse.scenario.load.load`, which has checked every cell.
+    """
+    return tuple(
+        Cell(scenario=(one := Scenario.model_validate(frozen(raw))), axes=labels, hash=content_hash(one))
+        for labels, raw in expanded(plain(scenario))
+    )
+
+
+def expanded(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[str, Any]]]:
+    """(labels, raw scenario without axes) of every cell.
+
+    Raises:
+        PathError: an axis is empty, too many, of unequal lengths, or its path leads nowhere.
+    """
+    base = {k: v for k, v in raw.items() if k not in ("axes", "axes_zipped")}
+    groups = [
+        [{path: choice} for choice in _some(path, values)] for path, values in raw.get("axes", {}).items()
+    ]
+    groups += [_rows(i, table) for i, table in enumerate(raw.get("axes_zipped", []))]
+    total = 1
+    for group in groups:
+        total *= len(group)
+    if total > MAX_CELLS:
+        raise PathError(
+            "axes", needs=f"at most {MAX_CELLS} cells", got=str(total), hint="make several scenarios"
+        )
+    for row in itertools.product(*groups):
+        cell = json.loads(json.dumps(base))
+        labels: dict[str, Value] = {}
+        for path, choice in itertools.chain.from_iterable(step.items() for step in row):
+            labelled = isinstance(choice, dict) and choice.keys() == {"label", "value"}
+            value = choice["value"] if labelled else choice
+            labels[path] = str(choice["label"]) if labelled else label_of(value)
+            assign(cell, path, json.loads(json.dumps(value)))
+        yield labels, cell
+
+
+def label_of(value: Any) -> Value:
+    """A scalar as itself; a list or table in words.
+
+    Example:
+        >>> label_of([]), label_of([{"name": "clip", "norm": 4.0}, "sign"]), label_of(4)
+        ('none', 'clip norm=4.0 + sign', 4)
+    """
+    if isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return " + ".join(str(label_of(v)) for v in value) or "none"
+    if value.get("label"):
+        return str(value["label"])
+    rest = (f"{k}={label_of(v)}" for k, v in value.items() if k != "name")
+    return " ".join([str(value.get("name", "")), *rest]).strip()
+
+
+def content_hash(scenario: Scenario) -> str:
+    """16 hexadecimal digits of what decides the findings; words, policy and the order of keys do not."""
+    content = plain(scenario)
+    for words in ("summary", "policy", "tuning"):
+        content.pop(words, None)
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def plain(scenario: Scenario) -> dict[str, Any]:
+    """The scenario with all defaults, as TOML has it: flat plug-ins, lists, no missing values."""
+    dumped = canonical(_without_none(scenario.model_dump()))
+    assert isinstance(dumped, dict)
+    return dumped
+
+
+def frozen(value: Any) -> Any:
+    """Tuples for lists, all the way down: what the spec holds."""
+    if isinstance(value, Mapping):
+        return {k: frozen(v) for k, v in value.items()}
+    return tuple(frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return [_without_none(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _some(path: str, values: Any) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise PathError(f'axes."{path}"', needs="a list of at least one value", got=repr(values))
+    return values
+
+
+def _rows(index: int, table: dict[str, Any]) -> list[dict[str, Any]]:
+    where = f"axes_zipped[{index}]"
+    lengths = {len(_some(path, values)) for path, values in table.items()}
+    if len(lengths) != 1:
+        raise PathError(where, needs="lists of one length", got=f"lengths {sorted(lengths) or 'none'}")
+    return [{path: values[i] for path, values in table.items()} for i in range(lengths.pop())]
+
+
+def in_cell(problem: Problem, labels: Mapping[str, Value]) -> Problem:
+    """The problem, with the cell it was found in."""
+    cell = ", ".join(f"{path} = {label}" for path, label in labels.items())
+    return Problem(
+        path=problem.path, needs=problem.needs, got=f"{problem.got} (where {cell})", hint=problem.hint
+    )

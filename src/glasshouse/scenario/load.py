@@ -1,0 +1,241 @@
+"""From a name or a file to a checked :class:`Suite`; every mistake in one error."""
+
+import copy
+import json
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
+from glasshouse.registry import nearest
+from glasshouse.scenario.axes import expanded, frozen, in_cell
+from glasshouse.scenario.overrides import PathError, assign, parse_path, split_assignment
+from glasshouse.scenario.plugins import canonical, plugin_problems, used
+from glasshouse.scenario.problems import found_problems
+from glasshouse.scenario.rules import rule_problems
+from glasshouse.scenario.spec import Entry, Member, Scenario, Suite, SuiteFile
+
+_Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
+_PRESETS = resources.files("glasshouse.scenario") / "presets"
+
+
+def load(name: str, sets: Sequence[str] = ()) -> Suite:
+    """The preset called ``name``, or the TOML file at that path, after ``sets``, with everything checked.
+
+    A single scenario is a suite of one. In a suite, an assignment changes every scenario in which its path
+    exists; ``scenarios.NAME.path=value`` changes one.
+
+    Raises:
+        UnknownName: no preset of that name. BadFile: missing, unreadable or not TOML.
+        BadScenario: everything else, all at once.
+    """
+    text = _read(name, Path())
+    raw = _parse(text, name)
+    is_suite = "scenarios" in raw
+    entries, raws, problems = _suite(raw, name) if is_suite else ([Entry(use=name)], [("", raw)], [])
+    problems += _set_all(raws, entries, sets)
+    members = []
+    for (prefix, one), entry in zip(raws, entries, strict=True):
+        scenario, found = checked(one)
+        problems += [Problem(path=prefix + p.path, needs=p.needs, got=p.got, hint=p.hint) for p in found]
+        if scenario is not None:
+            members.append(Member(scenario=scenario, system=entry.system))
+    problems += _twins(members)
+    if problems:
+        raise BadScenario(f"scenario '{name}'", problems)
+    suite_name = str(raw["name"]) if is_suite else members[0].scenario.name
+    return Suite(name=suite_name, summary=str(raw.get("summary", "")), members=tuple(members), given=text)
+
+
+def presets() -> tuple[str, ...]:
+    """Names of the shipped scenarios and suites, sorted."""
+    return tuple(sorted(p.name.removesuffix(".toml") for p in _PRESETS.iterdir() if p.name.endswith(".toml")))
+
+
+def preset_text(name: str) -> str:
+    """The TOML of a preset.
+
+    Raises:
+        UnknownName: no such preset; the nearest are listed.
+    """
+    if name not in presets():
+        raise UnknownName(
+            f"scenario '{name}'",
+            needs="a preset, or a path that ends in .toml",
+            got=f"'{name}'",
+            fix=f"{nearest(name, presets())}; 'glasshouse list scenarios' shows all",
+        )
+    return (_PRESETS / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def checked(raw: dict[str, Any]) -> tuple[Scenario | None, list[Problem]]:
+    """The validated scenario, or None and everything wrong with it or with any of its cells."""
+    try:
+        scenario = Scenario.model_validate(frozen(raw))
+    except ValidationError as error:
+        problems = found_problems(error, Scenario)
+        return None, problems + [p for p in _names_only(raw, error) if p not in problems]
+    problems = _all_cells(raw, rules=True)
+    return (None if problems else scenario), problems
+
+
+def _names_only(raw: dict[str, Any], error: ValidationError) -> list[Problem]:
+    """Without the keys that failed: what the plug-ins say. Rules across keys would judge defaults instead."""
+    rest = copy.deepcopy(raw)
+    for detail in sorted(error.errors(), key=lambda d: str(d["loc"]), reverse=True):
+        _drop(rest, detail["loc"])
+    try:
+        Scenario.model_validate(frozen({"name": "unnamed", **rest}))
+    except ValidationError:
+        return []
+    return _all_cells({"name": "unnamed", **rest}, rules=False)
+
+
+def _drop(node: Any, loc: tuple[str | int, ...]) -> None:
+    for part in loc[:-1]:
+        if not (isinstance(node, dict) and part in node) and not (
+            isinstance(node, list) and part in range(len(node))
+        ):
+            return
+        node = node[part]
+    if isinstance(node, dict):
+        node.pop(loc[-1], None)
+
+
+def _all_cells(raw: dict[str, Any], *, rules: bool) -> list[Problem]:
+    problems: list[Problem] = []
+    memo: dict[str, list[Problem]] = {}
+    try:
+        for labels, one in expanded(raw):
+            for problem in _cell_problems(one, memo, rules=rules):
+                # What is wrong without the axes too is said once.
+                twins = (problem, in_cell(problem, labels))
+                if not any(t in problems for t in twins):
+                    problems.append(twins[1] if labels and _depends(problem, labels) else problem)
+    except PathError as error:
+        problems.append(error.problem)
+    return problems
+
+
+def _depends(problem: Problem, labels: dict[str, Any]) -> bool:
+    """Whether an axis can be behind a problem: it sets something in the same table."""
+    heads = {parse_path(path)[0] for path in labels}
+    return any(head in problem.path or head in problem.needs for head in heads)
+
+
+def _cell_problems(raw: dict[str, Any], memo: dict[str, list[Problem]], *, rules: bool) -> list[Problem]:
+    try:
+        cell = Scenario.model_validate(frozen(raw))
+    except ValidationError as error:
+        return found_problems(error, Scenario)
+    problems = []
+    for group, path, plugin in used(cell):
+        key = json.dumps([group, path, canonical(plugin.model_dump())], sort_keys=True, default=str)
+        if key not in memo:
+            memo[key] = plugin_problems(group, path, plugin)
+        problems += memo[key]
+    return problems + (rule_problems(cell) if rules else [])
+
+
+def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], list[Problem]]:
+    try:
+        suite = SuiteFile.model_validate(frozen(raw))
+    except ValidationError as error:
+        raise BadScenario(f"suite '{name}'", found_problems(error, SuiteFile)) from error
+    entries, raws, problems = [], [], []
+    for i, entry in enumerate(suite.scenarios):
+        path = f"scenarios[{i}]"
+        try:
+            one = _parse(_read(entry.use, Path(name).parent if name.endswith(".toml") else Path()), entry.use)
+        except (UnknownName, BadFile) as error:
+            problems.append(Problem(path=f"{path}.use", needs=error.needs, got=error.got, hint=error.fix))
+            continue
+        if "scenarios" in one:
+            problems.append(
+                Problem(path=f"{path}.use", needs="a scenario", got=f"'{entry.use}', itself a suite")
+            )
+            continue
+        for key, value in entry.set.items():
+            try:
+                assign(one, key, canonical(value))
+            except PathError as error:
+                p = error.problem
+                problems.append(Problem(path=f"{path}.set.{p.path}", needs=p.needs, got=p.got, hint=p.hint))
+        entries.append(entry)
+        raws.append((f"{path} ({entry.use}) ", one))
+    return entries, raws, problems
+
+
+def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> list[Problem]:
+    problems = []
+    for text in sets:
+        try:
+            path, value = split_assignment(text)
+            parts = parse_path(path)
+        except PathError as error:
+            problems.append(error.problem)
+            continue
+        targets = [raw for _, raw in raws]
+        if parts[0] == "scenarios" and len(parts) > 2:
+            targets = [
+                raw
+                for i, ((_, raw), entry) in enumerate(zip(raws, entries, strict=True))
+                if parts[1] in ("*", str(i), entry.use, raw.get("name"))
+            ]
+            path = path.split(".", 2)[2]
+            known = tuple(str(raw.get("name")) for _, raw in raws)
+            if not targets:
+                hint = nearest(parts[1], known)
+                problems.append(
+                    Problem(path=text, needs="a scenario of the suite", got=f"'{parts[1]}'", hint=hint)
+                )
+        failed = []
+        for raw in targets:
+            try:
+                assign(raw, path, value)
+            except PathError as error:
+                failed.append(error.problem)
+        if targets and len(failed) == len(targets):
+            problems += failed[:1]
+    return problems
+
+
+def _twins(members: list[Member]) -> list[Problem]:
+    names = [m.scenario.name for m in members]
+    return [
+        Problem(
+            path="scenarios", needs="different names", got=f"'{n}' {names.count(n)} times", hint="set name"
+        )
+        for n in sorted({n for n in names if names.count(n) > 1})
+    ]
+
+
+def _read(name: str, folder: Path) -> str:
+    if not name.endswith(".toml"):
+        return preset_text(name)
+    path = folder / name
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(
+            f"scenario '{path}'",
+            needs="a readable TOML file",
+            got=str(error),
+            fix="check the path; 'glasshouse list scenarios' shows those that ship",
+        ) from error
+
+
+def _parse(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadFile(
+            f"scenario '{name}'",
+            needs="valid TOML",
+            got=str(error),
+            fix="look at that line: texts need quotes, lists commas, a key may appear once",
+        ) from error

@@ -1,0 +1,183 @@
+"""``--set path=value``: change a raw scenario before it is validated; axes go the same way.
+
+A path is dotted keys. In a list of tables a key is an index, an entry's name or label, or ``*`` for all;
+``*`` reaches only entries whose plug-in takes the argument. A path that an axis would set pins it: the
+axis goes away. A path below an axis (``attacks.*.iterations`` with an axis ``attacks``) reaches into its values.
+"""
+
+import copy
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from glasshouse import registry
+from glasshouse.errors import BadScenario, GlasshouseError, Problem
+
+_PART = re.compile(r'"([^"]*)"|([^."\[\]=\s]+)|\[(\d+)\]')
+_ENTRIES = ("attacks", "defenses")
+
+
+def override(raw: dict[str, Any], assignments: Sequence[str], *, subject: str = "--set") -> dict[str, Any]:
+    """A copy of ``raw`` with every ``path=value`` of ``assignments`` made, in order.
+
+    Raises:
+        BadScenario: all assignments that cannot be made.
+
+    Example:
+        >>> override({"attacks": [{"name": "dlg"}]}, ["attacks.0.iterations=5", "seed = 3"])
+        {'attacks': [{'name': 'dlg', 'iterations': 5}], 'seed': 3}
+    """
+    result, problems = copy.deepcopy(raw), []
+    for text in assignments:
+        try:
+            path, value = split_assignment(text)
+            assign(result, path, value)
+        except PathError as error:
+            problems.append(error.problem)
+    if problems:
+        raise BadScenario(subject, problems)
+    return result
+
+
+class PathError(Exception):
+    """Internal: an assignment that cannot be made; becomes part of a :class:`BadScenario`."""
+
+    def __init__(self, path: str, *, needs: str, got: str, hint: str = "") -> None:
+        self.problem = Problem(path=path, needs=needs, got=got, hint=hint)
+        super().__init__(path)
+
+
+def split_assignment(text: str) -> tuple[str, Any]:
+    """``path=value`` → path and the parsed value; a bare word is a text.
+
+    Example:
+        >>> split_assignment('axes."federation.batch_size"=[1, 4]'), split_assignment("model.name=mlp")
+        (('axes."federation.batch_size"', [1, 4]), ('model.name', 'mlp'))
+    """
+    match = re.match(r'((?:"[^"]*"|[^="])+)=(.*)$', text, re.DOTALL)
+    if not match:
+        raise PathError(text, needs="path=value", got=f"'{text}'", hint="for example federation.batch_size=4")
+    path, value = match[1].strip(), match[2].strip()
+    try:
+        return path, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        if re.fullmatch(r"[A-Za-z_.~/][\w:./-]*", value):
+            return path, value
+        raise PathError(
+            path, needs="a TOML value", got=value or "nothing", hint='texts are quoted: "..."'
+        ) from None
+
+
+def assign(raw: dict[str, Any], path: str, value: Any) -> None:
+    """Set ``path`` to ``value`` in place, in the scenario and in the axes above it.
+
+    Raises:
+        PathError: the path is malformed, or leads nowhere.
+    """
+    parts = parse_path(path)
+    reached = _into_axes(raw, parts, value)
+    try:
+        _set(raw, parts, value, path, group=str(parts[0]))
+    except PathError:
+        if not reached:
+            raise
+
+
+def parse_path(path: str) -> list[str]:
+    """The keys of a path; ``[0]`` and ``.0`` are the same.
+
+    Raises:
+        PathError: empty, or not a dotted path.
+    """
+    parts = [next(g for g in m.groups() if g is not None) for m in _PART.finditer(path)]
+    if not parts or _PART.sub("", path).strip("."):
+        raise PathError(
+            path or '""', needs="a dotted path", got=f"'{path}'", hint="for example attacks.0.iterations"
+        )
+    return parts
+
+
+def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
+    """Pin the axes that ``parts`` sets, write into the values of those above; how many were written."""
+    reached = 0
+    for table in _axis_tables(raw):
+        for axis in list(table):
+            keys = parse_path(axis)
+            if keys[: len(parts)] == parts:
+                del table[axis]
+            elif parts[: len(keys)] == keys:
+                reached += _into_values(table[axis], parts[len(keys) :], value, group=keys[0])
+    if not raw.get("axes", True):
+        del raw["axes"]
+    return reached
+
+
+def _axis_tables(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for table in [raw.get("axes"), *(raw.get("axes_zipped") or [])]:
+        if isinstance(table, dict):
+            yield table
+
+
+def _into_values(values: Any, parts: list[str], value: Any, *, group: str) -> int:
+    reached = 0
+    for i, choice in enumerate(values if isinstance(values, list) else []):
+        labelled = isinstance(choice, dict) and choice.keys() == {"label", "value"}
+        holder = {"value": choice["value"]} if labelled else {"value": choice}
+        try:
+            _set(holder, ["value", *parts], value, "", group=group)
+        except PathError:
+            continue
+        values[i] = {"label": choice["label"], **holder} if labelled else holder["value"]
+        reached += 1
+    return reached
+
+
+def _set(node: Any, parts: list[str], value: Any, path: str, *, group: str) -> None:
+    key, rest = parts[0], parts[1:]
+    if isinstance(node, list):
+        for i in _chosen(node, key, rest, path, group):
+            if rest and isinstance(node[i], str):
+                node[i] = {"name": node[i]}
+            if rest:
+                _set(node[i], rest, value, path, group=group)
+            else:
+                node[i] = value
+    elif not isinstance(node, dict):
+        raise PathError(path, needs="a path to a table or list", got=f"'{key}' below the value {node!r}")
+    elif not rest:
+        node[key] = value
+    else:
+        if key not in node:
+            if rest[0] == "*" or rest[0].isdigit():
+                raise PathError(path, needs=f"entries in '{key}'", got="none")
+            node[key] = {}
+        _set(node[key], rest, value, path, group=group)
+
+
+def _chosen(entries: list[Any], key: str, rest: list[str], path: str, group: str) -> list[int]:
+    """Indices of the entries that ``key`` means."""
+    if key.isdigit():
+        if int(key) >= len(entries):
+            raise PathError(path, needs=f"an index below {len(entries)}", got=key)
+        return [int(key)]
+    names = [{"name": e} if isinstance(e, str) else e if isinstance(e, dict) else {} for e in entries]
+    hits = [i for i, e in enumerate(names) if key in ("*", e.get("name"), e.get("label"), e.get("use"))]
+    if not hits:
+        known = tuple(str(e.get("label") or e.get("name")) for e in names if e)
+        hint = registry.nearest(key, known)
+        raise PathError(path, needs="an index, '*', or the name of an entry", got=f"'{key}'", hint=hint)
+    taking = [i for i in hits if not rest or _takes(group, names[i].get("name"), rest[0])]
+    if key == "*" and not taking:
+        raise PathError(path, needs=f"an entry that takes '{rest[0]}'", got=f"none of {len(entries)} does")
+    return taking if key == "*" else hits
+
+
+def _takes(group: str, name: object, argument: str) -> bool:
+    """Whether the plug-in ``name`` takes ``argument``; unknown plug-ins are reported later, by name."""
+    if group not in _ENTRIES or argument in ("name", "label"):
+        return True
+    try:
+        return argument in registry.arguments(registry.load(group, str(name)))
+    except GlasshouseError:
+        return True

@@ -1,0 +1,151 @@
+"""Checks a plug-in's name and arguments against its factory, before anything is built with them."""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from glasshouse import registry
+from glasshouse.errors import GlasshouseError, Problem, UnknownName
+from glasshouse.scenario.problems import condition, shown
+from glasshouse.scenario.spec import Plugin, Scenario
+
+# What the builder hands over itself; a scenario cannot set it.
+HANDED = {"models": frozenset({"input_shape", "classes", "rng"})}
+# Cheap to construct, so that their own checks run at the door too.
+CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours"})
+
+
+def used(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
+    """(group, path, plug-in) of everything that a scenario names."""
+    yield "models", "model", scenario.model
+    protocol = Plugin.model_validate({"name": scenario.federation.protocol, **scenario.federation.options})
+    yield "protocols", "federation.options", protocol
+    for i, behaviour in enumerate(scenario.federation.behaviours):
+        yield "behaviours", f"federation.behaviours[{i}]", behaviour
+    for i, defense in enumerate(scenario.defenses):
+        yield "defenses", f"defenses[{i}]", defense
+    for i, attack in enumerate(scenario.attacks):
+        yield "attacks", f"attacks[{i}]", attack
+    for i, metric in enumerate(scenario.audit.metrics):
+        yield "metrics", f"audit.metrics[{i}]", metric
+    kind = scenario.data.source.split(":", 1)[0]
+    yield "datasets", "data.source", Plugin(name=kind)
+
+
+def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
+    """Everything wrong with one plug-in: its name, unknown, missing or ill-typed arguments, bad values."""
+    where = {"protocols": "federation.protocol", "datasets": path}.get(group, f"{path}.name")
+    try:
+        factory = resolve(group, plugin.name)
+    except UnknownName as error:
+        return [Problem(path=where, needs=error.needs, got=error.got, hint=error.fix)]
+    except GlasshouseError as error:
+        return [Problem(path=where, needs=error.needs, got=error.got, hint=error.fix)]
+    if group in ("datasets", "metrics") and not plugin.arguments:
+        return []
+    handed = HANDED.get(group, frozenset())
+    takes = {name: p for name, p in registry.arguments(factory).items() if name not in handed}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
+    problems: list[Problem] = []
+    for key, value in plugin.arguments.items():
+        if key in takes:
+            problems += _value_problems(f"{path}.{key}", value, takes[key])
+        elif not open_ended:
+            hint = registry.nearest(
+                key, tuple(takes) + (tuple(type(plugin).model_fields) if group == "models" else ())
+            )
+            problems.append(
+                Problem(
+                    path=f"{path}.{key}", needs=f"an argument of '{plugin.name}'", got=f"'{key}'", hint=hint
+                )
+            )
+    problems += [
+        Problem(
+            path=f"{path}.{name}", needs=f"a value ('{plugin.name}' has no default for it)", got="nothing"
+        )
+        for name, p in takes.items()
+        if p.default is p.empty and name not in plugin.arguments and group in CONSTRUCTED
+    ]
+    if problems or group not in CONSTRUCTED:
+        return problems
+    return _construct(factory, path, plugin.arguments)
+
+
+def resolve(group: str, name: str) -> Callable[..., Any]:
+    """The factory called ``name``: registered, or ``module:factory`` for models.
+
+    Raises:
+        UnknownName: not registered; the module or its attribute does not exist.
+    """
+    if group != "models" or ":" not in name:
+        return registry.load(group, name)
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownName(
+            f"model '{name}'",
+            needs="module:factory that can be imported",
+            got=f"'{name}' ({error})",
+            fix="run from the folder that holds the module, or install it",
+        ) from error
+    if not callable(factory):
+        raise UnknownName(
+            f"model '{name}'", needs="a function or class", got=type(factory).__name__, fix="name the factory"
+        )
+    return factory  # type: ignore[no-any-return]  # the user's own module: callable is all we can know
+
+
+def canonical(value: Any) -> Any:
+    """Lists for tuples, all the way down: the form that TOML and JSON have."""
+    if isinstance(value, Mapping):
+        return {k: canonical(v) for k, v in value.items()}
+    return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list[Problem]:
+    if not _is_finite(value):
+        return [Problem(path=path, needs="finite numbers", got=shown(value))]
+    annotation = parameter.annotation
+    if annotation is parameter.empty or isinstance(annotation, str):
+        return []
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(
+            annotation, config=ConfigDict(strict=True, allow_inf_nan=False)
+        )
+        schema = adapter.json_schema()
+    except PydanticUserError:
+        return []  # a type of the plug-in's own: its constructor judges
+    # TOML has one kind of list; a plug-in may ask for either of Python's.
+    for form in (value, canonical(value)):
+        try:
+            adapter.validate_python(form)
+        except ValidationError:
+            continue
+        return []
+    options = tuple(str(o) for o in schema.get("enum", ()))
+    hint = registry.nearest(value, options) if options and isinstance(value, str) else ""
+    return [Problem(path=path, needs=condition(schema, schema), got=shown(value), hint=hint)]
+
+
+def _construct(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:
+    try:
+        factory(**arguments)
+    except GlasshouseError as error:
+        return [Problem(path=path, needs=error.needs, got=error.got, hint=error.fix)]
+    except (TypeError, ValueError) as error:  # other people's plug-ins raise what they like
+        return [Problem(path=path, needs="arguments that the plug-in accepts", got=str(error))]
+    return []
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_finite(v) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_finite(v) for v in value)
+    return not isinstance(value, float) or math.isfinite(value)

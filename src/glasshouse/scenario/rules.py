@@ -1,0 +1,206 @@
+"""Rules across keys: each key is fine by itself, together they make no sense."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from glasshouse import registry
+from glasshouse.errors import Problem
+from glasshouse.scenario.spec import Plugin, Scenario
+from glasshouse.wire import Refusal
+
+
+def rule_problems(scenario: Scenario) -> list[Problem]:
+    """Contradictions within one scenario whose axes are expanded."""
+    return [*_federation(scenario), *_data(scenario), *_threat(scenario), *_audit(scenario)]
+
+
+def foreseen(scenario: Scenario) -> tuple[Refusal, ...]:
+    """Attacks that will refuse under this threat, protocol and these grants; ``check`` warns of them.
+
+    Not mistakes: a report that says "could not run, because ..." is a result.
+    """
+    found = []
+    for plugin in scenario.attacks:
+        needs = registry.load("attacks", plugin.name)(**plugin.arguments).needs
+        found += [
+            Refusal(subject=f"attack '{plugin.label or plugin.name}'", needs=want, got=got, fix=fix)
+            for want, got, fix in _lacks(scenario, needs)
+        ]
+    return tuple(found)
+
+
+def _lacks(scenario: Scenario, needs: Any) -> Iterator[tuple[str, str, str]]:
+    sees, changes = scenario.sees, frozenset(scenario.threat.changes)
+    granted = {name for name, given in scenario.grants if given}
+    if missing := needs.sees - sees:
+        fix = "set federation.secure_sum = false" if scenario.federation.secure_sum else "add to threat.sees"
+        yield f"to see {_words(missing)}", f"sees {_words(sees)}", fix
+    if missing := needs.changes - changes:
+        yield (
+            f"a server that changes {_words(missing)}",
+            f"changes {_words(changes)}",
+            "add to threat.changes",
+        )
+    if missing := needs.grants - granted:
+        yield f"the grant {_words(missing)}", f"grants {_words(granted)}", "set it in [grants]"
+    if scenario.federation.protocol not in needs.protocols:
+        protocol = scenario.federation.protocol
+        yield f"protocol {_words(needs.protocols)}", protocol, "use an attack made for this protocol"
+
+
+def _words(names: frozenset[str] | set[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _federation(scenario: Scenario) -> Iterator[Problem]:
+    federation = scenario.federation
+    examples = scenario.data.examples
+    if federation.batch_size > examples:
+        yield Problem(
+            path="federation.batch_size",
+            needs=f"at most data.examples = {examples}, a client's whole data",
+            got=str(federation.batch_size),
+        )
+    if federation.cohort_size < 1:
+        yield Problem(
+            path="federation.cohort",
+            needs=f"at least one of {federation.clients} clients: cohort >= {0.5 / federation.clients:.3g}",
+            got=str(federation.cohort),
+        )
+    if federation.sends == "gradient" and federation.protocol == "fedavg":
+        yield Problem(
+            path="federation.sends",
+            needs="delta or parameters under fedavg",
+            got='"gradient"',
+            hint='set protocol = "fedsgd" for gradients',
+        )
+    if federation.protocol == "fedsgd" and federation.local_epochs != 1:
+        yield Problem(
+            path="federation.local_epochs",
+            needs="1 under fedsgd (one gradient of the whole batch)",
+            got=str(federation.local_epochs),
+            hint='set protocol = "fedavg" for several local steps',
+        )
+    yield from _behaviours(scenario)
+
+
+def _behaviours(scenario: Scenario) -> Iterator[Problem]:
+    clients, taken = scenario.federation.clients, 0
+    for i, behaviour in enumerate(scenario.federation.behaviours):
+        ids = behaviour.clients if isinstance(behaviour.clients, tuple) else ()
+        taken += behaviour.clients if isinstance(behaviour.clients, int) else len(ids)
+        bad = [c for c in ids if not 0 <= c < clients]
+        if bad or len(set(ids)) != len(ids):
+            yield Problem(
+                path=f"federation.behaviours[{i}].clients",
+                needs=f"different ids from 0 to {clients - 1}",
+                got=str(list(ids)),
+            )
+    if taken > clients:
+        yield Problem(
+            path="federation.behaviours",
+            needs=f"at most {clients} misbehaving clients in all",
+            got=str(taken),
+        )
+
+
+def _data(scenario: Scenario) -> Iterator[Problem]:
+    data = scenario.data
+    if (data.partition == "dirichlet") != (data.alpha is not None):
+        yield Problem(
+            path="data.alpha",
+            needs='a value with partition = "dirichlet", none otherwise',
+            got=f'{data.alpha} with "{data.partition}"',
+        )
+    if scenario.model.pretraining.epochs and not data.public:
+        yield Problem(
+            path="model.pretraining.epochs",
+            needs="data.public > 0, the images to pre-train on",
+            got="data.public = 0",
+            hint="set data.public to a number of images",
+        )
+    if scenario.model.pretraining.epochs and scenario.model.weights:
+        yield Problem(
+            path="model.weights", needs="weights or pretraining, not both", got=f'"{scenario.model.weights}"'
+        )
+
+
+def _threat(scenario: Scenario) -> Iterator[Problem]:
+    threat, federation = scenario.threat, scenario.federation
+    sees = frozenset(threat.sees or ())
+    if threat.role != "server" and (sees - {"broadcast"} or threat.changes):
+        yield Problem(
+            path="threat.role",
+            needs='sees = ["broadcast"] and changes = [] for a client or bystander',
+            got=f"sees = {sorted(sees)}, changes = {sorted(threat.changes)}",
+        )
+    hidden, shown = ("update", "aggregate") if federation.secure_sum else ("aggregate", "update")
+    if threat.role == "server" and hidden in sees:
+        yield Problem(
+            path="threat.sees",
+            needs=f"what there is: secure_sum = {str(federation.secure_sum).lower()} has no {hidden}s to see",
+            got=f'"{hidden}"',
+            hint=f"did you mean {shown}?",
+        )
+    is_client = threat.role == "client"
+    if is_client != (threat.client is not None) or (threat.client or 0) >= federation.clients:
+        yield Problem(
+            path="threat.client",
+            needs=f"an id from 0 to {federation.clients - 1}"
+            if is_client
+            else 'nothing unless role = "client"',
+            got="nothing" if threat.client is None else str(threat.client),
+        )
+
+
+def _audit(scenario: Scenario) -> Iterator[Problem]:
+    audit, rounds = scenario.audit, scenario.federation.rounds
+    for i, number in enumerate(audit.rounds):
+        if not -rounds <= number < rounds:
+            yield Problem(
+                path=f"audit.rounds[{i}]", needs=f"a round from {-rounds} to {rounds - 1}", got=str(number)
+            )
+    kept = scenario.federation.keep.rounds
+    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
+        if not 0 <= number < rounds:
+            yield Problem(
+                path=f"federation.keep.rounds[{i}]", needs=f"a round from 0 to {rounds - 1}", got=str(number)
+            )
+    names = {metric.name for metric in audit.metrics}
+    for name in scenario.policy.max_gain:
+        if name not in names:
+            yield Problem(
+                path=f"policy.max_gain.{name}",
+                needs="a metric that audit.metrics asks for",
+                got=f"'{name}'",
+                hint=registry.nearest(name, tuple(names)),
+            )
+    if scenario.policy.min_accuracy is not None and not audit.utility:
+        yield Problem(path="policy.min_accuracy", needs="audit.utility = true", got="false")
+    if audit.utility and not scenario.data.heldout:
+        yield Problem(
+            path="data.heldout",
+            needs="images to measure utility on",
+            got="0",
+            hint="give a number, or set audit.utility = false",
+        )
+    yield from _repeated("attacks", scenario.attacks)
+    yield from _repeated("audit.metrics", audit.metrics)
+    if not scenario.attacks:
+        yield Problem(
+            path="attacks", needs="at least one attack", got="none", hint="'glasshouse list attacks'"
+        )
+    if len(set(audit.seeds)) != len(audit.seeds):
+        yield Problem(path="audit.seeds", needs="different seeds", got=str(list(audit.seeds)))
+
+
+def _repeated(path: str, plugins: tuple[Plugin, ...]) -> Iterator[Problem]:
+    for name, count in Counter(p.label or p.name for p in plugins).items():
+        if count > 1:
+            yield Problem(
+                path=path,
+                needs="entries that can be told apart",
+                got=f"{count} called '{name}'",
+                hint='give each a label = "..."',
+            )
