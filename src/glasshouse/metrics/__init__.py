@@ -1,0 +1,1 @@
+"""Numbers for claims: pure functions of tensors, without files, scenarios or attacks."""

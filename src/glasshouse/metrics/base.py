@@ -1,0 +1,161 @@
+"""What a metric is, so that the audit can look one up by its name.
+
+A metric is a frozen dataclass whose fields are its settings. It gets the part of a claim that it ``reads``,
+the matching truth, and a context; it returns numbers per unit. Averages, intervals and gains are made
+elsewhere (``interval``), because they need all victims at once; a ``PooledMetric`` is no average at all.
+
+Shape letters: B private examples, R reconstructions, C channels, H and W pixels, K classes, D features,
+N clients, M images among which one is identified.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, final, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.metrics.interval import Interval
+from glasshouse.registry import Card
+
+ClaimKind = Literal[
+    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense", "utility"
+]
+Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "predictions"]
+
+Features = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) in [0, 1] to vectors (B, D)."""
+Layers = Callable[[Tensor], Sequence[Tensor]]
+"""Images (B, C, H, W) in [0, 1] to activations (B, C', H', W') of several layers."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreContext:
+    """What some metrics need beside claim and truth; all of it lives on the scoring side of the wall.
+
+    Attributes:
+        distractors: (M - 1, C, H, W), other images of the private examples' distribution, none of them a
+            private example of this claim; for identification.
+        features: for ``mse_r``. perceptual: for ``perceptual``; a network that no attack of the run has used.
+        classes: K. prior: share of positives that a coin would assume, in (0, 1).
+        image_range: declared smallest and largest pixel.
+    """
+
+    distractors: Tensor | None = None
+    features: Features | None = None
+    perceptual: Layers | None = None
+    classes: int | None = None
+    prior: float | None = None
+    image_range: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        low, high = self.image_range
+        if not low < high:
+            raise BadValue(
+                "score context",
+                needs="image_range = (low, high) with low < high",
+                got=f"{self.image_range}",
+                fix="declare the range of the images: (0.0, 1.0)",
+            )
+        if self.prior is not None and not 0 < self.prior < 1:
+            raise BadValue(
+                "score context",
+                needs="prior in (0, 1)",
+                got=f"{self.prior}",
+                fix="give the share of positives",
+            )
+
+    @property
+    def data_range(self) -> float:
+        """Largest minus smallest possible pixel."""
+        return self.image_range[1] - self.image_range[0]
+
+    @property
+    def grey(self) -> float:
+        """Middle of the image range: what stands in for an original that nothing was paired with."""
+        return (self.image_range[0] + self.image_range[1]) / 2
+
+
+class Metric(Protocol):
+    """A metric that is a number per unit, to be averaged over units.
+
+    Class attributes:
+        card: summary, source, and ``details`` with ``direction`` and ``chance`` in words.
+        claim: kind of claim that it scores. reads: the part of the claim that ``score`` gets first.
+        higher_leaks: larger means that more came out. unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
+        counts: numbers are 0 or 1 per unit, so that a mean is a share and its interval is exact.
+        pooled: the metric is also a :class:`PooledMetric`, whose ``pool`` must be used over several claims.
+    """
+
+    card: ClassVar[Card]
+    claim: ClassVar[ClaimKind]
+    reads: ClassVar[Reads]
+    higher_leaks: ClassVar[bool]
+    unit: ClassVar[str]
+    counts: ClassVar[bool]
+    pooled: ClassVar[bool]
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """What a guess without any information gets, where that is known in closed form; else None."""
+        ...
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """One number per unit of the truth, for one claim against one truth.
+
+        Units are private examples for reconstructions and labels; a pooled metric returns a single number.
+
+        Raises:
+            BadValue: shapes do not fit, or something is not finite.
+            Undefined: the data or the context do not determine the number.
+        """
+        ...
+
+
+@runtime_checkable
+class PooledMetric(Protocol):
+    """A metric over clients that is no average over claims: all clients of all runs are judged together."""
+
+    def pool(
+        self,
+        claimed: NDArray[np.float64],
+        truth: NDArray[np.bool_],
+        *,
+        runs: NDArray[np.int64] | None = None,
+        level: float = 0.95,
+    ) -> Interval:
+        """The metric over all N clients with its interval.
+
+        Args:
+            claimed: (N,) scores or decisions (0 or 1), as ``reads`` says. truth: (N,).
+            runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
+            level: coverage of the interval.
+        """
+        ...
+
+
+def check_images(name: str, claimed: Tensor, truth: Tensor) -> None:
+    """Raise unless both are finite batches of images of one size (their numbers may differ).
+
+    Raises:
+        BadValue: says which of the two offends, and how.
+    """
+    for word, x in (("claimed", claimed), ("true", truth)):
+        if x.ndim != 4 or x.shape[1:].numel() == 0 or not bool(torch.isfinite(x).all()):
+            bad = int((~torch.isfinite(x)).sum())
+            raise BadValue(
+                f"metric '{name}'",
+                needs="images (B, C, H, W) of finite numbers",
+                got=f"{word} images of shape {tuple(x.shape)}, {bad} values not finite",
+                fix="refuse the claim before scoring it: a NaN is no image",
+            )
+    if len(truth) == 0 or claimed.shape[1:] != truth.shape[1:]:
+        raise BadValue(
+            f"metric '{name}'",
+            needs="at least one original, and images of one size",
+            got=f"claimed {tuple(claimed.shape)}, true {tuple(truth.shape)}",
+            fix="score each claim against the batch that it is about",
+        )

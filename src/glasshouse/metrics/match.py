@@ -1,0 +1,96 @@
+"""Which reconstruction belongs to which original. An attack on a batch does not say; the scorer must decide.
+
+Shape letters: B originals, R reconstructions (candidates), C channels, H and W pixels.
+
+The headline pairs by **optimal assignment**: each original and each candidate once, so that one good image
+cannot be counted for several originals. The papers' convention, **best candidate**, compares every original
+with whichever candidate is nearest, reuse allowed; it stands beside, under its own name.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+
+UNMATCHED = -1
+
+
+def mse_table(originals: Tensor, candidates: Tensor) -> NDArray[np.float64]:
+    """Mean squared difference of every original and every candidate, ``(B, R)``, in float64.
+
+    From inner products, so that 1,024 × 1,024 images fit in memory; entries are right to about 1e-14 of the
+    mean square of the images, which decides no pairing that matters. Scores are computed from the images.
+    """
+    left, right = originals.double().flatten(1), candidates.double().flatten(1)
+    square = left.square().sum(1)[:, None] + right.square().sum(1)[None, :] - 2 * left @ right.T
+    table: NDArray[np.float64] = (square.clamp_min(0) / left.shape[1]).cpu().numpy()
+    return table
+
+
+def assign(cost: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The pairing of least total cost in which each original and each candidate occurs at most once.
+
+    Args:
+        cost: ``(B, R)``, finite; lower is a better pair.
+
+    Returns:
+        ``(B,)``: the candidate of each original, ``UNMATCHED`` (-1) where there are fewer candidates than
+        originals and this one was left over. With more candidates than originals, candidates are left over.
+
+    Raises:
+        BadValue: ``cost`` is not a finite table.
+
+    Source:
+        Kuhn 1955 (the assignment problem); solved by scipy's ``linear_sum_assignment``.
+
+    Example:
+        >>> assign(np.array([[0.0, 1.0], [0.1, 5.0]])).tolist()  # the nearest would be 0, 0
+        [1, 0]
+    """
+    _check_cost(cost)
+    rows, columns = linear_sum_assignment(cost)
+    found = np.full(len(cost), UNMATCHED, dtype=np.int64)
+    found[rows] = columns
+    return found
+
+
+def best(cost: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The nearest candidate of each original, ``(B,)``, one candidate as often as it is nearest.
+
+    The papers' convention. It flatters: a single image may stand for a whole batch.
+
+    Example:
+        >>> best(np.array([[0.0, 1.0], [0.1, 5.0]])).tolist()
+        [0, 0]
+    """
+    _check_cost(cost)
+    if cost.shape[1] == 0:
+        return np.full(len(cost), UNMATCHED, dtype=np.int64)
+    return np.asarray(cost.argmin(1), dtype=np.int64)
+
+
+def take(candidates: Tensor, pairing: NDArray[np.int64], *, grey: float) -> Tensor:
+    """The candidate of each original, ``(B, C, H, W)``; constant ``grey`` images where there is none.
+
+    A missing reconstruction must cost something, or an attack would gain by silence where it is unsure, and
+    leaving the original out would change n from attack to attack. Mid-grey is the constant of least
+    worst-case squared error: what an adversary would hand in who knows the image range and nothing else.
+    """
+    index = torch.from_numpy(pairing).to(candidates.device)
+    filled = candidates.new_full((len(pairing), *candidates.shape[1:]), grey)
+    there = index != UNMATCHED
+    filled[there] = candidates[index[there]]
+    return filled
+
+
+def _check_cost(cost: NDArray[np.float64]) -> None:
+    if cost.ndim != 2 or not np.isfinite(cost).all():
+        raise BadValue(
+            "pairing of reconstructions and originals",
+            needs="a table (originals, candidates) of finite costs",
+            got=f"shape {cost.shape}, {int((~np.isfinite(cost)).sum())} entries not finite",
+            fix="refuse a claim that is not finite before scoring it",
+        )

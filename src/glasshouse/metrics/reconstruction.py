@@ -1,0 +1,334 @@
+"""Numbers about reconstructed images: how near they are, and whether they are the right ones.
+
+Every metric here pairs reconstructions with originals by least total squared error, each once
+(``match.assign``), and returns one number per original; only ``RatePaper`` uses the papers' convention.
+An original that nothing was paired with is compared with a mid-grey image (``match.take``) by the distances,
+and is a miss for the shares. Shape letters as in ``base``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.images import mse, psnr, ssim
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext, check_images
+from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
+from glasshouse.registry import Card
+
+_UP = "up is worse for privacy"
+_DOWN = "down is worse for privacy"
+_NO_CHANCE = "depends on the data: see the null baseline"
+
+
+def paired(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> tuple[Tensor, Tensor]:
+    """The reconstruction of each original, and the originals, both ``(B, C, H, W)`` in float64.
+
+    Raises:
+        BadValue: shapes do not fit or something is not finite; ``name`` is the metric that asked.
+    """
+    check_images(name, claimed, truth)
+    claimed, truth = claimed.double(), truth.double().to(claimed.device)
+    return take(claimed, assign(mse_table(truth, claimed)), grey=context.grey), truth
+
+
+def _array(x: Tensor) -> NDArray[np.float64]:
+    return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mse:
+    """Mean squared error per original; 0 is exact, pixel units squared."""
+
+    card: ClassVar[Card] = Card(
+        summary="mean squared error of the paired reconstruction, on the declared image range",
+        details={"direction": _DOWN, "chance": _NO_CHANCE},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = False
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return _array(mse(*paired("mse", claimed, truth, context)))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Psnr:
+    """Peak signal-to-noise ratio per original, dB, capped at 100 dB; peak is the width of the image range."""
+
+    card: ClassVar[Card] = Card(
+        summary="peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
+        details={
+            "direction": _UP,
+            "chance": _NO_CHANCE,
+            "papers": "peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
+        },
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "dB"
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return _array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ssim:
+    """Structural similarity per original; see ``images.ssim`` for the window on small images."""
+
+    card: ClassVar[Card] = Card(
+        summary="structural similarity of the paired reconstruction",
+        source="Wang et al. 2004, IEEE TIP 13(4)",
+        details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return _array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MseR:
+    """Mean squared error between feature vectors (the input of the last layer), paired by pixels."""
+
+    card: ClassVar[Card] = Card(
+        summary="mean squared error in feature space of the model under audit",
+        source="Li et al. 2022, arXiv:2203.15696 (MSE-R)",
+        details={"direction": _DOWN, "chance": _NO_CHANCE},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = False
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        if context.features is None:
+            raise _missing("mse_r", "features", "a function from images to feature vectors")
+        left, right = paired("mse_r", claimed, truth, context)
+        with torch.no_grad():
+            a, b = context.features(left.float()), context.features(right.float())
+        _check_features("mse_r", a, b, len(truth))
+        return _array((a.double() - b.double()).square().flatten(1).mean(1))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Perceptual:
+    """Distance in the layers of a separately trained public network: the stand-in where LPIPS cannot run.
+
+    At every position of every layer the channel vectors are scaled to length 1; the squared differences are
+    summed over channels and averaged over positions, then over layers. LPIPS does the same but weights the
+    channels by numbers fitted to human judgements; here every channel counts the same, so values are in
+    [0, 4] and compare with each other only, for one network.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="distance in features of a public network (stand-in for LPIPS, without learned weights)",
+        source="after Zhang et al. 2018, arXiv:1801.03924, Eq. 1 with w = 1",
+        details={"direction": _DOWN, "chance": _NO_CHANCE},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = False
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        if context.perceptual is None:
+            raise _missing("perceptual", "perceptual", "a function from images to the activations of layers")
+        left, right = paired("perceptual", claimed, truth, context)
+        with torch.no_grad():
+            a_layers, b_layers = context.perceptual(left.float()), context.perceptual(right.float())
+        pairs = list(zip(a_layers, b_layers, strict=True))
+        if not pairs:
+            raise _missing("perceptual", "perceptual", "at least one layer")
+        total = torch.zeros(len(truth), dtype=torch.float64, device=left.device)
+        for a, b in pairs:
+            _check_features("perceptual", a, b, len(truth))
+            apart = (_unit(a.double()) - _unit(b.double())).square().sum(1)  # (B, ...)
+            total += apart.flatten(1).mean(1)
+        return _array(total / len(pairs))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Identification:
+    """1 where the image nearest to a reconstruction is its original, among M - 1 distractors and it; else 0.
+
+    Nearest by mean squared error. A tie counts against the attack, so a constant image over equal distractors
+    identifies nobody. Chance is 1/M for a reconstruction that knows nothing of the original; a good *average*
+    image has no advantage here, which is why this metric stands beside the distances.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of originals that are the nearest of M images to their own reconstruction",
+        details={"direction": _UP, "chance": "1/M, M = distractors + 1"},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        return None if context.distractors is None else 1 / (len(context.distractors) + 1)
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        others = context.distractors
+        if others is None or len(others) == 0:
+            raise _missing("identification", "distractors", "at least one other image")
+        check_images("identification", claimed, truth)
+        check_images("identification", others, truth)
+        pairing = assign(mse_table(truth, claimed))
+        hits = np.zeros(len(truth))
+        for i, j in enumerate(pairing):
+            if j == UNMATCHED:
+                continue
+            pool = torch.cat((truth[i : i + 1], others.to(truth))).double().flatten(1)
+            distance = (pool - claimed[j].to(pool).flatten()).square().sum(1)
+            hits[i] = float(distance[0] < distance[1:].min())
+        return hits
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RateBlind:
+    """1 where an original was recovered: its reconstruction is better than ``threshold`` dB; else 0.
+
+    Pairs by optimal assignment, so every reconstruction recovers at most one original.
+
+    Args:
+        threshold: PSNR above which (not at which) an image counts as recovered, dB.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once",
+        details={"direction": _UP, "chance": _NO_CHANCE},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    threshold: float = 18.0
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        check_images("rate_blind", claimed, truth)
+        return _recovered(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RatePaper:
+    """As ``rate_blind``, but every original may use the best candidate, also one used before.
+
+    The convention of the linear-leakage papers, for comparison with their tables. It is an upper bound of
+    what a blind attacker can claim: two originals that fell into one bin may both count.
+
+    Args:
+        threshold: PSNR above which (not at which) an image counts as recovered, dB.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
+        source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
+        details={"direction": _UP, "chance": _NO_CHANCE},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    threshold: float = 18.0
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        check_images("rate_paper", claimed, truth)
+        return _recovered(claimed, truth, best(mse_table(truth, claimed)), self.threshold, context)
+
+
+def _recovered(
+    claimed: Tensor, truth: Tensor, pairing: NDArray[np.int64], threshold: float, context: ScoreContext
+) -> NDArray[np.float64]:
+    images = take(claimed.double(), pairing, grey=context.grey)
+    quality = _array(psnr(images, truth.double().to(images.device), data_range=context.data_range))
+    return np.asarray((quality > threshold) & (pairing != UNMATCHED), dtype=np.float64)
+
+
+def _unit(x: Tensor) -> Tensor:
+    length: Tensor = x.norm(dim=1, keepdim=True)
+    return x / length.clamp_min(1e-10)
+
+
+def _missing(name: str, what: str, needs: str) -> Undefined:
+    return Undefined(
+        f"metric '{name}'",
+        needs=f"{needs}, as '{what}' of the score context",
+        got="none",
+        fix=f"let the audit provide {what}, or drop the metric",
+    )
+
+
+def _check_features(name: str, a: Tensor, b: Tensor, count: int) -> None:
+    good = a.shape == b.shape and a.ndim >= 2 and len(a) == count
+    if not good or not bool(torch.isfinite(a).all() & torch.isfinite(b).all()):
+        raise BadValue(
+            f"metric '{name}'",
+            needs=f"finite features of {count} images, one shape on both sides",
+            got=f"{tuple(a.shape)} and {tuple(b.shape)}",
+            fix="check the function: images (B, C, H, W) in, (B, ...) out",
+        )
