@@ -9,8 +9,8 @@ from typing import Any, final
 
 from glasshouse.errors import Problem
 from glasshouse.scenario.overrides import PathError, assign
-from glasshouse.scenario.plugins import canonical
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import canonical, frozen
 from glasshouse.wire import Value
 
 MAX_CELLS = 2000
@@ -103,13 +103,6 @@ def plain(scenario: Scenario) -> dict[str, Any]:
     dumped = canonical(_without_none(scenario.model_dump()))
     assert isinstance(dumped, dict)
     return dumped
-
-
-def frozen(value: Any) -> Any:
-    """Tuples for lists, all the way down: what the spec holds."""
-    if isinstance(value, Mapping):
-        return {k: frozen(v) for k, v in value.items()}
-    return tuple(frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 def _without_none(value: Any) -> Any:

@@ -1,9 +1,7 @@
 """From a name or a file to a checked :class:`Suite`; every mistake in one error."""
 
-import copy
-import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,13 @@ from pydantic import ValidationError
 
 from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
 from glasshouse.registry import nearest
-from glasshouse.scenario.axes import expanded, frozen, in_cell
+from glasshouse.scenario.check import checked
 from glasshouse.scenario.overrides import PathError, assign, parse_path, split_assignment
-from glasshouse.scenario.plugins import canonical, plugin_problems, used
 from glasshouse.scenario.problems import found_problems
-from glasshouse.scenario.rules import rule_problems
 from glasshouse.scenario.spec import Entry, Member, Scenario, Suite, SuiteFile
+from glasshouse.scenario.table import canonical, frozen
+from glasshouse.scenario.write import resolved_toml
+from glasshouse.store import read_text, write_text
 
 _Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
 _PRESETS = resources.files("glasshouse.scenario") / "presets"
@@ -51,6 +50,40 @@ def load(name: str, sets: Sequence[str] = ()) -> Suite:
     return Suite(name=suite_name, summary=str(raw.get("summary", "")), members=tuple(members), given=text)
 
 
+def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:
+    """A scenario from plain data, checked like a file.
+
+    Raises:
+        BadScenario: all that is wrong.
+    """
+    scenario, problems = checked(canonical(raw))
+    if scenario is None:
+        raise BadScenario(subject, problems)
+    return scenario
+
+
+def write_resolved(scenario: Scenario, path: Path) -> None:
+    """Write ``scenario`` as TOML with every default; folders are made as needed.
+
+    Raises:
+        DiskFull, BadFile: it could not be written.
+    """
+    write_text(path, resolved_toml(scenario))
+
+
+def read_resolved(path: Path) -> Scenario:
+    """What :func:`write_resolved` wrote. It was checked then; names of plug-ins are not looked up again.
+
+    Raises:
+        BadFile: missing or not TOML. BadScenario: its keys are not those of this version.
+    """
+    raw = _parse(_read(str(path), Path()), str(path))
+    try:
+        return Scenario.model_validate(frozen(raw))
+    except ValidationError as error:
+        raise BadScenario(f"scenario '{path}'", found_problems(error, Scenario)) from error
+
+
 def presets() -> tuple[str, ...]:
     """Names of the shipped scenarios and suites, sorted."""
     return tuple(sorted(p.name.removesuffix(".toml") for p in _PRESETS.iterdir() if p.name.endswith(".toml")))
@@ -70,75 +103,6 @@ def preset_text(name: str) -> str:
             fix=f"{nearest(name, presets())}; 'glasshouse list scenarios' shows all",
         )
     return (_PRESETS / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def checked(raw: dict[str, Any]) -> tuple[Scenario | None, list[Problem]]:
-    """The validated scenario, or None and everything wrong with it or with any of its cells."""
-    try:
-        scenario = Scenario.model_validate(frozen(raw))
-    except ValidationError as error:
-        problems = found_problems(error, Scenario)
-        return None, problems + [p for p in _names_only(raw, error) if p not in problems]
-    problems = _all_cells(raw, rules=True)
-    return (None if problems else scenario), problems
-
-
-def _names_only(raw: dict[str, Any], error: ValidationError) -> list[Problem]:
-    """Without the keys that failed: what the plug-ins say. Rules across keys would judge defaults instead."""
-    rest = copy.deepcopy(raw)
-    for detail in sorted(error.errors(), key=lambda d: str(d["loc"]), reverse=True):
-        _drop(rest, detail["loc"])
-    try:
-        Scenario.model_validate(frozen({"name": "unnamed", **rest}))
-    except ValidationError:
-        return []
-    return _all_cells({"name": "unnamed", **rest}, rules=False)
-
-
-def _drop(node: Any, loc: tuple[str | int, ...]) -> None:
-    for part in loc[:-1]:
-        if not (isinstance(node, dict) and part in node) and not (
-            isinstance(node, list) and part in range(len(node))
-        ):
-            return
-        node = node[part]
-    if isinstance(node, dict):
-        node.pop(loc[-1], None)
-
-
-def _all_cells(raw: dict[str, Any], *, rules: bool) -> list[Problem]:
-    problems: list[Problem] = []
-    memo: dict[str, list[Problem]] = {}
-    try:
-        for labels, one in expanded(raw):
-            for problem in _cell_problems(one, memo, rules=rules):
-                # What is wrong without the axes too is said once.
-                twins = (problem, in_cell(problem, labels))
-                if not any(t in problems for t in twins):
-                    problems.append(twins[1] if labels and _depends(problem, labels) else problem)
-    except PathError as error:
-        problems.append(error.problem)
-    return problems
-
-
-def _depends(problem: Problem, labels: dict[str, Any]) -> bool:
-    """Whether an axis can be behind a problem: it sets something in the same table."""
-    heads = {parse_path(path)[0] for path in labels}
-    return any(head in problem.path or head in problem.needs for head in heads)
-
-
-def _cell_problems(raw: dict[str, Any], memo: dict[str, list[Problem]], *, rules: bool) -> list[Problem]:
-    try:
-        cell = Scenario.model_validate(frozen(raw))
-    except ValidationError as error:
-        return found_problems(error, Scenario)
-    problems = []
-    for group, path, plugin in used(cell):
-        key = json.dumps([group, path, canonical(plugin.model_dump())], sort_keys=True, default=str)
-        if key not in memo:
-            memo[key] = plugin_problems(group, path, plugin)
-        problems += memo[key]
-    return problems + (rule_problems(cell) if rules else [])
 
 
 def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], list[Problem]]:
@@ -217,16 +181,7 @@ def _twins(members: list[Member]) -> list[Problem]:
 def _read(name: str, folder: Path) -> str:
     if not name.endswith(".toml"):
         return preset_text(name)
-    path = folder / name
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(
-            f"scenario '{path}'",
-            needs="a readable TOML file",
-            got=str(error),
-            fix="check the path; 'glasshouse list scenarios' shows those that ship",
-        ) from error
+    return read_text(folder / name)
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A path is dotted keys. In a list of tables a key is an index, an entry's name or label, or ``*`` for all;
 ``*`` reaches only entries whose plug-in takes the argument. A path that an axis would set pins it: the
-axis goes away. A path below an axis (``attacks.*.iterations`` with an axis ``attacks``) reaches into its values.
+axis goes away. A path below an axis (``attacks.*.iterations`` with an axis ``attacks``) reaches its values.
 """
 
 import copy

@@ -3,7 +3,9 @@
 import importlib
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -12,10 +14,11 @@ from pydantic.errors import PydanticUserError
 from glasshouse import registry
 from glasshouse.errors import GlasshouseError, Problem, UnknownName
 from glasshouse.scenario.problems import condition, shown
-from glasshouse.scenario.spec import Plugin, Scenario
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin, canonical
 
-# What the builder hands over itself; a scenario cannot set it.
-HANDED = {"models": frozenset({"input_shape", "classes", "rng"})}
+# So many leading arguments are handed over by the builder (models: the image shape, the classes).
+HANDED = {"models": 2}
 # Cheap to construct, so that their own checks run at the door too.
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours"})
 
@@ -48,8 +51,7 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
         return [Problem(path=where, needs=error.needs, got=error.got, hint=error.fix)]
     if group in ("datasets", "metrics") and not plugin.arguments:
         return []
-    handed = HANDED.get(group, frozenset())
-    takes = {name: p for name, p in registry.arguments(factory).items() if name not in handed}
+    takes = dict(list(registry.arguments(factory).items())[HANDED.get(group, 0) :])
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     problems: list[Problem] = []
     for key, value in plugin.arguments.items():
@@ -69,7 +71,7 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
             path=f"{path}.{name}", needs=f"a value ('{plugin.name}' has no default for it)", got="nothing"
         )
         for name, p in takes.items()
-        if p.default is p.empty and name not in plugin.arguments and group in CONSTRUCTED
+        if p.default is p.empty and name not in plugin.arguments and group in {*CONSTRUCTED, "models"}
     ]
     if problems or group not in CONSTRUCTED:
         return problems
@@ -85,6 +87,8 @@ def resolve(group: str, name: str) -> Callable[..., Any]:
     if group != "models" or ":" not in name:
         return registry.load(group, name)
     module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:  # a console script does not look where its user stands
+        sys.path.append(str(Path.cwd()))
     try:
         factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
@@ -99,13 +103,6 @@ def resolve(group: str, name: str) -> Callable[..., Any]:
             f"model '{name}'", needs="a function or class", got=type(factory).__name__, fix="name the factory"
         )
     return factory  # type: ignore[no-any-return]  # the user's own module: callable is all we can know
-
-
-def canonical(value: Any) -> Any:
-    """Lists for tuples, all the way down: the form that TOML and JSON have."""
-    if isinstance(value, Mapping):
-        return {k: canonical(v) for k, v in value.items()}
-    return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list[Problem]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from glasshouse import registry
 from glasshouse.errors import Problem
-from glasshouse.scenario.spec import Plugin, Scenario
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
 
 

@@ -5,101 +5,29 @@ builds anything: :mod:`glasshouse.scenario.load` does the first, ``audit.build``
 also live in other packages of this layer are repeated, and a test holds them equal.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    model_serializer,
-    model_validator,
+from pydantic import Field, model_validator
+
+from glasshouse.registry import load
+from glasshouse.scenario.table import (
+    Clients,
+    Count,
+    Message,
+    Name,
+    Natural,
+    NotNegative,
+    Plugin,
+    Positive,
+    Rounds,
+    Split,
+    Table,
 )
-from pydantic_core import PydanticCustomError
-
 from glasshouse.wire import Kind
-
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Name = Annotated[str, Field(min_length=1)]
-Split = Literal["", "train", "val", "test"]
-Message = Literal["broadcast", "update", "aggregate", "own"]
-
-ROUNDS_NEEDS = '"all", "attacked", or a list of round numbers'
-CLIENTS_NEEDS = "a number of clients >= 1, or a list of their ids"
-
-
-class _Table(BaseModel):
-    """One table: frozen, no unknown keys, no conversion of types, no NaN."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-def _is_ids(value: object) -> bool:
-    return isinstance(value, tuple) and all(type(v) is int for v in value)
-
-
-def _check_rounds(value: object) -> object:
-    if value in ("all", "attacked") or _is_ids(value):
-        return value
-    raise PydanticCustomError("needs", "{needs}", {"needs": ROUNDS_NEEDS})
-
-
-def _check_clients(value: object) -> object:
-    if (type(value) is int and value >= 1) or (_is_ids(value) and value):
-        return value
-    raise PydanticCustomError("needs", "{needs}", {"needs": CLIENTS_NEEDS})
-
-
-Rounds = Annotated[
-    Literal["all", "attacked"] | tuple[int, ...],
-    BeforeValidator(_check_rounds),
-    WithJsonSchema({"description": ROUNDS_NEEDS}),
-]
-Clients = Annotated[
-    int | tuple[int, ...], BeforeValidator(_check_clients), WithJsonSchema({"description": CLIENTS_NEEDS})
-]
-
-
-class Plugin(_Table):
-    """A registered name with its arguments: in TOML one flat table, or just the name.
-
-    Attributes:
-        name: as in ``glasshouse list``, or ``module:factory`` where that is allowed.
-        label: how the report calls this entry; empty: the name.
-        arguments: every other key of the table, handed to the plug-in's factory by keyword.
-    """
-
-    name: Name
-    label: str = ""
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather(cls, raw: Any) -> Any:
-        if isinstance(raw, str):
-            return {"name": raw}
-        if not isinstance(raw, Mapping):
-            return raw
-        own = cls.model_fields.keys() - {"arguments"}
-        rest = {key: value for key, value in raw.items() if key not in own}
-        return {**{key: value for key, value in raw.items() if key in own}, "arguments": rest}
-
-    @model_serializer(mode="plain")
-    def _flatten(self) -> dict[str, Any]:
-        own = {key: getattr(self, key) for key in type(self).model_fields if key != "arguments"}
-        plain = {key: v.model_dump() if isinstance(v, BaseModel) else v for key, v in own.items()}
-        if not self.label:
-            del plain["label"]
-        return {**plain, **self.arguments}
 
 
 @final
-class Data(_Table):
+class Data(Table):
     """``[data]``: where images come from, and how they are dealt to roles.
 
     Attributes:
@@ -122,9 +50,9 @@ class Data(_Table):
     heldout_split: Split = ""
     deal: Literal["image", "label"] = "image"
     examples: Count = 1
-    auxiliary: Natural = 0
+    auxiliary: Natural = 200
     public: Natural = 0
-    heldout: Natural = 0
+    heldout: Natural = 200
     partition: Literal["iid", "dirichlet", "pathological"] = "iid"
     alpha: Positive | None = None
     transforms: tuple[Plugin, ...] = ()
@@ -132,7 +60,7 @@ class Data(_Table):
 
 
 @final
-class Pretraining(_Table):
+class Pretraining(Table):
     """``[model.pretraining]``: training on the public part before round 0; 0 epochs: none.
 
     Attributes:
@@ -172,7 +100,7 @@ class Behaviour(Plugin):
 
 
 @final
-class Keep(_Table):
+class Keep(Table):
     """``[federation.keep]``: what the transcript stores.
 
     Attributes:
@@ -187,7 +115,7 @@ class Keep(_Table):
 
 
 @final
-class Federation(_Table):
+class Federation(Table):
     """``[federation]``: the protocol, and what it makes public.
 
     Attributes:
@@ -196,7 +124,7 @@ class Federation(_Table):
         rounds: rounds played. batch_size: examples per local step. local_epochs: passes per round (fedavg).
         learning_rate, momentum: of the clients. server_rate: of the server.
         secure_sum: the server sees only the weighted sum. weighting: by number of examples, or all alike.
-        sends: what an update holds; None: ``gradient`` (fedsgd), ``logits`` (logit protocols), ``delta`` (others).
+        sends: kind of update; None: the protocol's own (fedsgd: ``gradient``, fedavg: ``delta``).
         keep: what the transcript stores. behaviours: who deviates, and how.
     """
 
@@ -219,12 +147,11 @@ class Federation(_Table):
 
     @property
     def kind(self) -> Kind:
-        """What an update holds: ``sends``, or the protocol's own way."""
+        """What an update holds: ``sends``, or what the protocol's class declares."""
         if self.sends is not None:
             return self.sends
-        if self.protocol in ("fedmd", "fedgems", "dsfl"):
-            return "logits"
-        return "gradient" if self.protocol == "fedsgd" else "delta"
+        kind: Kind = getattr(load("protocols", self.protocol), "sends", "delta")
+        return kind
 
     @property
     def cohort_size(self) -> int:
@@ -233,7 +160,7 @@ class Federation(_Table):
 
 
 @final
-class Threat(_Table):
+class Threat(Table):
     """``[threat]``: who is looking.
 
     Attributes:
@@ -249,7 +176,7 @@ class Threat(_Table):
 
 
 @final
-class Grants(_Table):
+class Grants(Table):
     """``[grants]``: side knowledge handed to the adversary; each one used is printed beside the finding.
 
     Attributes:
@@ -266,7 +193,7 @@ class Grants(_Table):
 
 
 @final
-class Audit(_Table):
+class Audit(Table):
     """``[audit]``: what is attacked, and how that is scored.
 
     Attributes:
@@ -293,7 +220,7 @@ class Audit(_Table):
 
 
 @final
-class Policy(_Table):
+class Policy(Table):
     """``[policy]``: what is tolerated; a broken limit gives exit code 1.
 
     Attributes:
@@ -306,7 +233,7 @@ class Policy(_Table):
 
 
 @final
-class Tuning(_Table):
+class Tuning(Table):
     """``[tuning]``: the data on which the defaults of this scenario were tuned; other data judge.
 
     Attributes:
@@ -319,7 +246,7 @@ class Tuning(_Table):
 
 
 @final
-class Scenario(_Table):
+class Scenario(Table):
     """A scenario. ``axes`` maps a path to its values; :func:`glasshouse.scenario.axes.cells` expands it.
 
     Attributes:
@@ -356,7 +283,7 @@ class Scenario(_Table):
 
 
 @final
-class Entry(_Table):
+class Entry(Table):
     """One line of a suite.
 
     Attributes:
@@ -375,7 +302,7 @@ class Entry(_Table):
 
 
 @final
-class SuiteFile(_Table):
+class SuiteFile(Table):
     """A suite as written."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -384,7 +311,7 @@ class SuiteFile(_Table):
 
 
 @final
-class Member(_Table):
+class Member(Table):
     """A scenario of a suite, with the part of the product that it shows (may be empty)."""
 
     scenario: Scenario
@@ -392,7 +319,7 @@ class Member(_Table):
 
 
 @final
-class Suite(_Table):
+class Suite(Table):
     """Scenarios in one report. ``given``: the text of the file as written."""
 
     name: str

@@ -1,0 +1,105 @@
+"""What every table of a scenario is made of: number types, :class:`Table`, and :class:`Plugin`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+Split = Literal["", "train", "val", "test"]
+Message = Literal["broadcast", "update", "aggregate", "own"]
+
+ROUNDS_NEEDS = '"all", "attacked", or a list of round numbers'
+CLIENTS_NEEDS = "a number of clients >= 1, or a list of their ids"
+
+
+class Table(BaseModel):
+    """One table: frozen, no unknown keys, no conversion of types, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, tuple) and all(type(v) is int for v in value)
+
+
+def _check_rounds(value: object) -> object:
+    if value in ("all", "attacked") or _is_ids(value):
+        return value
+    raise PydanticCustomError("needs", "{needs}", {"needs": ROUNDS_NEEDS})
+
+
+def _check_clients(value: object) -> object:
+    if (type(value) is int and value >= 1) or (_is_ids(value) and value):
+        return value
+    raise PydanticCustomError("needs", "{needs}", {"needs": CLIENTS_NEEDS})
+
+
+Rounds = Annotated[
+    Literal["all", "attacked"] | tuple[int, ...],
+    BeforeValidator(_check_rounds),
+    WithJsonSchema({"description": ROUNDS_NEEDS}),
+]
+Clients = Annotated[
+    int | tuple[int, ...], BeforeValidator(_check_clients), WithJsonSchema({"description": CLIENTS_NEEDS})
+]
+
+
+class Plugin(Table):
+    """A registered name with its arguments: in TOML one flat table, or just the name.
+
+    Attributes:
+        name: as in ``glasshouse list``, or ``module:factory`` where that is allowed.
+        label: how the report calls this entry; empty: the name.
+        arguments: every other key of the table, handed to the plug-in's factory by keyword.
+    """
+
+    name: Name
+    label: str = ""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, raw: Any) -> Any:
+        if isinstance(raw, str):
+            return {"name": raw}
+        if not isinstance(raw, Mapping):
+            return raw
+        own = cls.model_fields.keys() - {"arguments"}
+        rest = {key: value for key, value in raw.items() if key not in own}
+        return {**{key: value for key, value in raw.items() if key in own}, "arguments": rest}
+
+    @model_serializer(mode="plain")
+    def _flatten(self) -> dict[str, Any]:
+        own = {key: getattr(self, key) for key in type(self).model_fields if key != "arguments"}
+        plain = {key: v.model_dump() if isinstance(v, BaseModel) else v for key, v in own.items()}
+        if not self.label:
+            del plain["label"]
+        return {**plain, **self.arguments}
+
+
+def canonical(value: Any) -> Any:
+    """Lists for tuples, all the way down: the form that TOML and JSON have."""
+    if isinstance(value, Mapping):
+        return {k: canonical(v) for k, v in value.items()}
+    return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def frozen(value: Any) -> Any:
+    """Tuples for lists, all the way down: what the spec holds."""
+    if isinstance(value, Mapping):
+        return {k: frozen(v) for k, v in value.items()}
+    return tuple(frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
