@@ -1,0 +1,1 @@
+"""Attacks that read inputs in closed form from the gradient of linear layers."""

@@ -1,0 +1,1 @@
+"""Scale-MIA (Shi et al. 2025): latent representations out of a sum, then a decoder."""

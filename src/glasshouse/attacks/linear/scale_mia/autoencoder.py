@@ -1,0 +1,182 @@
+"""The surrogate autoencoder: the target model's own encoder, trained with a decoder on auxiliary images.
+
+Source: Shi et al. 2025, arXiv:2311.05808, Section IV-B (mean squared error) and Appendix C (VAE). Where we
+differ: Adam with a one-cycle schedule, which reaches the authors' error in a fraction of their epochs;
+images are mirrored at random. For the VAE the latent representation is the posterior mean, and the
+posterior's standard deviation is one learned number per entry, so that the encoder keeps its architecture.
+
+Shape letters: B images, D latent entries.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.linear.scale_mia.decoders import decoder_for
+from glasshouse.attacks.parts.linear_tail import LinearTail, latents
+from glasshouse.cache import Checkpoint, cached
+from glasshouse.models.build import build
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+from glasshouse.wire import Architecture
+
+_VERSION = 1
+_SAVE_EVERY = 2000
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the autoencoder is trained.
+
+    Attributes:
+        steps: optimiser steps. batch_size: images per step. peak_rate: highest learning rate of the cycle.
+        mirror: mirror each image with probability one half.
+        variational: weight of the KL term per latent entry; 0 for a plain autoencoder.
+    """
+
+    steps: int
+    batch_size: int = 64
+    peak_rate: float = 4e-3
+    mirror: bool = True
+    variational: float = 0.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Autoencoder:
+    """A trained pair, in evaluation mode.
+
+    Attributes:
+        model: the target architecture; all before ``tail.names[0]`` is the trained encoder.
+        decoder: (B, D) → (B, C, H, W).
+        tail: of ``model``.
+    """
+
+    model: nn.Module
+    decoder: nn.Module
+    tail: LinearTail
+
+    def encode(self, images: Tensor, *, chunk: int = 256) -> Tensor:
+        """Latent representations (B, D), without gradients."""
+        before = latents(self.model, self.tail.names[0])
+        with torch.no_grad():
+            return torch.cat([before(part) for part in images.split(chunk)])
+
+
+def trained(architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: Recipe) -> Autoencoder:
+    """From the cache, or trained now on ``images`` (B, C, H, W) alone. Deterministic in its arguments."""
+    key = {
+        "version": _VERSION,
+        "architecture": [architecture.name, list(architecture.input_shape), dict(architecture.arguments)],
+        "images": images,
+        "recipe": asdict(recipe),
+    }
+    rng = Rng.root(0).child("scale_mia/autoencoder")
+
+    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
+        pair = _fresh(architecture, tail, rng=rng)
+        _train(pair, images, recipe=recipe, rng=rng, checkpoint=checkpoint)
+        return {**_named("model", pair.model), **_named("decoder", pair.decoder)}
+
+    pair = _fresh(architecture, tail, rng=rng)
+    found = cached("autoencoder", key, make)
+    for prefix, module in (("model", pair.model), ("decoder", pair.decoder)):
+        module.load_state_dict(taken(found, prefix))
+        module.eval()
+    return pair
+
+
+def taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors under ``prefix.``, without it."""
+    return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
+
+
+def restored_decoder(architecture: Architecture, latent: int, tensors: dict[str, Tensor]) -> nn.Module:
+    """The decoder with the given weights, in evaluation mode."""
+    decoder = decoder_for(architecture, latent)
+    decoder.load_state_dict(tensors)
+    return decoder.eval()
+
+
+def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": t.detach().clone() for name, t in module.state_dict().items()}
+
+
+def _fresh(architecture: Architecture, tail: LinearTail, *, rng: Rng) -> Autoencoder:
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(rng.child("decoder").seed())
+        decoder = decoder_for(architecture, tail.latent)
+    return Autoencoder(model=build(architecture, rng=rng.child("encoder")), decoder=decoder, tail=tail)
+
+
+def _train(pair: Autoencoder, images: Tensor, *, recipe: Recipe, rng: Rng, checkpoint: Checkpoint) -> None:
+    whole = nn.ModuleDict({"model": pair.model, "decoder": pair.decoder}).train()
+    spread = nn.Parameter(torch.full((pair.tail.latent,), -2.0))  # log of the posterior's deviation
+    head = tuple(f"model.{name}." for name in pair.tail.names)
+    weights = [p for name, p in whole.named_parameters() if not name.startswith(head)]
+    weights += [spread] if recipe.variational else []
+    optimiser = torch.optim.Adam(weights, lr=recipe.peak_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, max_lr=recipe.peak_rate, total_steps=recipe.steps + 1, cycle_momentum=False
+    )
+    begin = _resume(checkpoint, whole, spread, optimiser, schedule)
+    before = latents(pair.model, pair.tail.names[0])
+    for step in track(range(begin, recipe.steps), "training the autoencoder", total=recipe.steps - begin):
+        stream = rng.child(f"step/{step}")
+        rows = torch.randint(len(images), (min(recipe.batch_size, len(images)),), generator=stream.torch())
+        batch = images[rows]
+        if recipe.mirror:
+            flip = torch.rand(len(batch), generator=stream.child("mirror").torch()) < 0.5
+            batch = torch.where(flip[:, None, None, None], batch.flip(3), batch)
+        latent = before(batch)
+        loss = torch.zeros(())
+        if recipe.variational:
+            noise = torch.randn(latent.shape, generator=stream.child("posterior").torch())
+            divergence = (latent.square() + (2 * spread).exp() - 2 * spread - 1).mean() / 2
+            loss, latent = loss + recipe.variational * divergence, latent + spread.exp() * noise
+        loss = loss + nn.functional.mse_loss(pair.decoder(latent), batch)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+        if (step + 1) % _SAVE_EVERY == 0 and step + 1 < recipe.steps:
+            checkpoint.save(_snapshot(whole, spread, optimiser), step + 1)
+
+
+def _snapshot(whole: nn.Module, spread: Tensor, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    moments = {
+        f"adam.{position}.{name}": value.clone()
+        for position, entry in optimiser.state_dict()["state"].items()
+        for name, value in entry.items()
+    }
+    return {**_named("pair", whole), "spread": spread.detach().clone(), **moments}
+
+
+def _resume(
+    checkpoint: Checkpoint,
+    whole: nn.Module,
+    spread: Tensor,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.OneCycleLR,
+) -> int:
+    """Load the last checkpoint, if any; the step to go on with."""
+    found = checkpoint.load()
+    if found is None:
+        return 0
+    tensors, step = found
+    whole.load_state_dict(taken(tensors, "pair"))
+    with torch.no_grad():
+        spread.copy_(tensors["spread"])
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in taken(tensors, "adam").items():
+        position, _, field = name.partition(".")
+        state.setdefault(int(position), {})[field] = value
+    for _ in range(step):
+        optimiser._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
+        schedule.step()
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
+    return step
