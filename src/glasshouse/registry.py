@@ -40,6 +40,9 @@ class Card:
         grants: side knowledge that it needs, by name.
         extra: the optional dependency group that it needs; empty for none.
         details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
+        control: of an attack: the easy setting in which it must succeed. ``setting`` says it in words;
+            ``scenario`` overrides the built-in control scenario, ``arguments`` the attack's own,
+            ``metric`` (default psnr) judges. Empty: the attack has no control.
     """
 
     summary: str
@@ -48,6 +51,7 @@ class Card:
     grants: tuple[str, ...] = ()
     extra: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
+    control: Mapping[str, Any] = field(default_factory=dict)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,0 +1,111 @@
+"""Null adversaries: what somebody who saw no update would have claimed.
+
+Each is scored like an attack, on the same victims. Which one is quoted is fixed before the judged data
+are seen: the one that does best on pseudo-victims drawn from the auxiliary part (the adversary's own
+data), with the rest of that part as its knowledge.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import Undefined
+from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+Guess = Callable[[Batch, int, Rng], Batch]
+PSEUDO_VICTIMS = 40
+
+
+def mean_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
+    """The mean of the auxiliary images, ``count`` times; labels drawn from the auxiliary labels."""
+    inputs = auxiliary.inputs.mean(0, keepdim=True).expand(count, -1, -1, -1)
+    return Batch(inputs=inputs.contiguous(), labels=_draw(auxiliary, count, rng).labels)
+
+
+def random_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
+    """``count`` auxiliary examples drawn at random, with their labels."""
+    return _draw(auxiliary, count, rng)
+
+
+def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
+    """For ``count`` labels drawn from the auxiliary labels, the mean auxiliary image of each."""
+    labels = _draw(auxiliary, count, rng).labels
+    inputs = torch.stack([auxiliary.inputs[auxiliary.labels == y].mean(0) for y in labels])
+    return Batch(inputs=inputs, labels=labels)
+
+
+def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
+    """A mid-grey image; labels drawn from the auxiliary labels."""
+    drawn = _draw(auxiliary, count, rng)
+    return Batch(inputs=torch.full_like(drawn.inputs, 0.5), labels=drawn.labels)
+
+
+NULLS: Mapping[str, Guess] = {
+    "mean auxiliary image": mean_image,
+    "random auxiliary image": random_image,
+    "mean image of a guessed class": class_means,
+    "grey image": grey,
+}
+
+
+def chosen(
+    metric: Metric, auxiliary: Batch, *, count: int, context: ScoreContext, rng: Rng, among: tuple[str, ...] = ()
+) -> str:
+    """Name of the null that scores best on pseudo-victims of ``count`` examples each.
+
+    Raises:
+        Undefined: too few auxiliary examples to hold any back.
+    """
+    if len(auxiliary) < 2 * count + 2:
+        raise Undefined(
+            f"null baseline for metric '{metric.card.summary}'",
+            needs=f"at least {2 * count + 2} auxiliary examples",
+            got=f"{len(auxiliary)}",
+            fix="raise data.auxiliary: it is also what the null adversary knows",
+        )
+    order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
+    half = len(auxiliary) // 2
+    known, held = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
+    best, best_score = "", -np.inf
+    for name in among or tuple(NULLS):
+        scores = []
+        for number in range(PSEUDO_VICTIMS):
+            stream = rng.child(f"pseudo/{number}")
+            victim = _draw(held, count, stream.child("victim"))
+            guess = NULLS[name](known, count, stream.child("guess"))
+            scores.append(score(metric, guess, victim, context=_without(context, victim, known)).mean())
+        value = float(np.mean(scores)) * (1 if metric.higher_leaks else -1)
+        if value > best_score:
+            best, best_score = name, value
+    return best
+
+
+def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext) -> NDArray[np.float64]:
+    """A guessed batch scored as a reconstruction, or by its labels."""
+    if metric.claim == "labels":
+        classes = context.classes or int(max(claimed.labels.max(), truth.labels.max())) + 1
+        return metric.score(counts(claimed.labels, classes), counts(truth.labels, classes), context=context)
+    return metric.score(claimed.inputs, truth.inputs, context=context)
+
+
+def counts(labels: Tensor, classes: int) -> Tensor:
+    """How many of each class, (K,)."""
+    return torch.bincount(labels.long(), minlength=classes)
+
+
+def _draw(batch: Batch, count: int, rng: Rng) -> Batch:
+    return batch.pick(torch.randint(len(batch), (count,), generator=rng.torch()))
+
+
+def _without(context: ScoreContext, victim: Batch, known: Batch) -> ScoreContext:
+    """On pseudo-victims the distractors come from the auxiliary part too."""
+    fields: dict[str, Any] = dict(vars(context))
+    if context.distractors is not None:
+        fields["distractors"] = known.inputs[: len(context.distractors)]
+    return ScoreContext(**fields)

@@ -1,0 +1,279 @@
+"""Scenario → federation, roles, grants: the one place where configuration becomes objects."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.data.base import DataSource
+from glasshouse.data.sources import load as load_source
+from glasshouse.data.partition import partition
+from glasshouse.data.splits import Role, Roles, Want, deal
+from glasshouse.errors import BadValue
+from glasshouse.federation.defenses.guarantee import Exposure, guarantee
+from glasshouse.federation.setting import Setting
+from glasshouse.models import build as models
+from glasshouse.models.fit import fit
+from glasshouse.models.perceptual import network
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.scenario.spec import Grants, Pretraining, Scenario
+from glasshouse.store import read_weights
+from glasshouse.transcript.record import Keep
+from glasshouse.transcript.threat import Threat
+from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Terms
+
+PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Built:
+    """A scenario without axes, as objects.
+
+    Attributes:
+        setting: the federation. rng: root of all its randomness; salted with the data's checksum.
+        threat: who looks. grants: what is promised to them. auxiliary, challenge: the data behind it.
+        heldout: for utility, None when it is not measured. attacked: rounds. keep: policy of the transcript.
+        scoring: tensors of the scoring side (distractors, auxiliary data for nulls, perceptual network).
+        marked: clients with the property under audit, by its name.
+        facts: for the report, plain data.
+    """
+
+    setting: Setting
+    rng: Rng
+    threat: Threat
+    grants: Grants
+    auxiliary: Batch | None
+    challenge: Batch | None
+    heldout: Batch | None
+    attacked: frozenset[int]
+    keep: Keep
+    scoring: Mapping[str, Tensor]
+    marked: Mapping[str, tuple[int, ...]]
+    facts: Mapping[str, Any]
+
+
+def build(scenario: Scenario, *, seed: int) -> Built:
+    """Everything that one simulation of ``scenario`` needs.
+
+    Raises:
+        GlasshouseError: data, model, defence and federation do not fit each other; says which.
+    """
+    source = load_source(scenario.data.source, resize=scenario.data.resize)
+    rng = Rng.root(seed, salt=source.checksum)
+    federation = scenario.federation
+    roles = deal(source, _wants(scenario), by=scenario.data.deal, rng=rng.child("roles"))
+    private = held(roles.private, "private")
+    shards = partition(
+        private.labels,
+        federation.clients,
+        kind=scenario.data.partition,
+        alpha=scenario.data.alpha,
+        examples=scenario.data.examples,
+        rng=rng.child("partition"),
+    )
+    architecture = Architecture(
+        name=scenario.model.name,
+        input_shape=source.input_shape,
+        classes=source.classes,
+        arguments=scenario.model.arguments,
+    )
+    defenses = tuple(_defense(d.name, d.arguments) for d in scenario.defenses)
+    behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
+    attacked = frozenset(r % federation.rounds for r in scenario.audit.rounds)
+    terms = _terms(scenario, architecture)
+    setting = Setting(
+        terms=terms,
+        rounds=federation.rounds,
+        private=private,
+        shards=shards,
+        start=_start(scenario, architecture, roles.public, rng),
+        build=models.build,
+        dropout=federation.dropout,
+        defenses=defenses,
+        behaviours=behaviours,
+    )
+    return Built(
+        setting=setting,
+        rng=rng,
+        threat=threat_of(scenario),
+        grants=scenario.grants,
+        auxiliary=roles.auxiliary,
+        challenge=None,
+        heldout=roles.heldout if scenario.audit.utility else None,
+        attacked=attacked,
+        keep=_keep(scenario, attacked),
+        scoring=_scoring(scenario, roles, architecture, rng),
+        marked=marked,
+        facts={
+            "data": _data_words(source, roles),
+            "model": f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
+            "guarantee": _guarantee(setting),
+        },
+    )
+
+
+def threat_of(scenario: Scenario) -> Threat:
+    """The scenario's threat model, with what its role sees filled in."""
+    return Threat(
+        role=scenario.threat.role,
+        sees=scenario.sees,
+        changes=frozenset(scenario.threat.changes),
+        client=scenario.threat.client,
+    )
+
+
+def held(part: Batch | None, role: str) -> Batch:
+    """The part of a role that must be there.
+
+    Raises:
+        BadValue: it is not.
+    """
+    if part is None:
+        raise BadValue(f"{role} data", needs="at least one image", got="none", fix=f"ask for some in [data]: {role}")
+    return part
+
+
+def _wants(scenario: Scenario) -> dict[Role, Want]:
+    data = scenario.data
+    sizes: dict[Role, tuple[int, str]] = {
+        "private": (scenario.federation.clients * data.examples, data.private_split),
+        "auxiliary": (data.auxiliary, data.auxiliary_split),
+        "public": (data.public, data.public_split),
+        "heldout": (data.heldout, data.heldout_split),
+    }
+    return {role: Want(size=size, split=split) for role, (size, split) in sizes.items() if size}
+
+
+def _guarantee(setting: Setting) -> tuple[float, float] | None:
+    """What the defences prove over the whole federation, against a server that sees who takes part."""
+    terms = setting.terms
+    smallest = min(len(s) for s in setting.shards)
+    steps = 1 if terms.sends == "gradient" else terms.local_epochs * math.ceil(smallest / terms.batch_size)
+    exposure = Exposure(rounds=setting.rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
+    found = guarantee(setting.defenses, exposure)
+    return None if found is None else (found.epsilon, found.delta)
+
+
+def _terms(scenario: Scenario, architecture: Architecture) -> Terms:
+    federation = scenario.federation
+    return Terms(
+        protocol=federation.protocol,
+        architecture=architecture,
+        sends=federation.kind,
+        clients=federation.clients,
+        cohort=federation.cohort_size,
+        batch_size=federation.batch_size,
+        local_epochs=federation.local_epochs,
+        learning_rate=federation.learning_rate,
+        momentum=federation.momentum,
+        server_rate=federation.server_rate,
+        secure_sum=federation.secure_sum,
+        weighting=federation.weighting,
+        options=federation.options,
+    )
+
+
+def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
+    rounds = scenario.federation.keep.rounds
+    wanted = None if rounds == "all" else attacked if rounds == "attacked" else frozenset(rounds)
+    return Keep(updates=wanted, broadcasts=wanted)
+
+
+def _defense(name: str, arguments: Mapping[str, Any]) -> Defense:
+    made: Defense = load("defenses", name)(**arguments)
+    return made
+
+
+def _behaviours(
+    scenario: Scenario, rng: Rng
+) -> tuple[dict[int, tuple[str, Behaviour]], dict[str, tuple[int, ...]]]:
+    """Who deviates, and how; ids that are not given are dealt by the seed, none twice."""
+    order = torch.randperm(scenario.federation.clients, generator=rng.torch()).tolist()
+    taken: dict[int, tuple[str, Behaviour]] = {}
+    marked: dict[str, tuple[int, ...]] = {}
+    for plugin in scenario.federation.behaviours:
+        behaviour: Behaviour = load("behaviours", plugin.name)(**plugin.arguments)
+        free = [c for c in order if c not in taken]
+        ids = plugin.clients if isinstance(plugin.clients, tuple) else tuple(free[: plugin.clients])
+        taken |= {c: (plugin.name, behaviour) for c in ids}
+        marked[plugin.name] = tuple(sorted(ids))
+    return taken, marked
+
+
+def _start(scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng) -> dict[str, Tensor]:
+    """The server's model before round 0: fresh, from a file, and pre-trained where asked."""
+    model = models.build(architecture, rng=rng.child("model"))
+    if scenario.model.weights is not None:
+        models.load(model, read_weights(Path(scenario.model.weights)))
+    pretraining = scenario.model.pretraining
+    if pretraining.epochs == 0:
+        return models.state(model)
+    if public is None or len(public) == 0:
+        raise BadValue(
+            "pre-training of the model",
+            needs="public data",
+            got="data.public = 0",
+            fix="set data.public, or model.pretraining.epochs = 0",
+        )
+    return trained(model, architecture, public, pretraining, rng=rng.child("pretraining"))
+
+
+def trained(
+    model: nn.Module, architecture: Architecture, data: Batch, how: Pretraining, *, rng: Rng
+) -> dict[str, Tensor]:
+    """``model`` trained on ``data``, from the cache where it was done before."""
+    start = models.state(model)
+
+    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
+        fit(
+            model,
+            data,
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            learning_rate=how.learning_rate,
+            momentum=how.momentum,
+            weight_decay=how.weight_decay,
+            rng=rng,
+            checkpoint=checkpoint,
+        )
+        return models.state(model)
+
+    key = {
+        "architecture": repr(architecture),
+        "start": digest(start),
+        "data": digest({"inputs": data.inputs, "labels": data.labels}),
+        "how": how.model_dump(),
+        "rng": rng.seed(),
+    }
+    return cached("pretraining", key, make)
+
+
+def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
+    """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
+    wanted = {m.name for m in scenario.audit.metrics}
+    found: dict[str, Tensor] = {}
+    if roles.auxiliary is not None and len(roles.auxiliary):
+        found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
+    others = roles.heldout
+    if "identification" in wanted and others is not None and len(others):
+        found["distractors"] = others.inputs[: scenario.audit.distractors]
+    if "perceptual" in wanted and roles.auxiliary is not None:
+        stand_in = network(architecture.input_shape, architecture.classes)
+        stream = rng.child("perceptual")
+        model = models.build(stand_in, rng=stream)
+        weights = trained(model, stand_in, roles.auxiliary, PERCEPTUAL, rng=stream)
+        found |= {f"perceptual.{name}": t for name, t in weights.items()}
+    return found
+
+
+def _data_words(source: DataSource, roles: Roles) -> str:
+    shape = "×".join(map(str, source.input_shape[1:]))
+    parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
+    return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"

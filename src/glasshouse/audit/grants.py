@@ -1,0 +1,70 @@
+"""Side knowledge that the scenario hands over: made here from the truth, because it says so, and nowhere else."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.audit.build import Built
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Transcript
+from glasshouse.truth.record import Used
+from glasshouse.wire import Batch, Broadcast
+
+EVERYBODY = -1
+
+
+def granted(built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> Grants:
+    """What ``[grants]`` promises, for the rounds that were kept. Labels come sorted: their order is no grant."""
+    wanted = built.grants
+    return Grants(
+        auxiliary=built.auxiliary if wanted.auxiliary else None,
+        labels=_labels(built.setting.private, used) if wanted.labels else {},
+        batch_norm=_statistics(built, transcript, used) if wanted.batch_norm else {},
+        defense=tuple(d.describe() for d in built.setting.defenses) if wanted.defense else None,
+        challenge=built.challenge if wanted.challenge else None,
+    )
+
+
+def _labels(private: Batch, used: Mapping[tuple[int, int], Used]) -> dict[tuple[int, int], Tensor]:
+    rows: dict[tuple[int, int], list[int]] = {}
+    for (number, client), one in used.items():
+        rows[number, client] = one.rows()
+        rows.setdefault((number, EVERYBODY), []).extend(one.rows())
+    return {key: private.labels[torch.tensor(r)].sort().values for key, r in rows.items()}
+
+
+def _statistics(
+    built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]
+) -> dict[tuple[int, int], dict[str, Tensor]]:
+    """Mean and biased variance of every batch-norm layer's input over the private batch, as GradInversion assumes."""
+    found = {}
+    for record in transcript.rounds:
+        sent = {b.client: b for b in record.broadcasts}
+        for (number, client), one in used.items():
+            broadcast = sent.get(client, sent.get(None))
+            if number == record.round and broadcast is not None:
+                batch = built.setting.private.pick(torch.tensor(one.rows()))
+                found[number, client] = _layers(built, broadcast, batch)
+    return found
+
+
+def _layers(built: Built, broadcast: Broadcast, batch: Batch) -> dict[str, Tensor]:
+    model = built.setting.build(broadcast.architecture)
+    model.load_state_dict({n: t for n, t in broadcast.tensors.items() if n in model.state_dict()})
+    statistics: dict[str, Tensor] = {}
+    handles = []
+    for name, module in model.eval().named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+
+            def note(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
+                x = inputs[0].detach()
+                statistics[f"{name}.mean"] = x.mean((0, 2, 3))
+                statistics[f"{name}.var"] = x.var((0, 2, 3), unbiased=False)
+
+            handles.append(module.register_forward_pre_hook(note))
+    with torch.no_grad():
+        model(batch.inputs)
+    for handle in handles:
+        handle.remove()
+    return statistics

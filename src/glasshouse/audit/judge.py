@@ -1,0 +1,69 @@
+"""The scoring side of a group, read back from its folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from glasshouse.audit.score import Judge
+from glasshouse.metrics.base import Features, Layers, ScoreContext
+from glasshouse.models.build import build, load
+from glasshouse.models.perceptual import network, activations
+from glasshouse.rng import Rng
+from glasshouse.scenario.spec import Scenario
+from glasshouse.store import read_tensors
+from glasshouse.transcript.files import read_transcript
+from glasshouse.transcript.record import Transcript
+from glasshouse.truth.record import read_truth
+from glasshouse.wire import Architecture, Batch
+
+
+def judge_of(folder: Path, scenario: Scenario) -> Judge:
+    """The judge of the group in ``folder``: its truth, distractors, networks, and a stream of its own."""
+    truth = read_truth(folder / "truth")
+    tensors = read_tensors(folder / "truth" / "scoring.safetensors")
+    transcript = read_transcript(folder / "transcript")
+    context = ScoreContext(
+        distractors=tensors.get("distractors"),
+        features=_representation(transcript),
+        perceptual=_perceptual(tensors, transcript.terms.architecture),
+        classes=transcript.terms.architecture.classes,
+        image_range=transcript.terms.image_range,
+    )
+    auxiliary = None
+    if "auxiliary.inputs" in tensors:
+        auxiliary = Batch(inputs=tensors["auxiliary.inputs"], labels=tensors["auxiliary.labels"])
+    return Judge(
+        truth=truth,
+        context=context,
+        auxiliary=auxiliary,
+        rng=Rng.root(scenario.seed, salt="judge"),
+        among=scenario.audit.baselines,
+    )
+
+
+def _representation(transcript: Transcript) -> Features:
+    """The flat features of the model that the clients were first sent."""
+    broadcast = transcript.rounds[0].broadcasts[0]
+    model = build(broadcast.architecture)
+    own = model.state_dict()
+    load(model, {n: t for n, t in broadcast.tensors.items() if n in own}, partial=True)
+    model.eval()
+
+    def features(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            vector: Tensor = model.representation(images)
+        return vector
+
+    return features
+
+
+def _perceptual(tensors: Mapping[str, Tensor], agreed: Architecture) -> Layers | None:
+    weights = {n.removeprefix("perceptual."): t for n, t in tensors.items() if n.startswith("perceptual.")}
+    if not weights:
+        return None
+    model = build(network(agreed.input_shape, agreed.classes))
+    load(model, weights)
+    model.eval()
+    return lambda images: activations(model, images)

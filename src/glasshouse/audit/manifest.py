@@ -1,0 +1,63 @@
+"""What a run was made of: versions, commit, seeds, device, hashes."""
+
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import glasshouse
+
+FORMAT = 1
+REPORTED = ("torch", "numpy", "scipy", "scikit-learn", "torchmetrics", "opacus", "dp-accounting", "safetensors", "pydantic")
+
+
+def manifest(*, suite: str, seeds: Mapping[str, tuple[int, int]], device: str, jobs: int) -> dict[str, Any]:
+    """Facts about this run; timings and hashes are added by the runner.
+
+    Args:
+        suite: its name. seeds: scenario → (seed, attack seed). device: used. jobs: worker processes.
+    """
+    installed = {d.metadata["Name"].lower(): d.version for d in distributions()}
+    return {
+        "format": FORMAT,
+        "suite": suite,
+        "glasshouse": glasshouse.__version__,
+        "python": sys.version.split()[0],
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": {name: installed[name] for name in REPORTED if name in installed},
+        "commit": commit(),
+        "device": device,
+        "jobs": jobs,
+        "torch_threads_per_job": 1,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "seeds": {name: {"seed": s, "attack_seed": a} for name, (s, a) in seeds.items()},
+    }
+
+
+def commit() -> str:
+    """Commit of the source tree that runs, with ``+dirty`` for uncommitted changes; empty outside one."""
+    here = Path(glasshouse.__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        changes = subprocess.run(["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+dirty" if changes.stdout.strip() else "")
+
+
+def tree_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of all files below ``folder``; empty when there is none."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    if not files:
+        return ""
+    total = hashlib.sha256()
+    for path in files:
+        total.update(path.relative_to(folder).as_posix().encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()

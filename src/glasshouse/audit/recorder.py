@@ -1,0 +1,53 @@
+"""The recorder that sees both sides: the wire goes to the transcript's log, the truth to its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from torch import Tensor
+
+from glasshouse.transcript.record import Log
+from glasshouse.truth.record import Used
+from glasshouse.wire import Aggregate, Broadcast, Trained, Update
+
+
+@final
+@dataclass(kw_only=True)
+class BothSides:
+    """A :class:`glasshouse.wire.Recorder`.
+
+    Args:
+        log: receives the wire.
+        rounds: whose step orders are kept as truth; None: all.
+        used: what was kept so far, by (round, client).
+    """
+
+    log: Log
+    rounds: frozenset[int] | None = None
+    used: dict[tuple[int, int], Used] = field(default_factory=dict)
+
+    def prepare(self, broadcast: Broadcast) -> None:
+        """To the log."""
+        self.log.prepare(broadcast)
+
+    def broadcast(self, broadcast: Broadcast) -> None:
+        """To the log."""
+        self.log.broadcast(broadcast)
+
+    def update(self, update: Update) -> None:
+        """To the log."""
+        self.log.update(update)
+
+    def aggregate(self, aggregate: Aggregate) -> None:
+        """To the log."""
+        self.log.aggregate(aggregate)
+
+    def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        """To the log."""
+        self.log.own(round, tensors)
+
+    def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
+        """To the truth, as rows of the private pool."""
+        if self.rounds is None or round in self.rounds:
+            steps = tuple(tuple(index[rows].tolist()) for rows in trained.order)
+            self.used[round, client] = Used(steps=steps, behaviour=behaviour)

@@ -1,0 +1,170 @@
+"""A whole audit: cells, federations, attacks, controls, scores, findings; in pieces that are kept."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, final
+
+from glasshouse.audit.build import threat_of
+from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
+from glasshouse.audit.control import ControlTask, control
+from glasshouse.audit.jobs import Workers
+from glasshouse.audit.manifest import manifest, tree_hash
+from glasshouse.audit.result import Result, write_result
+from glasshouse.audit.settle import CellTask, Settled, attack_key, control_key, settle
+from glasshouse.audit.threatcard import threat_card
+from glasshouse.errors import BadFile
+from glasshouse.progress import track
+from glasshouse.scenario.axes import Cell, cells
+from glasshouse.scenario.load import write_resolved
+from glasshouse.scenario.spec import Suite
+from glasshouse.store import read_json, write_json, write_text
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One cell with its groups: what ``audit`` will do, before it does it."""
+
+    cell: Cell
+    system: str
+    groups: tuple[Group, ...]
+
+    @property
+    def scenario(self) -> str:
+        """Name of the cell's scenario."""
+        return self.cell.scenario.name
+
+
+def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
+    """All cells of all scenarios, with the groups each one needs."""
+    plans = []
+    for member in suite.members:
+        for cell in cells(member.scenario):
+            plans.append(Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out))))
+    return tuple(plans)
+
+
+def _groups(cell: Cell, out: Path) -> Iterator[Group]:
+    scenario = cell.scenario
+    for seed in scenario.audit.seeds or (scenario.seed,):
+        repeat = f"-s{seed}" if scenario.audit.seeds else ""
+        active = [i for i, a in enumerate(scenario.attacks) if attack_of(a.name, a.arguments).needs.changes]
+        if len(active) < len(scenario.attacks) or not scenario.attacks:
+            yield Group(folder=str(out / "cells" / f"{cell.hash}{repeat}"), seed=seed)
+        for position in active:
+            name = f"{cell.hash}{repeat}-{position}-{scenario.attacks[position].name}"
+            yield Group(folder=str(out / "cells" / name), seed=seed, active=position)
+
+
+def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: str = "cpu") -> Result:
+    """Run everything that ``suite`` asks for below ``out``; pieces that are there already are kept.
+
+    Raises:
+        BadFile: ``out`` holds a run and ``resume`` is not set, or another suite's run.
+        Interrupted: Ctrl-C; what is finished is kept.
+    """
+    started = time.perf_counter()
+    plans = plan(suite, out.resolve())
+    _prepare(suite, plans, out, resume=resume)
+    facts = manifest(
+        suite=suite.name, seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios}, device=device, jobs=jobs
+    )
+    with Workers(jobs) as workers:
+        groups = [g for p in plans for g in p.groups]
+        _drained(workers.each(simulate, groups), len(groups), "federations")
+        tasks = [t for p in plans for t in attack_tasks(p, device)]
+        _drained(workers.each(run_attack, tasks), len(tasks), "attacks")
+        wanted = list(dict.fromkeys(t for p in plans for t in _control_tasks(p)))
+        controls = dict(_drained(workers.each(control, wanted), len(wanted), "controls"))
+        made = [CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls) for p in plans]
+        settled = dict(_drained(workers.each(settle, made), len(made), "scores"))
+    parts = [(p, settled[p.cell.hash]) for p in plans]
+    result = Result(
+        suite=suite.name,
+        threats=tuple(
+            threat_card(s, [one for p, one in parts if p.scenario == s.name]) for s in suite.scenarios
+        ),
+        findings=tuple(f for _, one in parts for f in one.findings),
+        refusals=tuple(r for _, one in parts for r in one.refusals),
+        utility=tuple(u for _, one in parts for u in one.utility),
+        exhibits=tuple(e for _, one in parts for e in one.exhibits),
+        manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
+    )
+    write_result(result, out / "result.json")
+    write_json(out / "manifest.json", dict(result.manifest))
+    return result
+
+
+def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
+    """Every call of every attack in one cell; only of groups whose federation ran."""
+    scenario = planned.cell.scenario
+    attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
+    for group in planned.groups:
+        folder = Path(group.folder)
+        if read_json(folder / "group.json")["refusal"] is not None:
+            continue
+        for position, spec in enumerate(scenario.attacks):
+            attack = attack_of(spec.name, spec.arguments)
+            if (group.active == position) != bool(attack.needs.changes):
+                continue
+            for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=attacked):
+                yield AttackTask(
+                    folder=group.folder,
+                    out=str(folder / "claims" / attack_key(position, spec) / unit.name),
+                    attack=spec.name,
+                    arguments=json.dumps(spec.arguments),
+                    threat=threat_of(scenario),
+                    attack_seed=scenario.attack_seed + group.seed,
+                    unit=unit,
+                    device=device,
+                )
+
+
+def _control_tasks(planned: Plan) -> Iterator[ControlTask]:
+    if planned.cell.scenario.audit.controls:
+        for spec in planned.cell.scenario.attacks:
+            yield ControlTask(key=control_key(spec), attack=spec.name, arguments=json.dumps(spec.arguments))
+
+
+def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:
+    if (out / "scenario.given.toml").exists():
+        same = (out / "scenario.given.toml").read_text(encoding="utf-8") == suite.given
+        if not (resume and same):
+            raise BadFile(
+                f"run directory '{out}'",
+                needs="an empty or new folder" if not resume else "the run of this very scenario",
+                got="a run" if not resume else "a run of another scenario",
+                fix="choose another --out, or --resume the scenario that was started there",
+            )
+    write_text(out / "scenario.given.toml", suite.given)
+    for member in suite.members:
+        name = "scenario.toml" if len(suite.members) == 1 else f"scenarios/{member.scenario.name}.toml"
+        write_resolved(member.scenario, out / name)
+    for planned in plans:
+        for group in planned.groups:
+            if not (Path(group.folder) / "scenario.toml").exists():
+                write_resolved(planned.cell.scenario, Path(group.folder) / "scenario.toml")
+
+
+def _drained(results: Iterator[T], total: int, label: str) -> list[T]:
+    return list(track(results, label, total=total))
+
+
+def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:
+    """Hashes of transcript and truth of every group, by its folder's name."""
+    folders = [Path(g.folder) for p in plans for g in p.groups]
+    return {f.name: {part: tree_hash(f / part) for part in ("transcript", "truth")} for f in folders}
+
+
+def _seconds(parts: list[tuple[Plan, Settled]], started: float) -> dict[str, float]:
+    """CPU seconds per system (or scenario, where it has none), and the wall clock."""
+    total: dict[str, float] = {}
+    for planned, one in parts:
+        name = planned.system or planned.scenario
+        total[name] = total.get(name, 0.0) + one.seconds
+    return {**{k: round(v, 2) for k, v in total.items()}, "wall clock": round(time.perf_counter() - started, 2)}

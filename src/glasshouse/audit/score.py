@@ -1,0 +1,169 @@
+"""Joins claim and truth, in one place: numbers per victim for every metric of one attack in one cell."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.attacks.base import Claim, ClientScores, Labels, Reconstruction
+from glasshouse.audit.baseline import NULLS, chosen, counts
+from glasshouse.audit.baseline import score as score_batch
+from glasshouse.audit.claims import Outcome
+from glasshouse.errors import Undefined
+from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.rng import Rng
+from glasshouse.truth.record import Truth
+from glasshouse.wire import Batch
+
+COIN = "coin with the known prior"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judge:
+    """The scoring side of one group: truth, what metrics need beside it, and the adversary's auxiliary data.
+
+    Attributes:
+        truth: of the group. context: for the metrics. auxiliary: what null adversaries know.
+        rng: for the draws of null adversaries; unrelated to the attacks' streams.
+        quoted: null already chosen, by metric name and batch size.
+    """
+
+    truth: Truth
+    context: ScoreContext
+    auxiliary: Batch | None
+    rng: Rng
+    among: tuple[str, ...] = ()
+    quoted: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def null(self, name: str, metric: Metric, count: int) -> str:
+        """Name of the null that is quoted for this metric and batch size.
+
+        Raises:
+            Undefined: no auxiliary data to choose on.
+        """
+        if self.auxiliary is None:
+            raise Undefined(
+                f"null baseline of metric '{name}'",
+                needs="auxiliary data",
+                got="none",
+                fix="set data.auxiliary: a number without a null adversary beside it proves nothing",
+            )
+        if (name, count) not in self.quoted:
+            stream = self.rng.child(f"null/{name}/{count}")
+            self.quoted[name, count] = chosen(
+                metric, self.auxiliary, count=count, context=self.context, rng=stream, among=self.among
+            )
+        return self.quoted[name, count]
+
+    def against(self, truth: Truth) -> "Judge":
+        """The same judge with another truth; the nulls chosen so far stay."""
+        return Judge(
+            truth=truth,
+            context=self.context,
+            auxiliary=self.auxiliary,
+            rng=self.rng,
+            among=self.among,
+            quoted=self.quoted,
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """One metric of one attack: for each victim its numbers, and those of the null adversary on the same.
+
+    Attributes:
+        values, nulls: one array per victim. baseline: name of the null.
+        clients: (scores, truth) of pooled metrics, one pair per run; values are empty then.
+    """
+
+    values: tuple[NDArray[np.float64], ...] = ()
+    nulls: tuple[NDArray[np.float64], ...] = ()
+    baseline: str = ""
+    clients: tuple[tuple[NDArray[np.float64], NDArray[np.bool_]], ...] = ()
+
+    def __add__(self, other: "Scored") -> "Scored":
+        """Victims of two groups (seeds) together."""
+        return Scored(
+            values=self.values + other.values,
+            nulls=self.nulls + other.nulls,
+            baseline=self.baseline or other.baseline,
+            clients=self.clients + other.clients,
+        )
+
+
+def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge: Judge) -> Scored | None:
+    """All claims of one attack that ``metric`` can score; None when there are none.
+
+    Raises:
+        Undefined: the metric or its null is not determined by the data.
+    """
+    total = Scored()
+    for outcome in outcomes:
+        for claim in outcome.claims:
+            one = _score_clients(metric, claim, judge) or _score_examples(name, metric, claim, judge)
+            total = total + one if one else total
+    return total if total.values or total.clients else None
+
+
+def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    claimed = _claimed_batch(metric, claim)
+    if claimed is None:
+        return None
+    values, nulls, baseline = [], [], ""
+    for number in claim.about.rounds:
+        truth, _ = judge.truth.batch(number, claim.about.client)
+        baseline = judge.null(name, metric, len(truth))
+        where = f"victim/{name}/{number}/{claim.about.client}"
+        assert judge.auxiliary is not None  # judge.null has checked
+        guess = NULLS[baseline](judge.auxiliary, len(truth), judge.rng.child(where))
+        values.append(_score_claim(metric, claimed, truth, judge.context))
+        nulls.append(score_batch(metric, guess, truth, context=judge.context))
+    return Scored(values=tuple(values), nulls=tuple(nulls), baseline=baseline)
+
+
+def _claimed_batch(metric: Metric, claim: Claim) -> Tensor | None:
+    """The part of a claim that the metric reads; labels as counts."""
+    if metric.claim == "reconstruction" and isinstance(claim, Reconstruction):
+        return claim.inputs
+    if metric.claim == "labels" and isinstance(claim, Labels):
+        return claim.counts
+    if metric.claim == "labels" and isinstance(claim, Reconstruction) and claim.labels is not None:
+        return counts(claim.labels, 0)
+    return None
+
+
+def _score_claim(metric: Metric, claimed: Tensor, truth: Batch, context: ScoreContext) -> NDArray[np.float64]:
+    if metric.claim != "labels":
+        return metric.score(claimed, truth.inputs, context=context)
+    classes = max(context.classes or 0, len(claimed), int(truth.labels.max()) + 1)
+    padded = torch.nn.functional.pad(claimed, (0, classes - len(claimed)))
+    return metric.score(padded, counts(truth.labels, classes), context=context)
+
+
+def _score_clients(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    if metric.claim != "clients" or not isinstance(claim, ClientScores):
+        return None
+    marked = [clients for clients in judge.truth.marked.values()]
+    if len(marked) != 1:
+        raise Undefined(
+            "scores of clients",
+            needs="exactly one property that some clients have",
+            got=", ".join(judge.truth.marked) or "none",
+            fix="give federation.behaviours, or grant a challenge",
+        )
+    truth = np.zeros(len(claim.scores), dtype=bool)
+    truth[list(marked[0])] = True
+    claimed = claim.scores if metric.reads == "scores" else claim.decisions
+    return Scored(clients=((claimed.double().numpy(), truth),), baseline=COIN)
+
+
+def shifted(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
+    """The truth with each victim's examples exchanged for another's: what a negative control is scored against."""
+    used = {key: truth.used[other] for key, other in units.items()}
+    return Truth(private=truth.private, shards=truth.shards, used=used, marked=truth.marked)

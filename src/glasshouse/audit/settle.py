@@ -1,0 +1,236 @@
+"""One cell's claims turned into findings, refusals, utility and exhibits."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from glasshouse.attacks.base import Reconstruction
+from glasshouse.audit.cell import Group, attack_of
+from glasshouse.audit.claims import Outcome, read_outcome
+from glasshouse.audit.exhibits import gallery
+from glasshouse.audit.finding import gain_of, null_of, value_of, verdict_of
+from glasshouse.audit.judge import judge_of
+from glasshouse.audit.result import Control, Exhibit, Finding, Refused, Utility
+from glasshouse.audit.score import Judge, Scored, score_outcomes
+from glasshouse.errors import Undefined
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import Cell, label_of
+from glasshouse.scenario.spec import Plugin, Scenario
+from glasshouse.store import read_json
+from glasshouse.wire import Refusal
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CellTask:
+    """One cell to settle, as plain data. ``controls``: by attack and its settings as JSON."""
+
+    cell: Cell
+    groups: tuple[Group, ...]
+    run: str
+    controls: Mapping[str, Control | None]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What came out of one cell."""
+
+    findings: tuple[Finding, ...] = ()
+    refusals: tuple[Refused, ...] = ()
+    utility: tuple[Utility, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
+    facts: Mapping[str, Any]
+    seconds: float
+
+
+def attack_key(position: int, attack: Plugin) -> str:
+    """Names an attack's folder below ``claims/``."""
+    return f"{position:02d}-{attack.name}"
+
+
+def control_key(attack: Plugin) -> str:
+    """Names an attack with its settings."""
+    return f"{attack.name} {json.dumps(attack.arguments, sort_keys=True)}"
+
+
+def settle(task: CellTask) -> tuple[str, Settled]:
+    """Score all attacks of a cell over all its groups (seeds); returns the cell's hash with it."""
+    started = time.process_time()
+    cell, scenario = task.cell, task.cell.scenario
+    facts = [read_json(Path(g.folder) / "group.json") for g in task.groups]
+    judges: dict[str, Judge] = {}
+    findings: list[Finding] = []
+    refusals: list[Refused] = []
+    exhibits: list[Exhibit] = []
+    attack_seconds = 0.0
+    for position, attack in enumerate(scenario.attacks):
+        needs_own = bool(attack_of(attack.name, attack.arguments).needs.changes)
+        mine = [
+            (g, f)
+            for g, f in zip(task.groups, facts, strict=True)
+            if (g.active == position if needs_own else g.active is None)
+        ]
+        ready = [g for g, f in mine if f["refusal"] is None]
+        outcomes = {g.folder: _outcomes(g, position, attack) for g in ready}
+        said = [Refusal(**f["refusal"]) for _, f in mine if f["refusal"]]
+        said += [o.refusal for every in outcomes.values() for o in every if o.refusal]
+        refusals += [_refused(cell, r) for r in dict.fromkeys(said)]
+        attack_seconds += sum(o.seconds for every in outcomes.values() for o in every)
+        for g in ready:
+            judges.setdefault(g.folder, judge_of(Path(g.folder), scenario))
+        made, failed = _findings(task, attack, outcomes, judges)
+        findings += made
+        refusals += [_refused(cell, r) for r in failed]
+        exhibits += _gallery(task, attack_key(position, attack), attack, outcomes, judges)
+    seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
+    return cell.hash, Settled(
+        findings=tuple(findings),
+        refusals=tuple(refusals),
+        utility=tuple(_utility(cell, task.groups, facts)),
+        exhibits=tuple(exhibits),
+        facts=facts[0]["facts"] if facts else {},
+        seconds=seconds,
+    )
+
+
+def _outcomes(group: Group, position: int, attack: Plugin) -> list[Outcome]:
+    folder = Path(group.folder) / "claims" / attack_key(position, attack)
+    return [read_outcome(p.parent) for p in sorted(folder.glob("*/claims.json"), key=_unit_order)]
+
+
+def _unit_order(path: Path) -> tuple[int, ...]:
+    return tuple(int("".join(ch for ch in part if ch.isdigit()) or 0) for part in path.parent.name.split("-"))
+
+
+def _findings(
+    task: CellTask, attack: Plugin, outcomes: Mapping[str, Sequence[Outcome]], judges: Mapping[str, Judge]
+) -> tuple[list[Finding], list[Refusal]]:
+    findings, failed = [], []
+    for plugin in task.cell.scenario.audit.metrics:
+        metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
+        try:
+            parts = [score_outcomes(plugin.name, metric, every, judges[f]) for f, every in outcomes.items()]
+            present = [p for p in parts if p is not None]
+            if present:
+                scored = sum(present[1:], start=present[0])
+                findings.append(_finding(task, attack, plugin.name, metric, scored, outcomes, judges))
+        except Undefined as error:
+            failed.append(Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix))
+    return findings, failed
+
+
+def _finding(
+    task: CellTask,
+    attack: Plugin,
+    metric_name: str,
+    metric: Metric,
+    scored: Scored,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    judges: Mapping[str, Judge],
+) -> Finding:
+    scenario = task.cell.scenario
+    stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{metric_name}")
+    value = value_of(scored, metric, rng=stream)
+    gain = gain_of(scored, metric, rng=stream)
+    control = task.controls.get(control_key(attack))
+    every = [o for outs in outcomes.values() for o in outs]
+    return Finding(
+        scenario=scenario.name,
+        cell=task.cell.hash,
+        axes=dict(task.cell.axes),
+        attack=attack.label or attack.name,
+        protocol=scenario.federation.protocol,
+        defenses=defense_labels(scenario),
+        metric=metric_name,
+        unit_of_value=metric.unit,
+        higher_leaks=metric.higher_leaks,
+        value=value.value,
+        low=value.low,
+        high=value.high,
+        n=value.n,
+        unit="clients" if scored.clients else "victims",
+        baseline=scored.baseline,
+        baseline_value=null_of(scored, metric),
+        gain=gain.value,
+        gain_low=gain.low,
+        gain_high=gain.high,
+        control=control,
+        verdict=verdict_of(gain, metric.unit, control),
+        chosen=chosen_words(attack),
+        given=given_words(scenario, attack),
+        seconds=sum(o.seconds for o in every),
+        about=_about(scored, every),
+        chance=None if scored.clients else metric.chance(next(iter(judges.values())).context),
+    )
+
+
+def chosen_words(attack: Plugin) -> str:
+    """How the number was chosen, in words."""
+    restarts = getattr(attack_of(attack.name, attack.arguments), "restarts", 1)
+    return f"{restarts} restarts, the one with the attack's lowest own loss" if restarts > 1 else "one run, no choice"
+
+
+def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
+    """The grants of the scenario that this attack was handed."""
+    return tuple(name for name, value in scenario.grants.model_dump().items() if value and (name != "auxiliary" or scenario.data.auxiliary))
+
+
+def defense_labels(scenario: Scenario) -> tuple[str, ...]:
+    """The defences in words, in order."""
+    return tuple(d.label or str(label_of({"name": d.name, **d.arguments})) for d in scenario.defenses)
+
+
+def _about(scored: Scored, outcomes: Sequence[Outcome]) -> str:
+    rounds = sorted({r for o in outcomes for c in o.claims for r in c.about.rounds})
+    images = sum(len(v) for v in scored.values)
+    what = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds"
+    return f"{what}, {len(scored.values)} victims, {images} numbers" if scored.values else what
+
+
+def _refused(cell: Cell, refusal: Refusal) -> Refused:
+    return Refused(
+        scenario=cell.scenario.name,
+        cell=cell.hash,
+        axes=dict(cell.axes),
+        defenses=defense_labels(cell.scenario),
+        subject=refusal.subject,
+        needs=refusal.needs,
+        got=refusal.got,
+        fix=refusal.fix,
+    )
+
+
+def _utility(cell: Cell, groups: Sequence[Group], facts: Sequence[Mapping[str, Any]]) -> Iterator[Utility]:
+    for group, fact in zip(groups, facts, strict=True):
+        found = fact["utility"]
+        if found is None:
+            continue
+        tampered = f", under {cell.scenario.attacks[group.active].name}" if group.active is not None else ""
+        guarantee = fact["facts"].get("guarantee") or (None, None)
+        yield Utility(
+            scenario=cell.scenario.name,
+            cell=cell.hash,
+            axes=dict(cell.axes),
+            defenses=defense_labels(cell.scenario),
+            metric="accuracy" + tampered,
+            rounds=fact["rounds"],
+            epsilon=guarantee[0],
+            delta=guarantee[1],
+            **found,
+        )
+
+
+def _gallery(
+    task: CellTask, key: str, attack: Plugin, outcomes: Mapping[str, Sequence[Outcome]], judges: Mapping[str, Judge]
+) -> list[Exhibit]:
+    for folder, every in outcomes.items():
+        claims = [c for o in every for c in o.claims if isinstance(c, Reconstruction)]
+        if claims:
+            return gallery(Path(task.run), Path(folder), key, attack.label or attack.name, claims, judges[folder], task.cell)
+    return []

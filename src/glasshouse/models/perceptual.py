@@ -1,0 +1,38 @@
+"""The perceptual stand-in: a small network, trained on public images and attacked by nobody.
+
+LPIPS needs backbone weights that cannot be had everywhere. This stand-in compares activations of a
+ConvNet trained for classification on the auxiliary part. It is not LPIPS and its numbers are not
+comparable with published ones; within one audit it orders reconstructions by the same idea.
+"""
+
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.models.base import SplitModel
+from glasshouse.wire import Architecture
+
+
+def network(input_shape: tuple[int, int, int], classes: int) -> Architecture:
+    """The stand-in's architecture."""
+    return Architecture(
+        name="convnet", input_shape=input_shape, classes=classes, arguments={"width": 8, "batch_norm": False}
+    )
+
+
+def activations(model: nn.Module, images: Tensor) -> list[Tensor]:
+    """Activations (B, C', H', W') after each ReLU, for images (B, C, H, W) in [0, 1].
+
+    Raises:
+        BadValue: not a model of the zoo with sequential features.
+    """
+    if not isinstance(model, SplitModel) or not isinstance(model.features, nn.Sequential):
+        raise BadValue(
+            "perceptual stand-in", needs="a zoo model with sequential features", got=type(model).__name__, fix="use network()"
+        )
+    x = model.normalize(images)
+    found = []
+    for layer in model.features:
+        x = layer(x)
+        if isinstance(layer, nn.ReLU) and x.ndim == 4:
+            found.append(x)
+    return found
