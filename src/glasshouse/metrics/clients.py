@@ -1,0 +1,192 @@
+"""The metrics over clients, as plug-ins; what they compute is in ``membership``."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.metrics import membership
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.interval import Interval
+from glasshouse.registry import Card
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class F1:
+    """Harmonic mean of precision and recall over clients."""
+
+    card: ClassVar[Card] = Card(
+        summary="harmonic mean of precision and recall over clients, exact interval",
+        details={"direction": "up is worse for privacy", "chance": "the share of positives"},
+    )
+    claim: ClassVar[ClaimKind] = "clients"
+    reads: ClassVar[Reads] = "decisions"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """A coin with the known share of positives; calling everybody positive gets 2φ / (1 + φ)."""
+        return context.prior
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        return _one(self, claimed, truth, context)
+
+    def pool(
+        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
+    ) -> Interval:
+        return membership.f1(claimed, truth, runs=runs, level=level)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Share of the clients called positive that are."""
+
+    card: ClassVar[Card] = Card(
+        summary="share of the clients called positive that are, exact interval",
+        details={"direction": "up is worse for privacy", "chance": "the share of positives"},
+    )
+    claim: ClassVar[ClaimKind] = "clients"
+    reads: ClassVar[Reads] = "decisions"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    def chance(self, context: ScoreContext) -> float | None:
+        return context.prior
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        return _one(self, claimed, truth, context)
+
+    def pool(
+        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
+    ) -> Interval:
+        return membership.precision(claimed, truth, runs=runs, level=level)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recall:
+    """Share of the positive clients that are called so."""
+
+    card: ClassVar[Card] = Card(
+        summary="share of the positive clients that are called so, exact interval",
+        details={"direction": "up is worse for privacy", "chance": "the share called positive"},
+    )
+    claim: ClassVar[ClaimKind] = "clients"
+    reads: ClassVar[Reads] = "decisions"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """A coin with the known share of positives."""
+        return context.prior
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        return _one(self, claimed, truth, context)
+
+    def pool(
+        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
+    ) -> Interval:
+        return membership.recall(claimed, truth, runs=runs, level=level)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Auc:
+    """Probability that a positive client scores above a negative one."""
+
+    card: ClassVar[Card] = Card(
+        summary="probability that a positive client scores above a negative one",
+        source="interval: Newcombe 2006, Statistics in Medicine 25(4)",
+        details={"direction": "up is worse for privacy", "chance": "0.5"},
+    )
+    claim: ClassVar[ClaimKind] = "clients"
+    reads: ClassVar[Reads] = "scores"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return 0.5
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        return _one(self, claimed, truth, context)
+
+    def pool(
+        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
+    ) -> Interval:
+        return membership.auc(claimed, truth, runs=runs, level=level)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TprAtFpr:
+    """Share of the positive clients found while at most ``fpr`` of the others are accused.
+
+    Args:
+        fpr: tolerated share of false alarms, in (0, 1].
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of positive clients found at a tolerated share of false alarms, exact interval",
+        source="Carlini et al. 2022, arXiv:2112.03570",
+        details={"direction": "up is worse for privacy", "chance": "the tolerated share of false alarms"},
+    )
+    claim: ClassVar[ClaimKind] = "clients"
+    reads: ClassVar[Reads] = "scores"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    fpr: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fpr <= 1:
+            raise BadValue(
+                "metric 'tpr_at_fpr'",
+                needs="fpr in (0, 1]",
+                got=f"{self.fpr}",
+                fix="0.01 for one in a hundred",
+            )
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return self.fpr
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        return _one(self, claimed, truth, context)
+
+    def pool(
+        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
+    ) -> Interval:
+        return membership.tpr_at_fpr(claimed, truth, fpr=self.fpr, runs=runs, level=level)
+
+
+def _one(
+    metric: F1 | Precision | Recall | Auc | TprAtFpr, claimed: Tensor, truth: Tensor, context: ScoreContext
+) -> Floats:
+    """The metric of a single run, as an array of one number."""
+    del context
+    member = truth.detach().cpu().numpy()
+    if member.dtype != np.bool_:
+        raise BadValue(
+            "truth about clients", needs="one bool per client", got=f"{member.dtype}", fix="compare first"
+        )
+    return np.array([metric.pool(claimed.detach().double().cpu().numpy(), member).value])

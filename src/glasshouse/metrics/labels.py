@@ -1,0 +1,85 @@
+"""How many of a batch's labels an attack knew. K classes, B private examples."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.registry import Card
+
+
+def label_counts(labels: Tensor, classes: int) -> Tensor:
+    """How often each class occurs, ``(K,)`` int64.
+
+    Args:
+        labels: ``(B,)`` integers in 0 … K - 1. classes: K.
+
+    Raises:
+        BadValue: a label is out of range or no integer.
+
+    Example:
+        >>> label_counts(torch.tensor([2, 0, 2]), 4).tolist()
+        [1, 0, 2, 0]
+    """
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.ndim != 1 or not whole or bool(((labels < 0) | (labels >= classes)).any()):
+        raise BadValue(
+            "labels",
+            needs=f"integers (B,) from 0 to {classes - 1}",
+            got=f"shape {tuple(labels.shape)} of {labels.dtype}"
+            + (f", from {labels.min()} to {labels.max()}" if labels.numel() else ""),
+            fix="check the number of classes of the data set",
+        )
+    return torch.bincount(labels, minlength=classes)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabelAccuracy:
+    """Share of the batch's labels that the claim contains, as multisets: order does not matter.
+
+    Overlap ``Σ min(claimed, true)`` over classes, over B: the first overlap-many of the B numbers returned
+    are 1, the rest 0 (which example has which label is not claimed). A claim of R > B labels is scaled:
+    each hit counts B / R, so that claiming every class gains nothing.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of a batch's labels that were inferred, as a multiset",
+        details={
+            "direction": "up is worse for privacy",
+            "chance": "depends on the labels: see the null baseline",
+        },
+    )
+    claim: ClassVar[ClaimKind] = "labels"
+    reads: ClassVar[Reads] = "counts"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """One number per private example; both arguments are counts per class, ``(K,)``."""
+        del context
+        good = claimed.shape == truth.shape and claimed.ndim == 1
+        whole = not (claimed.is_floating_point() or truth.is_floating_point())
+        if not good or not whole or bool((claimed < 0).any() | (truth < 0).any()) or int(truth.sum()) == 0:
+            raise BadValue(
+                "metric 'label_accuracy'",
+                needs="counts per class (K,), whole, not negative, at least one true label",
+                got=f"claimed {claimed.tolist()}, true {truth.tolist()}",
+                fix="turn labels into counts with label_counts",
+            )
+        size, named = int(truth.sum()), int(claimed.sum())
+        overlap = int(torch.minimum(claimed.cpu(), truth.cpu()).sum())
+        hits = np.zeros(size)
+        hits[:overlap] = min(1.0, size / named) if named else 0.0
+        return hits

@@ -1,0 +1,71 @@
+"""What a defence costs: how well the federation's model does its work."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.interval import Interval, proportion_interval
+from glasshouse.registry import Card
+
+
+def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Interval:
+    """Share of held-out examples classified correctly, with its exact interval over the examples.
+
+    Higher is better for the user; chance is the share of the most frequent class.
+
+    Args:
+        predictions, labels: ``(n,)`` class numbers; take the arg max of logits first.
+        level: coverage, in (0, 1). It covers the luck of the test examples, not that of the training run.
+
+    Raises:
+        BadValue: shapes differ, or numbers are not whole. Undefined: no examples.
+
+    Example:
+        >>> import torch
+        >>> accuracy(torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 2, 0])).value
+        0.75
+    """
+    right = _right(predictions, labels)
+    return proportion_interval(int(right.sum()), len(right), level=level)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Held-out accuracy of the model under audit, one 0 or 1 per example."""
+
+    card: ClassVar[Card] = Card(
+        summary="held-out accuracy of the federation's model (utility)",
+        details={"direction": "up is better for the user", "chance": "1/K for balanced classes"},
+    )
+    claim: ClassVar[ClaimKind] = "utility"
+    reads: ClassVar[Reads] = "predictions"
+    higher_leaks: ClassVar[bool] = False
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """1/K, right for balanced classes."""
+        return None if context.classes is None else 1 / context.classes
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        del context
+        return _right(claimed, truth)
+
+
+def _right(predictions: Tensor, labels: Tensor) -> NDArray[np.float64]:
+    whole = not (predictions.is_floating_point() or labels.is_floating_point())
+    if predictions.shape != labels.shape or labels.ndim != 1 or not whole:
+        raise BadValue(
+            "metric 'accuracy'",
+            needs="one predicted and one true class number per example",
+            got=f"{tuple(predictions.shape)} of {predictions.dtype}, {tuple(labels.shape)} of {labels.dtype}",
+            fix="take the arg max of the logits over classes",
+        )
+    return np.asarray((predictions.cpu() == labels.cpu()).numpy(), dtype=np.float64)
