@@ -1,0 +1,1 @@
+"""Images: where they come from, which role gets which, and who holds what."""

@@ -1,0 +1,261 @@
+"""What a data set is here, and the checks that every source goes through.
+
+Shape letters: N examples, C channels, H and W pixels, K classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from glasshouse.cache import digest
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.wire import Batch
+
+_CHUNK: Final = 2048
+_LUMA: Final = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in a grey picture (ITU-R BT.601)."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Images:
+    """One split, as stored: a quarter of the memory of float images where it was read as bytes.
+
+    Attributes:
+        pixels: (N, C, H, W); uint8 in 0..255, or float32 in [0, 1].
+        labels: (N,) int64 in [0, K).
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, index: Tensor | None = None) -> Batch:
+        """The examples at ``index`` (None: all) as float32 in [0, 1]."""
+        pixels = self.pixels if index is None else self.pixels[index]
+        labels = self.labels if index is None else self.labels[index]
+        return Batch(inputs=pixels / 255 if pixels.dtype == torch.uint8 else pixels, labels=labels)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataSource:
+    """A checked data set.
+
+    Attributes:
+        name: as the user named it: ``digits``, ``npz:faces.npz``.
+        splits: by name; ``train`` is always there, ``val`` and ``test`` where the source has them.
+        class_names: one per class; their number is K.
+        checksum: SHA-256 over pixels, labels and class names.
+        public: anybody may see these images; the report blurs all others.
+    """
+
+    name: str
+    splits: Mapping[str, Images]
+    class_names: tuple[str, ...]
+    checksum: str
+    public: bool
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        channels, height, width = next(iter(self.splits.values())).pixels.shape[1:]
+        return (channels, height, width)
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return len(self.class_names)
+
+    def split(self, name: str) -> Images:
+        """The split called ``name``.
+
+        Raises:
+            BadValue: there is none; says which there are.
+        """
+        if name not in self.splits:
+            raise BadValue(
+                f"data '{self.name}'",
+                needs=f"a split among {', '.join(self.splits)}",
+                got=f"'{name}'",
+                fix="name one of these for every role in the [data] table",
+            )
+        return self.splits[name]
+
+
+def assemble(
+    name: str,
+    arrays: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
+    *,
+    class_names: Sequence[str] | None,
+    public: bool,
+    resize: int | None,
+) -> DataSource:
+    """Check raw arrays and make a :class:`DataSource` of them.
+
+    Args:
+        name: of the source, for the errors too.
+        arrays: per split the images, (N, H, W), (N, H, W, 1) or (N, H, W, 3), uint8 or floats in
+            [0, 1], and the labels, (N,) or (N, 1), whole numbers.
+        class_names: one per class; None: classes are named by their numbers, up to the highest label.
+        public: see :class:`DataSource`.
+        resize: side of the square that images are resized to (bilinear, antialiased); None: as they are.
+
+    Raises:
+        BadFile: anything that does not fit this description; says which split and what.
+    """
+    splits = {}
+    for split, (images, labels) in arrays.items():
+        pixels = resized(check_pixels(images, subject=_where(name, split)), resize)
+        splits[split] = Images(pixels=pixels, labels=check_labels(labels, len(pixels), _where(name, split)))
+    shapes = {split: tuple(data.pixels.shape[1:]) for split, data in splits.items()}
+    if len(set(shapes.values())) != 1:
+        raise BadFile(
+            f"data '{name}'",
+            needs="images of one size and one number of channels in all splits",
+            got=", ".join(f"{split} {shape}" for split, shape in shapes.items()) or "no splits",
+            fix="convert them, or set data.resize",
+        )
+    highest = max(int(data.labels.max()) for data in splits.values())
+    names = tuple(map(str, range(highest + 1))) if class_names is None else tuple(class_names)
+    if highest >= len(names):
+        raise BadFile(
+            f"data '{name}'",
+            needs=f"labels from 0 to {len(names) - 1}: there are {len(names)} class names",
+            got=f"a label {highest}",
+            fix="correct the labels, or name every class",
+        )
+    content = {split: [data.pixels, data.labels] for split, data in splits.items()}
+    checksum = digest({"splits": content, "names": list(names)})
+    return DataSource(name=name, splits=splits, class_names=names, checksum=checksum, public=public)
+
+
+def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
+    """Raw images as (N, C, H, W), uint8 or float32.
+
+    Raises:
+        BadFile: wrong type, shape or range, not finite, or none at all.
+    """
+    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
+        raise BadFile(
+            subject,
+            needs="images (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
+            got=f"shape {images.shape}",
+            fix="store grey or RGB images, channels last",
+        )
+    if images.size == 0:
+        raise BadFile(
+            subject, needs="at least one image", got=f"shape {images.shape}", fix="leave the split out"
+        )
+    if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
+        raise BadFile(
+            subject,
+            needs="images as uint8 (0 to 255) or as floats in [0, 1]",
+            got=f"type {images.dtype}",
+            fix="convert with .astype('uint8')",
+        )
+    if images.dtype != np.uint8:
+        bad = int((~np.isfinite(images)).sum())
+        low, high = (float(np.nanmin(images)), float(np.nanmax(images))) if bad < images.size else (0.0, 0.0)
+        if bad or low < 0 or high > 1:
+            raise BadFile(
+                subject,
+                needs="float images in [0, 1]",
+                got=f"{bad} values not finite" if bad else f"values from {low:.4g} to {high:.4g}",
+                fix="divide by 255, undo the normalisation (the model normalises), or store uint8",
+            )
+        images = images.astype(np.float32)
+    pixels = torch.from_numpy(np.ascontiguousarray(images))
+    return pixels.unsqueeze(1) if images.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+
+
+def check_labels(labels: NDArray[Any], n: int, subject: str) -> Tensor:
+    """Raw labels of ``n`` images as (n,) int64.
+
+    Raises:
+        BadFile: wrong length or shape, negative, or not whole numbers.
+    """
+    if labels.shape not in ((n,), (n, 1)):
+        raise BadFile(
+            subject,
+            needs=f"one label per image: ({n},) or ({n}, 1)",
+            got=f"labels of shape {labels.shape}",
+            fix="give every image exactly one class",
+        )
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise BadFile(
+            subject,
+            needs="labels that are whole numbers",
+            got=f"type {labels.dtype}",
+            fix="number the classes from 0",
+        )
+    if int(labels.min()) < 0 or int(labels.max()) > np.iinfo(np.int32).max:
+        raise BadFile(
+            subject,
+            needs="labels from 0 to the number of classes - 1",
+            got=f"labels from {labels.min()} to {labels.max()}",
+            fix="number the classes from 0",
+        )
+    return torch.from_numpy(labels.reshape(-1).astype(np.int64))
+
+
+def resized(pixels: Tensor, side: int | None) -> Tensor:
+    """Images (N, C, H, W) at ``side`` × ``side``: bilinear with antialiasing; type and range kept.
+
+    Raises:
+        BadValue: ``side`` is below 1.
+    """
+    if side is None or pixels.shape[2:] == (side, side):
+        return pixels
+    if side < 1:
+        raise BadValue(
+            "size of images", needs="resize >= 1", got=str(side), fix="set data.resize to pixels per side"
+        )
+
+    def change(part: Tensor) -> Tensor:
+        out = functional.interpolate(
+            part.float(), (side, side), mode="bilinear", antialias=True, align_corners=False
+        )
+        whole = part.dtype == torch.uint8
+        return out.round().clamp(0, 255).to(torch.uint8) if whole else out.clamp(0, 1)
+
+    return torch.cat([change(part) for part in torch.split(pixels, _CHUNK)])
+
+
+def with_channels(source: DataSource, channels: int | None) -> DataSource:
+    """``source`` with grey images repeated in three channels, or colour images turned grey (BT.601).
+
+    Raises:
+        BadValue: ``channels`` is neither 1 nor 3 nor None.
+    """
+    if channels is None or channels == source.input_shape[0]:
+        return source
+    if channels not in (1, 3):
+        raise BadValue(
+            f"data '{source.name}'", needs="channels: 1 or 3", got=str(channels), fix="correct data.channels"
+        )
+
+    def change(images: Images) -> Images:
+        if channels == 3:
+            return replace(images, pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
+        weights = torch.tensor(_LUMA).view(1, 3, 1, 1)
+        grey = torch.cat(
+            [(part * weights).sum(1, keepdim=True) for part in torch.split(images.pixels, _CHUNK)]
+        )
+        whole = images.pixels.dtype == torch.uint8
+        return replace(images, pixels=grey.round().to(torch.uint8) if whole else grey.clamp(0, 1))
+
+    splits = {name: change(images) for name, images in source.splits.items()}
+    return replace(source, splits=splits, checksum=digest([source.checksum, channels]))
+
+
+def _where(name: str, split: str) -> str:
+    return f"data '{name}', split '{split}'"

@@ -1,0 +1,36 @@
+"""The built-in data: handwritten digits that come with scikit-learn."""
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from glasshouse.data.base import DataSource, assemble
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card, carded
+
+_TEST_EVERY = 4
+
+
+@carded(
+    Card(
+        summary="1,797 handwritten digits, 8x8, 10 classes; no download; train 1,347, test 450",
+        source="Alpaydin & Kaynak 1998, UCI repository; shipped with scikit-learn",
+    )
+)
+def digits(where: str, *, resize: int | None = None) -> DataSource:
+    """The digits, grey values 0..16 scaled to 0..255. Every fourth image is the test split.
+
+    Raises:
+        BadValue: ``where`` is not empty: there is nothing to point to.
+    """
+    if where:
+        raise BadValue("data 'digits'", needs="no path", got=f"digits:{where}", fix="write 'digits' alone")
+    raw = load_digits()
+    images = np.round(raw.images * (255 / 16)).astype(np.uint8)
+    test = np.arange(len(images)) % _TEST_EVERY == _TEST_EVERY - 1
+    return assemble(
+        "digits",
+        {"train": (images[~test], raw.target[~test]), "test": (images[test], raw.target[test])},
+        class_names=[str(name) for name in raw.target_names],
+        public=True,
+        resize=resize,
+    )

@@ -1,0 +1,59 @@
+"""Images in one ``.npz`` file, in the layout of MedMNIST."""
+
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.paths import existing
+from glasshouse.errors import BadFile
+from glasshouse.registry import Card, carded
+
+SPLITS = ("train", "val", "test")
+
+
+@carded(
+    Card(
+        summary="npz:PATH, a numpy archive: train_images, train_labels, optional val_*, test_*, class_names",
+        source="layout of Yang et al. 2023, MedMNIST v2, arXiv:2110.14795",
+    )
+)
+def npz(where: str, *, resize: int | None = None) -> DataSource:
+    """Read ``where``. Only plain arrays are read: an archive with Python objects is refused.
+
+    Raises:
+        BadFile: missing, no archive, keys missing, or arrays that are no images and labels.
+    """
+    name = f"npz:{where}"
+    path = existing(where, name=name)
+    if not zipfile.is_zipfile(path):
+        raise _bad(name, "a numpy archive (.npz)", "a file of another kind, or a damaged one")
+    arrays: dict[str, NDArray[Any]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for key in archive.files:
+                arrays[key] = archive[key]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _bad(name, "plain arrays, undamaged", str(error)) from error
+    missing = [key for key in ("train_images", "train_labels") if key not in arrays]
+    for split in SPLITS[1:]:
+        pair = {f"{split}_images", f"{split}_labels"}
+        if pair & arrays.keys():
+            missing += sorted(pair - arrays.keys())
+    if missing:
+        got = f"{', '.join(missing)} missing; there is {', '.join(arrays) or 'nothing'}"
+        raise _bad(name, "train_images and train_labels, and both of val_*, test_* or neither", got)
+    return assemble(
+        name,
+        {s: (arrays[f"{s}_images"], arrays[f"{s}_labels"]) for s in SPLITS if f"{s}_images" in arrays},
+        class_names=[str(n) for n in arrays["class_names"]] if "class_names" in arrays else None,
+        public=False,
+        resize=resize,
+    )
+
+
+def _bad(name: str, needs: str, got: str) -> BadFile:
+    return BadFile(f"data '{name}'", needs=needs, got=got, fix="docs/data.md shows how to write such a file")

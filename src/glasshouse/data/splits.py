@@ -1,0 +1,233 @@
+"""Deal the images of a source to roles, so that no image serves two of them.
+
+Disjoint means disjoint in content: two equal pictures under different indices count as one, and the
+later role goes without. Roles are dealt in the order of ``ROLES``.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glasshouse.data.base import DataSource, Images
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+Role = Literal["private", "auxiliary", "tuning", "heldout", "public"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    """What one role asks for.
+
+    Attributes:
+        size: number of images; None: all that the other roles leave. Not 0: leave the role out.
+        split: where they come from; empty: from all splits together.
+        classes: only images with these labels; empty: any.
+    """
+
+    size: int | None = None
+    split: str = ""
+    classes: tuple[int, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Roles:
+    """Who holds which images. None: the role was not asked for.
+
+    Attributes:
+        private: the pool that clients draw from.
+        auxiliary: given to the adversary.
+        public: what all parties hold (pre-training, logit protocols).
+        heldout: measures utility, and lends distractors.
+        tuning: on which settings were chosen; judges nothing.
+        duplicates: per role, images that it could not have because an equal one serves another role.
+    """
+
+    private: Batch | None = None
+    auxiliary: Batch | None = None
+    tuning: Batch | None = None
+    heldout: Batch | None = None
+    public: Batch | None = None
+    duplicates: Mapping[Role, int]
+
+    def parts(self) -> dict[Role, Batch]:
+        """The roles that hold something."""
+        found = {role: getattr(self, role) for role in ROLES}
+        return {role: batch for role, batch in found.items() if batch is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pool:
+    """All images that anybody asks for: where each lies, its label, and the number of its content."""
+
+    source: DataSource
+    names: tuple[str, ...]
+    split: Tensor
+    row: Tensor
+    label: Tensor
+    content: Tensor
+
+    def batch(self, index: Tensor) -> Batch:
+        parts = []
+        for number, name in enumerate(self.names):
+            here = index[self.split[index] == number]
+            if len(here):
+                parts.append(self.source.splits[name].batch(self.row[here]))
+        return Batch(
+            inputs=torch.cat([part.inputs for part in parts]),
+            labels=torch.cat([part.labels for part in parts]),
+        )
+
+
+def deal(
+    source: DataSource, wants: Mapping[Role, Want], *, by: Literal["image", "label"] = "image", rng: Rng
+) -> Roles:
+    """Images for every role in ``wants``, drawn without replacement; those with a size are served first.
+
+    Args:
+        source: checked data.
+        wants: what each role asks for.
+        by: ``image`` deals single images; ``label`` deals whole labels (people), so that nobody's
+            pictures are in two roles: a role gets people until it has its number of images.
+        rng: decides who gets what.
+
+    Raises:
+        BadValue: a role is unknown, asks for 0, or finds too few images; a split or class is unknown.
+
+    Example:
+        >>> from glasshouse.data.sources import load
+        >>> wants = {"private": Want(size=8, split="test"), "auxiliary": Want(size=100, split="train")}
+        >>> roles = deal(load("digits"), wants, rng=Rng.root(0))
+        >>> {role: len(batch) for role, batch in roles.parts().items()}
+        {'private': 8, 'auxiliary': 100}
+    """
+    _check(source, wants)
+    pool = _pool(source, wants)
+    owner = torch.full((int(pool.content.max()) + 1,), -1)
+    keys = pool.label if by == "label" else pool.content
+    key_owner = torch.full((int(keys.max()) + 1,), -1)
+    dealt: dict[Role, Batch] = {}
+    duplicates: dict[Role, int] = {}
+    taken = torch.zeros(len(pool.row), dtype=torch.bool)
+    for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
+        number = ROLES.index(role)
+        free = _eligible(pool, wants[role]) & ~taken
+        mine = free & ((owner[pool.content] == -1) | (owner[pool.content] == number))
+        duplicates[role] = int((free & ~mine).sum())
+        mine &= (key_owner[keys] == -1) | (key_owner[keys] == number)
+        index = _choose(mine.nonzero().squeeze(1), keys, wants[role].size, rng.child(f"deal/{role}"))
+        if len(index) < (wants[role].size or 1):
+            raise _too_few(source, role, wants[role], int(mine.sum()), duplicates[role])
+        taken[index] = True
+        owner[pool.content[index]] = number
+        key_owner[keys[index]] = number
+        dealt[role] = pool.batch(index)
+    check_disjoint(dealt)
+    return Roles(**dealt, duplicates=duplicates)
+
+
+def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
+    """Raise unless no image of one part is, number by number, in another.
+
+    For parts of one source :func:`deal` calls it; call it again where parts come from two sources.
+
+    Raises:
+        BadValue: names two parts and how many images they share.
+    """
+    contents = {name: set(_contents(batch.inputs)) for name, batch in parts.items()}
+    names = list(contents)
+    for i, left in enumerate(names):
+        for right in names[i + 1 :]:
+            if shared := contents[left] & contents[right]:
+                raise BadValue(
+                    f"{left} and {right} data",
+                    needs="no image in both: an adversary that holds a judged image proves nothing",
+                    got=f"{len(shared)} images in both",
+                    fix="take the parts from different splits or sources",
+                )
+
+
+def _check(source: DataSource, wants: Mapping[Role, Want]) -> None:
+    subject = f"roles of data '{source.name}'"
+    if not wants:
+        raise BadValue(subject, needs="at least one role", got="none", fix=f"ask for {', '.join(ROLES)}")
+    for role, want in wants.items():
+        if role not in ROLES:
+            raise BadValue(subject, needs=f"roles among {', '.join(ROLES)}", got=repr(role), fix="rename it")
+        if want.size is not None and want.size < 1:
+            raise BadValue(
+                subject, needs=f"{role} >= 1", got=str(want.size), fix="leave the role out for none"
+            )
+        if wrong := [k for k in want.classes if not 0 <= k < source.classes]:
+            raise BadValue(
+                subject,
+                needs=f"classes from 0 to {source.classes - 1}",
+                got=f"{wrong} for {role}",
+                fix="correct them",
+            )
+        if want.split:
+            source.split(want.split)
+
+
+def _pool(source: DataSource, wants: Mapping[Role, Want]) -> _Pool:
+    everywhere = any(not want.split for want in wants.values())
+    asked = {want.split for want in wants.values()}
+    names = tuple(name for name in source.splits if everywhere or name in asked)
+    parts: list[Images] = [source.splits[name] for name in names]
+    numbers: dict[bytes, int] = {}
+    content = [numbers.setdefault(c, len(numbers)) for part in parts for c in _contents(part.pixels)]
+    return _Pool(
+        source=source,
+        names=names,
+        split=torch.cat([torch.full((len(part),), i) for i, part in enumerate(parts)]),
+        row=torch.cat([torch.arange(len(part)) for part in parts]),
+        label=torch.cat([part.labels for part in parts]),
+        content=torch.tensor(content),
+    )
+
+
+def _contents(pixels: Tensor) -> list[bytes]:
+    """One digest per image."""
+    array = np.ascontiguousarray(pixels.cpu().numpy())
+    return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in array]
+
+
+def _eligible(pool: _Pool, want: Want) -> Tensor:
+    wanted = torch.ones(len(pool.row), dtype=torch.bool)
+    if want.split:
+        wanted &= pool.split == pool.names.index(want.split)
+    if want.classes:
+        wanted &= torch.isin(pool.label, torch.tensor(want.classes))
+    return wanted
+
+
+def _choose(candidates: Tensor, keys: Tensor, size: int | None, rng: Rng) -> Tensor:
+    """``size`` of the candidates in random order, of as few keys as that takes, drawn at random."""
+    shuffled = candidates[torch.randperm(len(candidates), generator=rng.child("images").torch())]
+    if size is None:
+        return shuffled
+    counts = torch.bincount(keys[shuffled], minlength=int(keys.max()) + 1)
+    order = torch.randperm(len(counts), generator=rng.child("keys").torch())
+    order = order[counts[order] > 0]
+    enough = order[counts[order].cumsum(0) - counts[order] < size]
+    return shuffled[torch.isin(keys[shuffled], enough)][:size]
+
+
+def _too_few(source: DataSource, role: Role, want: Want, found: int, duplicates: int) -> BadValue:
+    where = f"split '{want.split}'" if want.split else "all splits"
+    less = f", {duplicates} more are copies of other roles' images" if duplicates else ""
+    return BadValue(
+        f"{role} part of data '{source.name}'",
+        needs=f"{want.size or 'at least 1'} images of {where}",
+        got=f"{found} that no other role holds{less}",
+        fix=f"ask for fewer, or take '{role}' from another split",
+    )
