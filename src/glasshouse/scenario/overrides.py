@@ -164,7 +164,7 @@ def _chosen(entries: list[Any], key: str, rest: list[str], path: str, group: str
     names = [{"name": e} if isinstance(e, str) else e if isinstance(e, dict) else {} for e in entries]
     hits = [i for i, e in enumerate(names) if key in ("*", e.get("name"), e.get("label"), e.get("use"))]
     if not hits:
-        known = tuple(str(e.get("label") or e.get("name")) for e in names if e)
+        known = tuple(str(e[k]) for e in names for k in ("name", "label") if k in e)
         hint = registry.nearest(key, known)
         raise PathError(path, needs="an index, '*', or the name of an entry", got=f"'{key}'", hint=hint)
     taking = [i for i in hits if not rest or _takes(group, names[i].get("name"), rest[0])]

@@ -32,18 +32,20 @@ class Data(Table):
 
     Attributes:
         source: ``digits``, or a registered kind with a path or name: ``npz:PATH``, ``hf:NAME``, ...
-        resize: side in pixels; None keeps the size.
+        resize: side in pixels; None keeps the size. channels: 3 repeats grey ones, 1 turns colour into grey.
         private_split, auxiliary_split, public_split, heldout_split: split that the part comes from; empty:
             dealt by the seed from all that the others leave.
         deal: what is dealt to parts: single images, or whole labels (people, classes).
         examples: private examples per client. auxiliary, public, heldout: images in that part.
         partition: how private images are spread over clients. alpha: concentration of ``dirichlet``.
+        private_classes, auxiliary_classes, public_classes: labels that the part may hold; empty: all.
         transforms: applied to every image in order, by name (domain shifts).
-        images_are_public: the report need not blur originals.
+        images_are_public: the report need not blur originals; None: as the source says.
     """
 
     source: Name = "digits"
     resize: Count | None = None
+    channels: Literal[1, 3] | None = None
     private_split: Split = ""
     auxiliary_split: Split = ""
     public_split: Split = ""
@@ -55,8 +57,11 @@ class Data(Table):
     heldout: Natural = 200
     partition: Literal["iid", "dirichlet", "pathological"] = "iid"
     alpha: Positive | None = None
+    private_classes: tuple[Natural, ...] = ()
+    auxiliary_classes: tuple[Natural, ...] = ()
+    public_classes: tuple[Natural, ...] = ()
     transforms: tuple[Plugin, ...] = ()
-    images_are_public: bool = False
+    images_are_public: bool | None = None
 
 
 @final
