@@ -1,0 +1,329 @@
+"""Exhibits that an audit adds to its numbers: lines, histograms, bars, boxes and tables.
+
+Bars and boxes lie on their side, one row each, so that long names stay readable on a narrow screen.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from glasshouse.audit.result import Exhibit
+from glasshouse.errors import BadValue
+from glasshouse.report import numbers, svg, words
+
+COLOURS: Final = 6  # series beyond these share a colour and differ by dashes
+TOP, BOTTOM = 18.0, 258.0  # the plotting area of a chart, pixels
+MAX_MARKS = 16  # points of a line that are still marked one by one
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """An entry of a legend: the series' name and its class in the style sheet."""
+
+    name: str
+    style: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """One row of bars or boxes; ``text`` is its value in words."""
+
+    label: str
+    style: str
+    track: Markup
+    text: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """An exhibit ready for the page: a plot, or rows over an axis, or a table."""
+
+    x_label: str = ""
+    y_label: str = ""
+    plot: Markup | None = None
+    keys: tuple[Key, ...] = ()
+    strips: tuple[Strip, ...] = ()
+    axis: Markup | None = None
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def draw(exhibit: Exhibit) -> Drawing:
+    """Draw an exhibit of any kind but ``pictures``.
+
+    Raises:
+        BadValue: its data lack a key, are empty, differ in length or hold a number that is not finite.
+    """
+    kinds = {"lines": _lines, "histogram": _histogram, "bars": _bars, "boxes": _boxes, "table": _table}
+    try:
+        return kinds[exhibit.kind](exhibit.data)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadValue):
+            raise
+        raise BadValue(
+            f"exhibit '{exhibit.title}'",
+            needs=f"data of a {exhibit.kind} exhibit, as docs/result.md describes them",
+            got=f"{type(error).__name__}: {error}",
+            fix="correct the plug-in that made it; the numbers of the audit do not depend on it",
+        ) from error
+
+
+def _lines(data: Mapping[str, Any]) -> Drawing:
+    series = _series(data)
+    xs = [_floats(s["x"]) for s in series]
+    ys = [_floats(s["y"]) for s in series]
+    bands = [_band(s) for s in series]
+    across = svg.scale(np.concatenate(xs).tolist(), log=bool(data.get("x_log")), count=5)
+    every = [*ys, *(b for band in bands if band for b in band)]
+    up = svg.scale(np.concatenate(every).tolist(), count=4)
+    shapes, marks = [], []
+    for i, (x, y, band) in enumerate(zip(xs, ys, bands, strict=True)):
+        if len(x) != len(y) or (band and len(band[0]) != len(x)):
+            raise ValueError(f"series {i}: x, y, low and high differ in length")
+        order = np.argsort(x, kind="stable")
+        style = _style(i, series[i])
+        if band:
+            low, high = _path(x[order], band[0][order], across, up), _path(x, band[1], across, up, order[::-1])
+            shapes.append(svg.tag("polygon", class_=f"band {style}", points=f"{low} {high}"))
+        shapes.append(svg.tag("polyline", class_=f"line {style}", points=_path(x, y, across, up, order)))
+        if len(x) <= MAX_MARKS and not series[i].get("null"):
+            marks += [
+                svg.tag("circle", class_=f"dot {style}", cx=svg.percent(across(a)), cy=svg.short(_down(up(b))), r=3)
+                for a, b in zip(x.tolist(), y.tolist(), strict=True)
+            ]
+    text = f"{data['y_label']} against {data['x_label']}: {_names(series)}."
+    return Drawing(
+        x_label=str(data["x_label"]),
+        y_label=str(data["y_label"]),
+        plot=_chart(across, up, shapes, marks, text),
+        keys=_keys(series),
+    )
+
+
+def _histogram(data: Mapping[str, Any]) -> Drawing:
+    series = _series(data)
+    values = [_floats(s["values"]) for s in series]
+    pooled = np.concatenate(values)
+    edges = np.histogram_bin_edges(pooled, bins=min(40, max(8, int(np.sqrt(len(pooled)) * 2))))
+    shares = [np.histogram(v, edges)[0] / len(v) for v in values]
+    across = svg.scale(edges.tolist(), count=5)
+    up = svg.scale(np.concatenate(shares).tolist(), include=(0.0,), count=4)
+    shapes = []
+    for i, share in enumerate(shares):
+        x = np.repeat(edges, 2)
+        y = np.concatenate([[0.0], np.repeat(share, 2), [0.0]])
+        shapes.append(svg.tag("polygon", class_=f"area {_style(i, series[i])}", points=_path(x, y, across, up)))
+    text = f"Distribution of {data['x_label']}: {_names(series)}."
+    percent = [numbers.bare(t, "label_accuracy") for t in up.ticks]
+    return Drawing(
+        x_label=str(data["x_label"]),
+        y_label="share of the values, %",
+        plot=_chart(across, up, shapes, [], text, labels=percent),
+        keys=_keys(series, counts=[len(v) for v in values]),
+    )
+
+
+def _bars(data: Mapping[str, Any]) -> Drawing:
+    series = _series(data)
+    ys, bands = [_floats(s["y"]) for s in series], [_band(s) for s in series]
+    every = [*ys, *(b for band in bands if band for b in band)]
+    scale = svg.scale(np.concatenate(every).tolist(), include=(0.0,), count=4)
+    strips = []
+    categories = list(dict.fromkeys(str(x) for s in series for x in s["x"]))
+    for category in categories:
+        for i, (s, y, band) in enumerate(zip(series, ys, bands, strict=True)):
+            for j in (j for j, x in enumerate(s["x"]) if str(x) == category):
+                ends = (float(band[0][j]), float(band[1][j])) if band else None
+                first = not strips or strips[-1].label != category and all(t.label != category for t in strips)
+                strips.append(
+                    Strip(
+                        label=category if first else "",
+                        style=_style(i, s),
+                        track=_bar(float(y[j]), ends, scale),
+                        text=numbers.plain(float(y[j]))
+                        + (f" [{numbers.plain(ends[0])}, {numbers.plain(ends[1])}]" if ends else ""),
+                    )
+                )
+    return Drawing(
+        x_label=str(data["y_label"]),
+        y_label=str(data.get("x_label", "")),
+        strips=tuple(strips),
+        axis=axis(scale),
+        keys=_keys(series) if len(series) > 1 else (),
+    )
+
+
+def _boxes(data: Mapping[str, Any]) -> Drawing:
+    series = _series(data)
+    values = [_floats(s["values"]) for s in series]
+    scale = svg.scale(np.concatenate(values).tolist(), count=4)
+    strips = tuple(
+        Strip(
+            label=str(s["name"]),
+            style=_style(i, s) if len(series) <= COLOURS else "s0",
+            track=_box(v, scale),
+            text=f"median {numbers.plain(float(np.median(v)))}, n = {len(v):,}",
+        )
+        for i, (s, v) in enumerate(zip(series, values, strict=True))
+    )
+    return Drawing(x_label=str(data["y_label"]), strips=strips, axis=axis(scale))
+
+
+def _table(data: Mapping[str, Any]) -> Drawing:
+    columns = tuple(str(c) for c in data["columns"])
+    rows = tuple(tuple(cell(value) for value in row) for row in data["rows"])
+    if any(len(row) != len(columns) for row in rows):
+        raise ValueError("a row has more or fewer cells than there are columns")
+    return Drawing(columns=columns, rows=rows)
+
+
+def cell(value: object) -> str:
+    """A cell of a table: numbers in few characters, what is missing as a dash."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", numbers.MINUS)
+    return numbers.plain(value, digits=3) if isinstance(value, float) else words.plain_value(value)
+
+
+def axis(scale: svg.Scale) -> Markup:
+    """Tick labels below rows."""
+    ticks = [
+        svg.tag("text", svg.tick(t, scale), class_="tick", x=svg.percent(scale(t)), y=13, text_anchor="middle")
+        for t in scale.ticks
+    ]
+    return svg.tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
+
+
+def _bar(value: float, ends: tuple[float, float] | None, scale: svg.Scale) -> Markup:
+    left, right = sorted((scale(0.0), scale(value)))
+    parts = _rules(scale)
+    parts.append(
+        svg.tag("rect", class_="bar", x=svg.percent(left), width=svg.percent(right - left), y=6, height=12)
+    )
+    if ends:
+        x1, x2 = svg.percent(scale(ends[0])), svg.percent(scale(ends[1]))
+        parts.append(svg.tag("line", class_="whisker", x1=x1, x2=x2, y1=12, y2=12))
+    return _strip(parts)
+
+
+def _box(values: NDArray[np.float64], scale: svg.Scale) -> Markup:
+    """Quartiles as a box, whiskers to the last values within 1.5 box lengths, the rest as points."""
+    q1, q2, q3 = (float(q) for q in np.percentile(values, [25, 50, 75]))
+    inside = values[(values >= q1 - 1.5 * (q3 - q1)) & (values <= q3 + 1.5 * (q3 - q1))]
+    low, high = float(inside.min()), float(inside.max())
+    outside = values[(values < low) | (values > high)]
+    parts = _rules(scale)
+    at = {name: svg.percent(scale(v)) for name, v in (("low", low), ("high", high), ("q1", q1), ("q2", q2))}
+    parts.append(svg.tag("line", class_="whisker", x1=at["low"], x2=at["high"], y1=12, y2=12))
+    width = svg.percent(scale(q3) - scale(q1))
+    parts.append(svg.tag("rect", class_="box", x=at["q1"], width=width, y=5, height=14))
+    parts.append(svg.tag("line", class_="median", x1=at["q2"], x2=at["q2"], y1=4, y2=20))
+    shown = np.unique(outside) if len(outside) <= 200 else np.percentile(outside, np.linspace(0, 100, 200))
+    parts += [svg.tag("circle", class_="outlier", cx=svg.percent(scale(float(v))), cy=12, r=2) for v in shown]
+    return _strip(parts)
+
+
+def _rules(scale: svg.Scale) -> list[Markup]:
+    places = [svg.percent(scale(t)) for t in scale.ticks]
+    return [svg.tag("line", class_="grid", x1=x, x2=x, y1=0, y2=24) for x in places]
+
+
+def _strip(parts: Sequence[Markup]) -> Markup:
+    return svg.tag("svg", *parts, class_="track", width="100%", height=24, aria_hidden="true")
+
+
+def _chart(
+    across: svg.Scale,
+    up: svg.Scale,
+    shapes: Sequence[Markup],
+    marks: Sequence[Markup],
+    text: str,
+    *,
+    labels: Sequence[str] | None = None,
+) -> Markup:
+    names = labels if labels is not None else [svg.tick(t, up) for t in up.ticks]
+    parts = [svg.grid(across, top=TOP, bottom=BOTTOM)]
+    ticks = []
+    for t, name in zip(up.ticks, names, strict=True):
+        y = svg.short(_down(up(t)))
+        parts.append(svg.tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
+        ticks.append(svg.tag("text", name, class_="tick over", x=2, y=svg.short(_down(up(t)) - 4)))
+    # The inner picture is stretched to the page's width; its strokes are not (vector-effect in the style).
+    parts.append(
+        svg.tag(
+            "svg",
+            *shapes,
+            class_="stretch",
+            viewbox="0 0 1000 1000",
+            preserveaspectratio="none",
+            x=0,
+            y=TOP,
+            width="100%",
+            height=BOTTOM - TOP,
+        )
+    )
+    return svg.figure(*parts, *marks, *ticks, height=BOTTOM + 24, label=text)
+
+
+def _down(share: float) -> float:
+    return BOTTOM - share * (BOTTOM - TOP)
+
+
+def _path(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    across: svg.Scale,
+    up: svg.Scale,
+    order: NDArray[np.int64] | None = None,
+) -> str:
+    """Points of the stretched picture, in which 1000 is the whole width and height."""
+    if order is not None:
+        x, y = x[order], y[order]
+    pairs = zip(x.tolist(), y.tolist(), strict=True)
+    return " ".join(f"{svg.short(1000 * across(a))},{svg.short(1000 * (1 - up(b)))}" for a, b in pairs)
+
+
+def _series(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    series = list(data["series"])
+    if not series:
+        raise ValueError("no series")
+    return series
+
+
+def _floats(values: Sequence[float]) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise ValueError(f"needs a row of finite numbers, got shape {array.shape}")
+    return array
+
+
+def _band(series: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    if series.get("low") is None or series.get("high") is None:
+        return None
+    return _floats(series["low"]), _floats(series["high"])
+
+
+def _style(i: int, series: Mapping[str, Any]) -> str:
+    return "null" if series.get("null") else f"s{i % COLOURS}" + (" again" if i >= COLOURS else "")
+
+
+def _keys(series: Sequence[Mapping[str, Any]], counts: Sequence[int] | None = None) -> tuple[Key, ...]:
+    tails = [f" (n = {n:,})" for n in counts] if counts else [""] * len(series)
+    return tuple(
+        Key(name=f"{s['name']}{tail}", style=_style(i, s))
+        for i, (s, tail) in enumerate(zip(series, tails, strict=True))
+    )
+
+
+def _names(series: Sequence[Mapping[str, Any]]) -> str:
+    return words.listed([str(s["name"]) for s in series])

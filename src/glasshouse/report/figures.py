@@ -1,0 +1,301 @@
+"""The two figures that every audit has: leak against defence, and utility against leakage."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from markupsafe import Markup
+
+from glasshouse.audit.result import Finding, Utility, Verdict
+from glasshouse.report import numbers, svg, words
+
+ROW = 30.0  # height of a row, pixels
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One finding as a row of a figure: its label, its mark on the axis, its numbers."""
+
+    label: str
+    notes: str
+    track: Markup
+    value: str
+    interval: str
+    gain: str
+    gain_interval: str
+    verdict: Verdict
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The rows of one defence; ``cost`` is what it does to the model's utility, in words."""
+
+    defense: str
+    cost: str
+    rows: tuple[Row, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Leak against defence for one metric in one setting.
+
+    Attributes:
+        title: the metric; setting: the axes, empty where there are none.
+        direction: which way is worse. unit: of values and axis. common: what holds for every row.
+        axis: tick labels. groups: the rows by defence.
+        leaks, total: how many rows leak, of how many.
+    """
+
+    title: str
+    setting: str
+    direction: str
+    unit: str
+    common: str
+    axis: Markup
+    groups: tuple[Group, ...]
+    leaks: int
+    total: int
+
+
+def panels(findings: Sequence[Finding], utility: Sequence[Utility]) -> list[Panel]:
+    """One panel per metric and setting of a scenario, the metric that sentences quote first."""
+    sets: dict[tuple[int, str, str, str], list[Finding]] = {}
+    for f in findings:
+        key = (words.preference(f.metric), f.metric, words.setting(f.axes), f.protocol)
+        sets.setdefault(key, []).append(f)
+    several = len({f.protocol for f in findings}) > 1
+    order = sorted(sets, key=lambda key: key[:2])
+    return [_panel(sets[key], utility, key[3] if several else "") for key in order]
+
+
+def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: str) -> Panel:
+    first = findings[0]
+    scale = _scale(findings)
+    common = _common(findings)
+    by_defense: dict[tuple[str, ...], list[Finding]] = {}
+    for f in sorted(findings, key=lambda f: bool(f.defenses)):  # stable: no defence first
+        by_defense.setdefault(f.defenses, []).append(f)
+    groups = tuple(
+        Group(
+            defense=words.under(defenses),
+            cost=_cost(fs[0], utility),
+            rows=tuple(_row(f, scale, common) for f in fs),
+        )
+        for defenses, fs in by_defense.items()
+    )
+    return Panel(
+        title=words.metric(first.metric).label,
+        setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
+        direction="further right is worse" if first.higher_leaks else "further left is worse",
+        unit=numbers.unit(first.metric, first.unit_of_value).strip(),
+        common="; ".join(common),
+        axis=_axis(scale, first),
+        groups=groups,
+        leaks=sum(f.verdict == "leaks" for f in findings),
+        total=len(findings),
+    )
+
+
+def _row(f: Finding, scale: svg.Scale, common: Sequence[str]) -> Row:
+    return Row(
+        label=words.attack(f.attack),
+        notes="; ".join(note for note in _notes(f) if note not in common),
+        track=_track(f, scale),
+        value=numbers.value(f.value, f.metric, f.unit_of_value),
+        interval=numbers.interval(f.low, f.high, f.metric),
+        gain=numbers.signed(f.gain, f.metric),
+        gain_interval=numbers.interval(f.gain_low, f.gain_high, f.metric),
+        verdict=f.verdict,
+    )
+
+
+def _notes(f: Finding) -> list[str]:
+    """What must stand beside a number: units, choice, grants, the null, whom it is about."""
+    given = f"given {words.listed([words.plain(g) for g in f.given])}" if f.given else ""
+    null = f"null: {words.plain(f.baseline)}"
+    return [
+        n for n in (words.count(f.n, f.unit), f.chosen, given, null, f"about {f.about}" if f.about else "") if n
+    ]
+
+
+def _common(findings: Sequence[Finding]) -> list[str]:
+    """Notes that hold for every row are said once, above the rows."""
+    rest = [set(_notes(f)) for f in findings]
+    return [note for note in _notes(findings[0]) if all(note in other for other in rest)]
+
+
+def _scale(findings: Sequence[Finding]) -> svg.Scale:
+    values = [v for f in findings for v in (f.value, f.low, f.high, f.baseline_value)]
+    whole = words.metric(findings[0].metric).kind == "rate" or findings[0].metric in {"ssim", "f1", "auc"}
+    return svg.scale(values, include=(0.0, 1.0) if whole else (), count=4)
+
+
+def _track(f: Finding, scale: svg.Scale) -> Markup:
+    """The null's line, the interval and the mark of one finding."""
+    middle = ROW / 2
+    null, value = svg.percent(scale(f.baseline_value)), svg.percent(scale(f.value))
+    lines = [
+        svg.tag("line", class_="grid", x1=svg.percent(scale(t)), x2=svg.percent(scale(t)), y1=0, y2=ROW)
+        for t in scale.ticks
+    ]
+    return svg.tag(
+        "svg",
+        *lines,
+        svg.tag("line", class_="null", x1=null, x2=null, y1=0, y2=ROW),
+        svg.tag(
+            "line",
+            class_="whisker",
+            x1=svg.percent(scale(f.low)),
+            x2=svg.percent(scale(f.high)),
+            y1=middle,
+            y2=middle,
+        ),
+        svg.tag("svg", mark(f.verdict), class_="at", x=value, y=middle),
+        class_=f"track {slug(f.verdict)}",
+        width="100%",
+        height=ROW,
+        aria_hidden="true",
+    )
+
+
+def mark(kind: str, *, size: float = 5.0) -> Markup:
+    """The mark of a verdict around the origin: told apart by form, not by colour alone."""
+    if kind == "leaks":
+        return svg.tag("circle", class_="mark full", r=size)
+    if kind == "no leak found":
+        return svg.tag("circle", class_="mark hollow", r=size - 0.5)
+    if kind == "inconclusive":
+        s = svg.short(size + 0.5)
+        return svg.tag("path", class_="mark hollow", d=f"M0 -{s}L{s} 0L0 {s}L-{s} 0Z")
+    s = svg.short(size - 1)
+    return svg.tag("path", class_="mark cross", d=f"M-{s} -{s}L{s} {s}M-{s} {s}L{s} -{s}")
+
+
+def slug(kind: str) -> str:
+    """A verdict as the name of a class: ``no leak found`` → ``no-leak-found``."""
+    return kind.replace(" ", "-")
+
+
+def _axis(scale: svg.Scale, first: Finding) -> Markup:
+    rate = words.metric(first.metric).kind == "rate"
+    names = [numbers.bare(t, first.metric) if rate else svg.tick(t, scale) for t in scale.ticks]
+    ticks = [
+        svg.tag("text", name, class_="tick", x=svg.percent(scale(t)), y=13, text_anchor="middle")
+        for t, name in zip(scale.ticks, names, strict=True)
+    ]
+    return svg.tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
+
+
+def _cost(f: Finding, utility: Iterable[Utility]) -> str:
+    for u in utility:
+        if u.cell == f.cell:
+            return f"{words.metric(u.metric).label} {numbers.value(u.value, u.metric)}"
+    return ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One cell in the plane of utility and leakage, numbered as in the figure."""
+
+    number: int
+    name: str
+    utility: str
+    epsilon: str
+    attack: str
+    gain: str
+    verdict: Verdict
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Trade:
+    """Utility against leakage: the figure and its key. ``x``, ``y``: what the axes are."""
+
+    x: str
+    y: str
+    plot: Markup
+    points: tuple[Point, ...]
+
+
+def trade(findings: Sequence[Finding], utility: Sequence[Utility]) -> Trade | None:
+    """Utility against the gain of the strongest attack, cell by cell; None without both.
+
+    One metric is shown: of those whose cells also have a utility, the first in the order in which metrics are
+    quoted. Attacks without power are left out of "strongest": they say nothing.
+    """
+    names = {u.cell for u in utility}
+    usable = [f for f in findings if f.cell in names and f.verdict != "no power"]
+    if not usable:
+        return None
+    metric = min({f.metric for f in usable}, key=words.preference)
+    pairs: list[tuple[Utility, Finding]] = []
+    for u in utility:
+        here = [f for f in usable if f.cell == u.cell and f.metric == metric]
+        if here:
+            pairs.append((u, max(here, key=lambda f: f.gain)))
+    pairs.sort(key=lambda pair: -pair[0].value)
+    points = tuple(_point(i, u, f) for i, (u, f) in enumerate(pairs, start=1))
+    label = words.metric(metric).label
+    return Trade(
+        x=f"held-out {words.metric(pairs[0][0].metric).label}",
+        y=f"gain in {label} of the strongest attack over an adversary without the update",
+        plot=_scatter(pairs, label),
+        points=points,
+    )
+
+
+def _point(number: int, u: Utility, f: Finding) -> Point:
+    guarantee = "" if u.epsilon is None else f"ε = {numbers.plain(u.epsilon)}"
+    if u.epsilon is not None and u.delta is not None:
+        guarantee += f", δ = {u.delta:g}"
+    axes = words.setting(u.axes)
+    return Point(
+        number=number,
+        name=words.under(u.defenses) + (f" ({axes})" if axes else ""),
+        utility=f"{numbers.value(u.value, u.metric)} {numbers.interval(u.low, u.high, u.metric)}",
+        epsilon=guarantee,
+        attack=words.attack(f.attack),
+        gain=f"{numbers.signed(f.gain, f.metric)} {numbers.interval(f.gain_low, f.gain_high, f.metric)}",
+        verdict=f.verdict,
+    )
+
+
+def _scatter(pairs: Sequence[tuple[Utility, Finding]], label: str) -> Markup:
+    top, bottom = 14.0, 286.0
+    metric = pairs[0][1].metric
+    across = svg.scale([v for u, _ in pairs for v in (u.low, u.high)], count=4)
+    up = svg.scale([v for _, f in pairs for v in (f.gain_low, f.gain_high)], include=(0.0,), count=4)
+
+    def y(value: float) -> float:
+        return bottom - up(value) * (bottom - top)
+
+    parts = [svg.grid(across, top=top, bottom=bottom, labels=[_tick(t, across, pairs[0][0].metric) for t in across.ticks])]
+    for t in up.ticks:
+        parts.append(svg.tag("line", class_="null" if t == 0 else "grid", x1=0, x2="100%", y1=y(t), y2=y(t)))
+        parts.append(svg.tag("text", _tick(t, up, metric), class_="tick over", x=2, y=svg.short(y(t) - 4)))
+    for i, (u, f) in enumerate(pairs, start=1):
+        x, middle = svg.percent(across(u.value)), svg.short(y(f.gain))
+        ends = {"x1": svg.percent(across(u.low)), "x2": svg.percent(across(u.high)), "y1": middle, "y2": middle}
+        bars = {"x1": x, "x2": x, "y1": svg.short(y(f.gain_low)), "y2": svg.short(y(f.gain_high))}
+        parts.append(
+            svg.tag(
+                "g",
+                svg.tag("line", class_="whisker", **ends),
+                svg.tag("line", class_="whisker", **bars),
+                svg.tag("circle", class_="disc", cx=x, cy=middle, r=9),
+                svg.tag("text", str(i), class_="number", x=x, y=svg.short(y(f.gain) + 4), text_anchor="middle"),
+                class_=slug(f.verdict),
+            )
+        )
+    text = f"Utility against gain in {label}: {len(pairs)} settings, listed in the table that follows."
+    return svg.figure(svg.join(parts), height=bottom + 24, label=text)
+
+
+def _tick(value: float, scale: svg.Scale, metric: str) -> str:
+    return numbers.bare(value, metric) if words.metric(metric).kind == "rate" else svg.tick(value, scale)
+
+

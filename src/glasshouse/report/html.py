@@ -1,0 +1,89 @@
+"""One self-contained page: no script, no network, no file beside it."""
+
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from glasshouse import __version__
+from glasshouse.audit.result import Result, read_result
+from glasshouse.errors import DiskFull
+from glasshouse.report import figures, numbers, sections, tables, verdict, words
+
+
+def write_html(run: Path, *, show_private: bool = False) -> Path:
+    """Write ``report.html`` beside the ``result.json`` of a run directory.
+
+    Args:
+        run: the run directory.
+        show_private: show pictures of private data as they are. They are shown in any case where the
+            scenario's data set is public, and blurred otherwise.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        BadFile: no readable ``result.json``, or of a newer format.
+        BadValue: it holds a number that is not finite.
+        DiskFull: the page could not be written.
+    """
+    page = render(read_result(run / "result.json"), run, show_private=show_private)
+    return save(page, run / "report.html")
+
+
+def render(result: Result, run: Path, *, show_private: bool = False) -> str:
+    """The page as text; pictures are read from the run directory."""
+    parts = sections.sections(result, run, show_private=show_private)
+    by_name = {part.name: part for part in parts}
+    answer, qualification = verdict.overall(result)
+    return environment().get_template("report.html").render(
+        suite=result.suite,
+        version=__version__,
+        answer=answer,
+        qualification=qualification,
+        kind=next((s.kind for s in verdict.stories(result) if s.kind), None),
+        stories=[(by_name[story.scenario], story) for story in verdict.stories(result)],
+        policy=tables.policy(result),
+        sections=parts,
+        manifest=tables.manifest(result.manifest),
+        show_private=show_private,
+    )
+
+
+def environment() -> Environment:
+    """Templates of this package: everything is escaped, and a missing name is an error."""
+    env = Environment(
+        loader=PackageLoader("glasshouse.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters |= {"slug": figures.slug, "plain": words.plain, "counted": words.count}
+    env.globals |= {"mark": _mark, "orders": verdict.ORDER}
+    return env
+
+
+def save(page: str, path: Path) -> Path:
+    """Write a page.
+
+    Raises:
+        DiskFull: it could not be written.
+    """
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise DiskFull(
+            f"report '{path.name}'",
+            needs="a writable run directory with room for the page",
+            got=f"{error.strerror} after {numbers.plain(len(page) / 1e6)} MB",
+            fix="free some space, or copy the run directory elsewhere; 'glasshouse report RUN' writes it again",
+        ) from error
+    return path
+
+
+def _mark(kind: str) -> Markup:
+    """A verdict's mark in a line of text."""
+    drawn = figures.mark(kind)
+    frame = Markup('<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>')
+    return frame.format(figures.slug(kind), drawn)

@@ -1,0 +1,126 @@
+"""Originals beside reconstructions, as pictures inside the page; private ones are blurred.
+
+What is left of a blurred picture is a mosaic of 3 × 3 areas in 8 steps of brightness, drawn smoothly: enough
+to see how bright a picture is and where, too little to know a person, a character or an object.
+"""
+
+import base64
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from glasshouse.audit.result import Exhibit, pictures
+from glasshouse.errors import BadFile
+
+MOSAIC: Final = 3
+STEPS: Final = 8
+Images = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One picture: its address inside the page, what it shows, and whether it was blurred."""
+
+    source: str
+    alt: str
+    blurred: bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A table of pictures: names of the columns, and rows with a label each. ``blurred``: any is."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Picture, ...]], ...]
+    blurred: bool
+
+
+def sheet(exhibit: Exhibit, run: Path, *, show: bool) -> Sheet:
+    """The pictures of an exhibit.
+
+    Where an exhibit holds private data and ``show`` is False, **every** column is blurred: a good
+    reconstruction of a private picture is that picture.
+
+    Args:
+        exhibit: of kind ``pictures``. run: its run directory.
+        show: private data may be seen (they are public, or the user asked).
+
+    Raises:
+        BadFile: the archive is missing, outside the run directory, or not (rows, columns, H, W, C) in [0, 1].
+    """
+    images = _load(exhibit, run)
+    columns = _names(exhibit.data.get("columns"), images.shape[1], "column")
+    labels = _names(exhibit.data.get("rows"), images.shape[0], "")
+    hide = bool(exhibit.private) and not show
+    rows = []
+    for label, row in zip(labels, images, strict=True):
+        cells = []
+        for name, image in zip(columns, row, strict=True):
+            text = f"{name}, {label}" + (" (blurred)" if hide else "")
+            cells.append(Picture(source=png(blur(image) if hide else image), alt=text, blurred=hide))
+        rows.append((label, tuple(cells)))
+    return Sheet(columns=columns, rows=tuple(rows), blurred=hide)
+
+
+def blur(image: Images) -> Images:
+    """A picture from which nobody is known: ``MOSAIC``² mean colours in ``STEPS`` steps, smoothly enlarged.
+
+    Args:
+        image: (H, W, C) in [0, 1].
+
+    Returns:
+        The same shape; a function of the rounded means alone, so detail cannot be sharpened back.
+    """
+    height, width, channels = image.shape
+    tiles = [
+        [block.mean(axis=(0, 1)) for block in np.array_split(band, min(MOSAIC, width), axis=1)]
+        for band in np.array_split(image, min(MOSAIC, height), axis=0)
+    ]
+    means = np.round(np.asarray(tiles) * (STEPS - 1)) / (STEPS - 1)
+    size = (max(width, 24), max(height, 24))
+    planes = [
+        np.asarray(Image.fromarray(means[..., c].astype(np.float32)).resize(size, Image.Resampling.BICUBIC))
+        for c in range(channels)
+    ]
+    smooth = np.stack(planes, axis=-1).astype(np.float64).clip(0, 1)
+    rows = np.arange(height) * size[1] // height
+    return smooth[rows][:, np.arange(width) * size[0] // width]
+
+
+def png(image: Images) -> str:
+    """A picture (H, W, C) in [0, 1] as a ``data:`` address; one channel is grey, three are colour."""
+    whole = np.round(image.clip(0, 1) * 255).astype(np.uint8)
+    picture = Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole)
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _load(exhibit: Exhibit, run: Path) -> Images:
+    path = run / exhibit.file
+    subject = f"pictures '{exhibit.title}'"
+    fix = "run the audit again, or make the report where the run directory is whole"
+    if not path.resolve().is_relative_to(run.resolve()):
+        raise BadFile(subject, needs="a file below the run directory", got=exhibit.file, fix=fix)
+    try:
+        images = pictures(exhibit, run)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise BadFile(subject, needs=f"{exhibit.file} with 'images'", got=str(error), fix=fix) from error
+    inside = images.size and np.isfinite(images).all() and images.min() >= 0 and images.max() <= 1
+    if images.ndim != 5 or images.shape[-1] not in {1, 3} or not inside:
+        got = f"shape {images.shape}" + ("" if inside else ", empty or with values outside [0, 1]")
+        raise BadFile(subject, needs="(rows, columns, H, W, 1 or 3) in [0, 1]", got=got, fix=fix)
+    return images
+
+
+def _names(given: object, n: int, kind: str) -> tuple[str, ...]:
+    names = [str(name) for name in given] if isinstance(given, list | tuple) else []
+    return tuple(names[i] if i < len(names) else f"{kind} {i + 1}".strip() for i in range(n))

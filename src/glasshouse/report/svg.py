@@ -1,0 +1,179 @@
+"""Small pieces of SVG: escaped elements, scales in percent, round ticks.
+
+Figures are drawn without a viewBox: horizontal places are percentages and vertical ones pixels, so a figure
+takes the width of the screen while its text and strokes keep their size. Colours come from the page's style
+sheet through classes, so a figure follows the page into dark mode and print.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from markupsafe import Markup, escape
+
+from glasshouse.errors import BadValue
+from glasshouse.report import numbers
+
+
+def tag(name: str, *children: str, **attributes: str | float) -> Markup:
+    """An element. ``class_`` means ``class``, other underscores become hyphens; everything is escaped.
+
+    Example:
+        >>> str(tag("text", "a<b", class_="tick", x="5%"))
+        '<text class="tick" x="5%">a&lt;b</text>'
+    """
+    inside = Markup("").join(children)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), _attributes(attributes), inside)
+
+
+def join(parts: Sequence[Markup]) -> Markup:
+    """Elements one after another."""
+    return Markup("").join(parts)
+
+
+def figure(*children: str, height: float, label: str, class_: str = "plot") -> Markup:
+    """The outer element of a figure: as wide as the page allows, with a text for screen readers."""
+    return tag(
+        "svg", *children, class_=class_, role="img", aria_label=label, width="100%", height=short(height)
+    )
+
+
+def percent(share: float) -> str:
+    """A horizontal place: 0 is the left edge, 1 the right one."""
+    return f"{short(100 * numbers.finite(share, 'a place in a figure'))}%"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Maps data to [0, 1].
+
+    Attributes:
+        low, high: data at 0 and at 1; low < high. log: logarithmic; low > 0.
+        ticks: round values inside.
+    """
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Place of a value; values outside are put on the edge.
+
+        Raises:
+            BadValue: the value is not finite, or not positive on a logarithmic scale.
+        """
+        value = numbers.finite(value, "a value in a figure")
+        if self.log:
+            share = (_log(value) - _log(self.low)) / (_log(self.high) - _log(self.low))
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return min(max(share, 0.0), 1.0)
+
+
+def scale(
+    values: Sequence[float], *, log: bool = False, include: Sequence[float] = (), count: int = 5
+) -> Scale:
+    """A scale that holds all values, ends on round numbers and has about ``count`` ticks.
+
+    Raises:
+        BadValue: no value, one that is not finite, or one that is not positive on a logarithmic scale.
+
+    Example:
+        >>> scale([0.12, 0.87]).ticks
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    """
+    data = [numbers.finite(v, "a value in a figure") for v in (*values, *include)]
+    if not data:
+        raise BadValue("a figure", needs="at least one value", got="none", fix="leave the figure out")
+    low, high = min(data), max(data)
+    if log:
+        return _log_scale(low, high)
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    step = _round_step((high - low) / count)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = tuple(round(i * step, 12) + 0.0 for i in range(first, last + 1))
+    return Scale(low=ticks[0], high=ticks[-1], ticks=ticks)
+
+
+def tick(value: float, scale: Scale) -> str:
+    """A tick's label: as many decimals as the step needs, powers of ten on a logarithmic scale.
+
+    Example:
+        >>> [tick(v, scale([0.0, 0.1])) for v in (0.0, 0.02)]
+        ['0', '0.02']
+    """
+    if scale.log or not scale.ticks or value == 0:
+        return f"{value:g}".replace("e-0", "e\u2212").replace("e+0", "e").replace("-", numbers.MINUS)
+    step = scale.ticks[1] - scale.ticks[0] if len(scale.ticks) > 1 else abs(value)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    text = f"{abs(value):,.{digits}f}" if digits <= 4 else f"{abs(value):g}"
+    return (numbers.MINUS if value < 0 else "") + text
+
+
+def anchor(share: float) -> str:
+    """How to anchor a tick's label so that it stays inside: at the edges it grows inwards."""
+    return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
+
+
+def grid(scale: Scale, *, top: float, bottom: float, labels: Sequence[str] | None = None) -> Markup:
+    """Vertical lines at the ticks of a horizontal scale, their labels below."""
+    names = labels if labels is not None else [tick(t, scale) for t in scale.ticks]
+    parts = []
+    for value, name in zip(scale.ticks, names, strict=True):
+        x = percent(scale(value))
+        parts.append(tag("line", class_="grid", x1=x, x2=x, y1=short(top), y2=short(bottom)))
+        parts.append(
+            tag(
+                "text",
+                name,
+                class_="tick",
+                x=x,
+                y=short(bottom + 16),
+                text_anchor=anchor(scale(value)),
+            )
+        )
+    return join(parts)
+
+
+def _attributes(attributes: dict[str, str | float]) -> Markup:
+    pairs = ((key.removesuffix("_").replace("_", "-"), value) for key, value in attributes.items())
+    # SVG's camel case (viewBox) is restored by the HTML parser.
+    return join([Markup(' {}="{}"').format(Markup(key), escape(v)) for key, v in pairs])
+
+
+def short(value: float) -> str:
+    """A coordinate with two decimals at most."""
+    return f"{numbers.finite(value, 'a place in a figure'):.2f}".rstrip("0").rstrip(".")
+
+
+def _log(value: float) -> float:
+    if value <= 0:
+        raise BadValue(
+            "a figure with a logarithmic axis", needs="positive values", got=f"{value:g}", fix="drop x_log"
+        )
+    return math.log10(value)
+
+
+def _log_scale(low: float, high: float) -> Scale:
+    first, last = math.floor(_log(low) + 1e-9), math.ceil(_log(high) - 1e-9)
+    if first == last:
+        first, last = first - 1, last + 1
+    stride = max(1, math.ceil((last - first) / 6))
+    ticks = tuple(10.0**i for i in range(first, last + 1, stride))
+    if last - first <= 2:
+        # Few decades: 2 and 5 in between, and the ends close to the data.
+        steps = [m * 10.0**i for i in range(first, last + 1) for m in (1, 2, 5)]
+        start = max(s for s in steps if s <= low * (1 + 1e-9)) if steps[0] <= low else steps[0]
+        stop = min((s for s in steps if s >= high * (1 - 1e-9)), default=steps[-1])
+        if start < stop:
+            return Scale(low=start, high=stop, ticks=tuple(s for s in steps if start <= s <= stop), log=True)
+    return Scale(low=10.0**first, high=10.0**last, ticks=ticks, log=True)
+
+
+def _round_step(rough: float) -> float:
+    base = 10.0 ** math.floor(math.log10(rough))
+    return next((m * base for m in (1, 2, 2.5, 5, 10) if rough <= m * base * (1 + 1e-9)), 10 * base)

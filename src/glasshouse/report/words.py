@@ -1,0 +1,193 @@
+"""How attacks, metrics, baselines, grants and defences are called in sentences.
+
+A name that is not listed here (a plug-in's) is shown as it was registered.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, final
+
+ATTACKS: Final = {
+    "dlg": "DLG",
+    "idlg": "iDLG",
+    "inverting_gradients": "Inverting Gradients",
+    "gradinversion": "GradInversion",
+    "linear_input": "the linear-layer read-out",
+    "label_inference": "label inference",
+    "ggl": "GGL",
+    "robbing_the_fed": "Robbing the Fed",
+    "loki": "LOKI",
+    "scale_mia": "Scale-MIA",
+    "nex": "NEX",
+    "maui": "Maui",
+    "tbi": "TBI",
+    "pli": "PLI",
+    "class_inversion": "class inversion",
+    "disaggregation": "gradient disaggregation",
+    "ols": "OLS",
+    "reg": "REG",
+    "prolin": "PROLIN",
+    "prolin_posterior": "the PROLIN posterior",
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MetricWords:
+    """How one metric is said.
+
+    Attributes:
+        label: for tables and axes.
+        kind: ``rate`` is shown as a percentage, ``level`` in decibels, ``plain`` as it is.
+        said: what the attack did, with one ``{}`` for the value and its interval.
+    """
+
+    label: str
+    kind: Literal["rate", "level", "plain"]
+    said: str
+
+
+# In order of preference: the first metric that an attack has is the one that sentences quote.
+METRICS: Final[Mapping[str, MetricWords]] = {
+    "rate_blind": MetricWords(
+        label="examples recovered", kind="rate", said="recovered {} of the private examples"
+    ),
+    "leakage": MetricWords(
+        label="representations recovered", kind="rate", said="read {} of the private representations"
+    ),
+    "f1": MetricWords(label="F1", kind="plain", said="found the clients in question with F1 {}"),
+    "auc": MetricWords(label="AUC", kind="plain", said="told members from others with AUC {}"),
+    "tpr_at_fpr": MetricWords(
+        label="found at a low false-alarm rate", kind="rate", said="found {} at a low false-alarm rate"
+    ),
+    "attack_accuracy": MetricWords(
+        label="attack accuracy", kind="rate", said="rebuilt pictures recognised as their target in {} of cases"
+    ),
+    "ssim": MetricWords(label="SSIM", kind="plain", said="rebuilt private images with SSIM {}"),
+    "identification": MetricWords(
+        label="identification",
+        kind="rate",
+        said="rebuilt images of which {} point to the right original",
+    ),
+    "identity_match": MetricWords(
+        label="identity match", kind="rate", said="rebuilt pictures of the right identity in {} of cases"
+    ),
+    "ssim_gap": MetricWords(
+        label="SSIM gap", kind="plain", said="rebuilt pictures nearer to the private than the public: {}"
+    ),
+    "psnr": MetricWords(label="PSNR", kind="level", said="rebuilt private images at PSNR {}"),
+    "lpips": MetricWords(label="LPIPS", kind="plain", said="rebuilt private images at LPIPS distance {}"),
+    "perceptual": MetricWords(
+        label="perceptual distance", kind="plain", said="rebuilt private images at perceptual distance {}"
+    ),
+    "mse_r": MetricWords(
+        label="feature error", kind="plain", said="rebuilt private images with feature error {}"
+    ),
+    "mse": MetricWords(
+        label="squared error", kind="plain", said="rebuilt private images with mean squared error {}"
+    ),
+    "rate_paper": MetricWords(
+        label="examples recovered (paper's count)",
+        kind="rate",
+        said="recovered {} of the private examples, counted as the paper does",
+    ),
+    "leakage_precision": MetricWords(
+        label="precision of what was read", kind="rate", said="read representations of which {} are real"
+    ),
+    "attribution": MetricWords(
+        label="attribution", kind="rate", said="named the right client for {} of what it recovered"
+    ),
+    "label_accuracy": MetricWords(label="labels", kind="rate", said="read {} of the private labels right"),
+    "recall": MetricWords(label="recall", kind="rate", said="found {} of the clients in question"),
+    "precision": MetricWords(label="precision", kind="rate", said="named clients of which {} were right"),
+    "accuracy": MetricWords(label="accuracy", kind="rate", said="was right in {} of cases"),
+}
+PREFERENCE: Final = tuple(METRICS)
+
+
+def metric(name: str) -> MetricWords:
+    """The words for a metric; an unknown one keeps its registered name.
+
+    Example:
+        >>> metric("ssim").label
+        'SSIM'
+        >>> metric("my_metric").said.format("0.40")
+        'scored 0.40 on my metric'
+    """
+    plain = name.replace("_", " ")
+    safe = plain.replace("{", "{{").replace("}", "}}")
+    return METRICS.get(name) or MetricWords(label=plain, kind="plain", said=f"scored {{}} on {safe}")
+
+
+def preference(name: str) -> int:
+    """Position in the order in which metrics are quoted; unknown ones come last."""
+    return PREFERENCE.index(name) if name in METRICS else len(PREFERENCE)
+
+
+def attack(name: str) -> str:
+    """The paper's name for an attack.
+
+    Example:
+        >>> attack("inverting_gradients"), attack("my_attack")
+        ('Inverting Gradients', 'my_attack')
+    """
+    return ATTACKS.get(name, name)
+
+
+def plain(name: str) -> str:
+    """A registered name (of a baseline, a grant) as words: ``prior_mean`` → ``prior mean``."""
+    return name.replace("_", " ")
+
+
+def under(defenses: Sequence[str]) -> str:
+    """The defences of a cell as the head of a row.
+
+    Example:
+        >>> under(()), under(("clip 4", "noise 0.1"))
+        ('no defence', 'clip 4 + noise 0.1')
+    """
+    return " + ".join(defenses) if defenses else "no defence"
+
+
+def setting(axes: Mapping[str, Any]) -> str:
+    """Values of the axes as words; axes that only choose the defence are left to the defence's name.
+
+    Example:
+        >>> setting({"data.batch": 4, "defenses": "clip"})
+        'batch = 4'
+    """
+    shown = {key: value for key, value in axes.items() if not key.startswith("defen")}
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} = {plain_value(value)}" for key, value in shown.items())
+
+
+def plain_value(value: object) -> str:
+    """A setting's value on one line: floats without noise, lists joined, tables as ``key value``."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain_value(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(plain_value(inner) for inner in value)
+    return str(value)
+
+
+def count(n: int, one: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> count(1, "attack"), count(3, "attacks"), count(2, "policy")
+        ('1 attack', '3 attacks', '2 policies')
+    """
+    single = one[:-1] if one.endswith("s") and not one.endswith("ss") else one
+    many = single[:-1] + "ies" if single.endswith("y") else single + "s"
+    return f"{n:,} {single if n == 1 else many}"
+
+
+def listed(parts: Sequence[str], *, last: str = "and") -> str:
+    """Words in a row.
+
+    Example:
+        >>> listed(["a", "b", "c"]), listed(["a"])
+        ('a, b and c', 'a')
+    """
+    return " ".join([", ".join(parts[:-1]), last, parts[-1]]) if len(parts) > 1 else "".join(parts)
