@@ -94,7 +94,7 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
         BadValue: a value is not finite, or ``level`` is out of range.
 
     Source:
-        Hesterberg 2015, "What Teachers Should Know About the Bootstrap", arXiv:1411.5279, Section 4.3 (the
+        Hesterberg 2015, "What Teachers Should Know About the Bootstrap", arXiv:1411.5279 (the
         expanded percentile interval). We differ in taking the envelope with Student's t.
 
     Example:

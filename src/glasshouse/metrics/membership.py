@@ -1,7 +1,8 @@
 """Numbers about who took part or who has a property. Pure functions of scores, decisions and truth.
 
 The unit is the client, pooled over runs (seeds); N clients. All of these go up when privacy gets worse.
-Clients of one run share a detector and a federation: give ``runs`` to have the intervals account for it.
+Clients of one run share a detector and a federation: give ``runs`` to have the intervals account for it. How
+much runs differ cannot be seen in one run, nor well in a few: a single run is treated like no ``runs``.
 """
 
 import math
@@ -68,7 +69,7 @@ def tpr_at_fpr(
             fix="pool more runs, or ask for a higher fpr",
         )
     threshold = others[len(others) - 1 - alarms] if alarms < len(others) else -np.inf
-    return share_interval(scores[member] > threshold, None if runs is None else runs[member], level=level)
+    return _share_among(member, scores > threshold, runs, level)
 
 
 def auc(scores: Floats, member: Bools, *, runs: Ints | None = None, level: float = 0.95) -> Interval:
@@ -86,7 +87,7 @@ def auc(scores: Floats, member: Bools, *, runs: Ints | None = None, level: float
 
     Raises:
         BadValue: shapes differ, a score is not finite, or ``level`` is out of range.
-        Undefined: no members, no non-members, or ``runs`` names a single run.
+        Undefined: no members or no non-members.
 
     Source:
         Newcombe 2006, "Confidence intervals for an effect measure based on the Mann-Whitney statistic, Part
@@ -109,6 +110,7 @@ def auc(scores: Floats, member: Bools, *, runs: Ints | None = None, level: float
         )
     wins = (inside[:, None] > outside[None, :]) + 0.5 * (inside[:, None] == outside[None, :])
     value = float(wins.mean())
+    runs = _several(runs)
     shrink = 1.0 if runs is None else _design_effect(wins - value, member, runs)
     low, high = _newcombe(value, len(inside) / shrink, len(outside) / shrink, level)
     return Interval(value=value, low=low, high=high, n=len(scores), level=level)
@@ -204,7 +206,12 @@ def _need(name: str, chosen: Bools, needs: str) -> None:
 
 
 def _share_among(chosen: Bools, hits: Bools, runs: Ints | None, level: float) -> Interval:
-    return share_interval(hits[chosen], None if runs is None else runs[chosen], level=level)
+    clusters = None if runs is None else _several(runs[chosen])
+    return share_interval(hits[chosen], clusters, level=level)
+
+
+def _several(runs: Ints | None) -> Ints | None:
+    return None if runs is None or len(np.unique(runs)) < 2 else runs
 
 
 def _design_effect(centred: Floats, member: Bools, runs: Ints) -> float:
@@ -214,13 +221,6 @@ def _design_effect(centred: Floats, member: Bools, runs: Ints) -> float:
     parts[~member] = centred.mean(0) / centred.shape[1]
     _, index = np.unique(runs, return_inverse=True)
     count = int(index.max()) + 1
-    if count < 2:
-        raise Undefined(
-            "metric 'auc'",
-            needs="at least 2 runs, to see how much runs differ",
-            got="1",
-            fix="pool more seeds, or treat clients as independent",
-        )
     between = count / (count - 1) * float((np.bincount(index, weights=parts) ** 2).sum())
     alone = len(parts) / (len(parts) - 1) * float((parts**2).sum())
     return max(1.0, between / alone) if alone > 0 else 1.0

@@ -31,7 +31,20 @@ def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Int
         0.75
     """
     right = _right(predictions, labels)
-    return proportion_interval(int(right.sum()), len(right), level=level)
+    return accuracy_interval(int(right.sum()), len(right), level=level)
+
+
+def accuracy_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:
+    """As :func:`accuracy`, from counts: ``hits`` of ``n`` held-out examples were classified correctly.
+
+    Raises:
+        BadValue: ``hits`` is not in 0 … n. Undefined: no examples.
+
+    Example:
+        >>> accuracy_interval(3, 4).value
+        0.75
+    """
+    return proportion_interval(hits, n, level=level)
 
 
 @final
