@@ -186,6 +186,13 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             got="0",
             hint="give a number, or set audit.utility = false",
         )
+    if "identification" in names and scenario.data.heldout < audit.distractors:
+        yield Problem(
+            path="audit.distractors",
+            needs=f"at most data.heldout = {scenario.data.heldout}, where they are drawn from",
+            got=str(audit.distractors),
+            hint="raise data.heldout",
+        )
     yield from _repeated("attacks", scenario.attacks)
     yield from _repeated("audit.metrics", audit.metrics)
     if not scenario.attacks:

@@ -20,6 +20,7 @@ from glasshouse.scenario.table import (
     Plugin,
     Positive,
     Rounds,
+    Share,
     Split,
     Table,
 )
@@ -39,8 +40,7 @@ class Data(Table):
         examples: private examples per client. auxiliary, public, heldout: images in that part.
         partition: how private images are spread over clients. alpha: concentration of ``dirichlet``.
         private_classes, auxiliary_classes, public_classes: labels that the part may hold; empty: all.
-        transforms: applied to every image in order, by name (domain shifts).
-        images_are_public: the report need not blur originals; None: as the source says.
+        images_are_public: the report need not blur originals.
     """
 
     source: Name = "digits"
@@ -60,23 +60,31 @@ class Data(Table):
     private_classes: tuple[Natural, ...] = ()
     auxiliary_classes: tuple[Natural, ...] = ()
     public_classes: tuple[Natural, ...] = ()
-    transforms: tuple[Plugin, ...] = ()
-    images_are_public: bool | None = None
+    images_are_public: bool = False
 
 
 @final
 class Pretraining(Table):
-    """``[model.pretraining]``: training on the public part before round 0; 0 epochs: none.
+    """``[model.pretraining]``: training on the public part before round 0, as ``models.fit.Recipe`` says it.
 
     Attributes:
-        epochs: passes over the public part. batch_size, learning_rate, momentum, weight_decay: of SGD.
+        epochs: passes over the public part; 0: none. batch_size: examples per step.
+        learning_rate: the highest of the schedule. schedule, optimizer, momentum, weight_decay: of the steps.
+        flip: mirror images at random. shift: move them by up to so many pixels.
+        precision, channels_last: how it is computed.
     """
 
     epochs: Natural = 0
     batch_size: Count = 64
     learning_rate: Positive = 0.05
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    schedule: Literal["constant", "cosine", "onecycle"] = "onecycle"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Share = 0.9
     weight_decay: NotNegative = 5e-4
+    flip: bool = False
+    shift: Natural = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    channels_last: bool = False
 
 
 @final
@@ -110,13 +118,9 @@ class Keep(Table):
 
     Attributes:
         rounds: ``all``, ``attacked`` (those in ``audit.rounds``), or their numbers.
-        messages: kinds that are stored.
-        max_megabytes: the run stops with an error before a cell's transcript grows beyond this.
     """
 
     rounds: Rounds = "attacked"
-    messages: tuple[Message, ...] = ("broadcast", "update", "aggregate", "own")
-    max_megabytes: Count = 4096
 
 
 @final
@@ -136,12 +140,12 @@ class Federation(Table):
     protocol: Name = "fedsgd"
     clients: Count = 1
     cohort: Annotated[float, Field(gt=0, le=1)] = 1.0
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: Share = 0.0
     rounds: Count = 1
     batch_size: Count = 1
     local_epochs: Count = 1
     learning_rate: Positive = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Share = 0.0
     server_rate: Positive = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"

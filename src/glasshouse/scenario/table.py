@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
 Split = Literal["", "train", "val", "test"]
