@@ -40,7 +40,7 @@ class Data(Table):
         examples: private examples per client. auxiliary, public, heldout: images in that part.
         partition: how private images are spread over clients. alpha: concentration of ``dirichlet``.
         private_classes, auxiliary_classes, public_classes: labels that the part may hold; empty: all.
-        images_are_public: the report need not blur originals.
+        images_are_public: the report need not blur originals; None: as the source says.
     """
 
     source: Name = "digits"
@@ -60,7 +60,7 @@ class Data(Table):
     private_classes: tuple[Natural, ...] = ()
     auxiliary_classes: tuple[Natural, ...] = ()
     public_classes: tuple[Natural, ...] = ()
-    images_are_public: bool = False
+    images_are_public: bool | None = None
 
 
 @final
