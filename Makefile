@@ -2,10 +2,10 @@
 #   make audit     run the quickstart and write its report
 #   make test      run the tests          make lint   check style, types and imports
 # Options: PYTHON=python3.12   TORCH=cpu|cu126|... (which build of torch; default: what pip's index gives)
-#          OUT=folder (of the audit)   JOBS=n (processes of the tests)   ARGS="..." (handed to the tool)
+#          OUT=folder (of the audit; default: a new one below runs/)   JOBS=n (processes of the tests)   ARGS="..." (handed to the tool)
 
 PYTHON ?= python3
-OUT ?= runs/quickstart
+OUT ?=
 JOBS ?= 2
 ARGS ?=
 
@@ -20,8 +20,7 @@ SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: audit test slow lint format bench docs install freeze clean
 
 audit: .venv/.core
-	$(BIN)/glasshouse audit quickstart --out $(OUT) --overwrite $(ARGS)
-	@echo "The report is $(OUT)/report.html"
+	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
 
 test: .venv/.all
 	$(SINGLE) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)

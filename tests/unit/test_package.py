@@ -69,6 +69,12 @@ def test_importing_the_package_loads_no_heavy_library():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+def test_the_report_opens_without_torch():
+    modules = ["glasshouse.audit.result", *(name for name in MODULES if name.startswith("glasshouse.report"))]
+    code = f"import sys, {', '.join(modules)}; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
 def test_one_version_everywhere():
     assert version("glasshouse") == glasshouse.__version__
     newest = re.search(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
