@@ -19,6 +19,8 @@ SETTINGS = {
     "prune": {"share": 0.9},
     "quantise": {"bits": 3},
     "sign": {},
+    "gaussian_mechanism": {"epsilon": 8.0, "delta": 1e-5, "clip": 1.0},
+    "dp_sgd": {"noise_multiplier": 1.0, "clip": 1.0},
 }
 ON_LOGITS: set[str] = set()
 

@@ -1,0 +1,96 @@
+"""Privacy accounting of the Gaussian mechanism, by dp-accounting.
+
+Source: Balle & Wang 2018, arXiv:1805.06530 (exact, where every record is in every step); Doroshenko et al.
+2022, "Connect the Dots", arXiv:2207.04380 (privacy loss distributions, where steps sample records);
+Mironov et al. 2019, arXiv:1908.10530 (Rényi accounting of the sampled mechanism, for comparison). The noise
+is drawn in floating point: fine for an audit, no protection against attacks on the sampler.
+"""
+
+import functools
+import math
+from typing import Any, Literal
+
+from glasshouse.errors import NotInstalled
+
+try:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+except ImportError as error:
+    raise NotInstalled(
+        "differential privacy",
+        needs="the package dp-accounting",
+        got=str(error),
+        fix="pip install 'glasshouse[dp]'",
+    ) from error
+
+Accountant = Literal["pld", "rdp"]
+Neighbours = Literal["example", "update"]
+"""``example``: one example more or less. ``update``: the client's update, or zeros in its place."""
+
+_RELATIONS = {
+    "example": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "update": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+}
+
+
+@functools.cache
+def spent_epsilon(
+    noise_multiplier: float,
+    *,
+    delta: float,
+    rate: float,
+    steps: int,
+    neighbours: Neighbours,
+    accountant: Accountant = "pld",
+) -> float:
+    """ε after ``steps`` Gaussian mechanisms at ``delta``.
+
+    Args:
+        noise_multiplier: standard deviation ÷ sensitivity; > 0.
+        delta: in (0, 1).
+        rate: chance of each record to be in a step (Poisson sampling), in (0, 1]; 1: in all.
+        steps: number of adaptive compositions, >= 1.
+        neighbours: what "one record more or less" means.
+        accountant: ``pld`` is tight (exact for rate 1); ``rdp`` is an upper bound.
+    """
+    if rate == 1 and accountant == "pld":  # T Gaussians are one, with standard deviation over √T
+        return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(steps), delta))
+    chosen = _accountant(accountant, neighbours, noise_multiplier)
+    return float(chosen.compose(_event(noise_multiplier, rate, steps)).get_epsilon(delta))
+
+
+@functools.cache
+def needed_noise(epsilon: float, *, delta: float, rate: float, steps: int, neighbours: Neighbours) -> float:
+    """The smallest noise multiplier (to 0.1 %) with ε <= ``epsilon``; arguments as above."""
+    if rate == 1:
+        return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * math.sqrt(steps)
+    budget = {"delta": delta, "rate": rate, "steps": steps, "neighbours": neighbours}
+    low = high = 1.0
+    while spent_epsilon(high, **budget) > epsilon:
+        low, high = high, 2 * high
+    while low == high or spent_epsilon(low, **budget) <= epsilon:
+        low, high = low / 2, low
+    found = dp_accounting.calibrate_dp_mechanism(
+        lambda: _accountant("pld", neighbours, low),
+        lambda sigma: _event(sigma, rate, steps),
+        epsilon,
+        delta,
+        dp_accounting.ExplicitBracketInterval(low, high),
+        tol=1e-3 * low,
+    )
+    return float(found)
+
+
+def _event(sigma: float, rate: float, steps: int) -> Any:  # dp-accounting ships no types
+    once = dp_accounting.GaussianDpEvent(sigma)
+    sampled = once if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, once)
+    return dp_accounting.SelfComposedDpEvent(sampled, steps)
+
+
+def _accountant(name: Accountant, neighbours: Neighbours, sigma: float) -> Any:
+    if name == "rdp":
+        return RdpAccountant(neighboring_relation=_RELATIONS[neighbours])
+    # The loss of one step spreads over about 1/σ² + 10/σ. This grid cost < 0.1 % of ε where measured, upwards.
+    spread = 1 / sigma**2 + 10 / sigma
+    return PLDAccountant(_RELATIONS[neighbours], value_discretization_interval=5e-5 * spread)

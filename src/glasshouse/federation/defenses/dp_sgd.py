@@ -1,0 +1,215 @@
+"""DP-SGD in local training: clip each example's gradient, add noise to every step. By Opacus.
+
+Source: Abadi et al. 2016, arXiv:1607.00133, Algorithm 1; Yousefpour et al. 2021, arXiv:2109.12298 (Opacus).
+As in Algorithm 1, each step takes every example with a fixed chance (Poisson sampling), since the accounting
+is wrong for shuffled batches (Chua et al. 2024, arXiv:2403.17673): a step may see more or fewer examples than
+``batch_size``, or none. The sum is divided by the expected size.
+
+Neighbouring: one example of the client more or less. How many examples it has counts as public.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.errors import BadValue, Inapplicable, NotInstalled
+from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
+from glasshouse.federation.defenses.base import described, require
+from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
+from glasshouse.federation.defenses.per_example import prepared
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Mechanism, Trained, Trainer
+
+try:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+except ImportError as error:
+    raise NotInstalled(
+        "defense 'dp_sgd'", needs="the package opacus", got=str(error), fix="pip install 'glasshouse[dp]'"
+    ) from error
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DpSgd:
+    """Differentially private local training, for one gradient (fedsgd) or local epochs (fedavg).
+
+    Args:
+        clip: L2 bound of one example's gradient over all trained tensors; > 0.
+        delta: of the guarantee, in (0, 1).
+        noise_multiplier: standard deviation of the noise on the *sum* of clipped gradients ÷ ``clip``; > 0.
+        epsilon: give this instead, and the noise follows from the client's data, its steps and ``rounds``.
+        rounds: rounds that ``epsilon`` must cover, >= 1.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="DP-SGD in local training: per-example clipping and noise in every step",
+        source="Abadi et al. 2016, arXiv:1607.00133",
+        extra="dp",
+        details={"neighbours": "one example more or less"},
+    )
+    place: ClassVar[Literal["local"]] = "local"
+
+    clip: float
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        require(
+            "dp_sgd",
+            0 < self.clip < math.inf and 0 < self.delta < 1 and self.rounds >= 1,
+            needs="a finite clip > 0, delta in (0, 1), rounds >= 1",
+            fix="try clip = 1, delta = 1e-5",
+            clip=self.clip,
+            delta=self.delta,
+            rounds=self.rounds,
+        )
+        given = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
+        require(
+            "dp_sgd",
+            len(given) == 1 and 0 < given[0] < 1e6,
+            needs="either noise_multiplier or epsilon, in (0, 1e6)",
+            fix="try noise_multiplier = 1",
+            noise_multiplier=self.noise_multiplier,
+            epsilon=self.epsilon,
+        )
+
+    def noise(self, *, batch_rate: float, steps: int) -> float:
+        """The noise multiplier for ``steps`` steps a round, each on ``batch_rate`` of the client's data."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        assert self.epsilon is not None
+        return needed_noise(
+            self.epsilon, delta=self.delta, rate=batch_rate, steps=steps * self.rounds, neighbours="example"
+        )
+
+    def describe(self) -> Mechanism:
+        return described(self, "dp_sgd", note="neighbouring: one example more or less; Poisson-sampled steps")
+
+    def local(self, train: Trainer) -> Trainer:
+        """The private twin of the honest trainer.
+
+        Raises:
+            Inapplicable: ``train`` is already wrapped, so that what it computes per example is unknown.
+        """
+        if not isinstance(train, LocalTraining):
+            raise Inapplicable(
+                "defense 'dp_sgd'",
+                needs="the federation's own trainer",
+                got=f"one wrapped as {type(train).__name__}",
+                fix="list dp_sgd before other defenses that act in local training",
+            )
+        return PrivateTraining(inner=train, defense=self)
+
+    def spent(self, exposure: Exposure) -> Guarantee:
+        """The budget over ``exposure``. Every round counts, as if the client took part in all of them."""
+        epsilon = spent_epsilon(
+            self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
+            delta=self.delta,
+            rate=exposure.batch_rate,
+            steps=exposure.steps * exposure.rounds,
+            neighbours="example",
+        )
+        return Guarantee(epsilon=epsilon, delta=self.delta, neighbours="example", defense="dp_sgd")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PrivateTraining:
+    """``inner``, with every step clipped per example and noised.
+
+    Attributes:
+        inner: the honest trainer; its settings are followed, its batches are not.
+        defense: clip and noise.
+    """
+
+    inner: LocalTraining
+    defense: DpSgd
+
+    def exposure(self, examples: int, *, rounds: int = 1) -> Exposure:
+        """How a client with so many examples is used: what its guarantee is computed for."""
+        size = min(self.inner.batch_size, examples)
+        steps = 1 if self.inner.kind == "gradient" else self.inner.epochs * math.ceil(examples / size)
+        return Exposure(rounds=rounds, steps=steps, batch_rate=size / examples)
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Train privately; as for the honest trainer, parameters change unless a gradient is sent.
+
+        Raises:
+            BadValue: no data, or fewer than one batch for a gradient.
+            Inapplicable: the model mixes the examples of a batch, so that no example has its own gradient.
+        """
+        if len(data) < (self.inner.batch_size if self.inner.kind == "gradient" else 1):
+            raise BadValue(
+                "private local training",
+                needs=f"at least {self.inner.batch_size} examples per client",
+                got=f"{len(data)}",
+                fix="lower federation.batch_size, or give each client more data",
+            )
+        exposure = self.exposure(len(data))
+        work = prepared(model, trained=self.inner.parameters(model).keys(), dropout=self.inner.dropout)
+        parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
+        before = {name: p.detach().clone() for name, p in parameters.items()}
+        optimiser = DPOptimizer(
+            torch.optim.SGD(parameters.values(), lr=self.inner.learning_rate, momentum=self.inner.momentum),
+            noise_multiplier=self.defense.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
+            max_grad_norm=self.defense.clip,
+            expected_batch_size=min(self.inner.batch_size, len(data)),
+            generator=rng.child("noise").torch(data.inputs.device),
+        )
+        hooked = GradSampleModule(work, loss_reduction="sum")
+        order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
+        with torch.random.fork_rng(devices=[], enabled=self.inner.dropout):
+            if self.inner.dropout:
+                torch.manual_seed(rng.child("dropout").seed())
+            for rows in order:
+                optimiser.zero_grad()
+                _per_example_gradients(hooked, parameters, data.pick(rows), sign=-1.0 if ascend else 1.0)
+                if self.inner.kind == "gradient":
+                    optimiser.pre_step()
+                else:
+                    optimiser.step()
+        return Trained(
+            tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order
+        )
+
+    def _sent(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], before: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        if self.inner.kind == "gradient":
+            return {name: p.grad.detach() for name, p in parameters.items() if p.grad is not None}
+        after = {name: p.detach().clone() for name, p in parameters.items()}
+        with torch.no_grad():
+            for name, p in self.inner.parameters(model).items():
+                p.copy_(after[name])
+        if self.inner.kind == "parameters":
+            return after
+        return {name: after[name] - before[name] for name in after}
+
+
+def poisson(examples: int, rate: float, steps: int, *, rng: Rng) -> tuple[Tensor, ...]:
+    """For each step the rows that it uses: each example independently with chance ``rate``."""
+    draws = torch.rand(steps, examples, generator=rng.torch())
+    return tuple((row < rate).nonzero().flatten() for row in draws)
+
+
+def _per_example_gradients(
+    hooked: GradSampleModule, parameters: Mapping[str, nn.Parameter], batch: Batch, *, sign: float
+) -> None:
+    """Fill ``grad_sample`` (B, *shape) of every parameter; of an empty batch only noise is sent."""
+    if len(batch) == 0:
+        for p in parameters.values():
+            p.grad_sample = p.new_zeros((0, *p.shape))  # type: ignore[attr-defined]  # Opacus's attribute
+        return
+    # Backward hooks want an input that needs a gradient.
+    logits = hooked(batch.inputs.clone().requires_grad_(True))
+    torch.autograd.backward(sign * F.cross_entropy(logits, batch.labels, reduction="sum"))

@@ -1,0 +1,101 @@
+"""Differential privacy of one client's update: clip it, add Gaussian noise, account for all rounds.
+
+Source: McMahan et al. 2018, arXiv:1710.06963 (the user's update as the unit); Balle & Wang 2018,
+arXiv:1805.06530 (the exact noise of one release). Where we differ: the noise is added by the client (local
+model), so the guarantee holds against the server itself, with no trust in it.
+
+Neighbouring: the client's update, or zeros in its place; the sensitivity is then ``clip``. Against an
+adversary who compares *any two* updates of that client the sensitivity is ``2·clip`` and the same noise
+proves less: ask for half the clip, or read the noise multiplier as half.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
+from glasshouse.federation.defenses.base import described, require
+from glasshouse.federation.defenses.clip import Clip
+from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
+from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Mechanism, Update
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GaussianMechanism:
+    """Clip to an L2 ball over all tensors, then N(0, (noise_multiplier·clip)²) on every entry.
+
+    Args:
+        epsilon, delta: budget of one client over all ``rounds``; epsilon > 0, delta in (0, 1).
+        clip: L2 radius over all tensors together, in units of the update; > 0.
+        rounds: releases of this client that the budget must cover, >= 1; 1 means "per round".
+        sampling: chance that the client is in a round's cohort, in (0, 1]. Below 1 it counts on the adversary
+            not knowing who took part (Poisson sampling): never true of the server.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="(epsilon, delta) Gaussian mechanism on the client's update",
+        source="Balle & Wang 2018, arXiv:1805.06530",
+        extra="dp",
+        details={"neighbours": "the client's update, or zeros in its place"},
+    )
+    place: ClassVar[Literal["update"]] = "update"
+
+    epsilon: float
+    delta: float
+    clip: float
+    rounds: int = 1
+    sampling: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(
+            "gaussian_mechanism",
+            0 < self.epsilon < 1e6 and 0 < self.delta < 1 and 0 < self.clip < 1e30,
+            needs="epsilon in (0, 1e6), delta in (0, 1), a finite clip > 0",
+            fix="try epsilon = 8, delta = 1e-5, clip = 1",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            clip=self.clip,
+        )
+        require(
+            "gaussian_mechanism",
+            self.rounds >= 1 and 0 < self.sampling <= 1,
+            needs="rounds >= 1 and sampling in (0, 1]",
+            fix="leave sampling at 1 unless nobody can see who takes part",
+            rounds=self.rounds,
+            sampling=self.sampling,
+        )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of each entry's noise ÷ ``clip``."""
+        return needed_noise(
+            self.epsilon, delta=self.delta, rate=self.sampling, steps=self.rounds, neighbours="update"
+        )
+
+    def describe(self) -> Mechanism:
+        return described(
+            self,
+            "gaussian_mechanism",
+            note="neighbouring: the client's update, or zeros in its place; the noise is the client's own",
+            noise_multiplier=self.noise_multiplier,
+            std=self.noise_multiplier * self.clip,
+        )
+
+    def update(self, update: Update, *, rng: Rng) -> Update:
+        """A clipped and noisy copy."""
+        clipped = Clip(norm=self.clip).update(update, rng=rng)
+        return GaussianNoise(std=self.noise_multiplier * self.clip).update(clipped, rng=rng)
+
+    def spent(self, exposure: Exposure) -> Guarantee:
+        """The budget that this noise uses up over ``exposure``; local steps do not matter to it."""
+        epsilon = spent_epsilon(
+            self.noise_multiplier,
+            delta=self.delta,
+            rate=exposure.sampling,
+            steps=exposure.rounds,
+            neighbours="update",
+        )
+        return Guarantee(epsilon=epsilon, delta=self.delta, neighbours="update", defense="gaussian_mechanism")

@@ -1,0 +1,78 @@
+"""What differential privacy a chain of defences proves, if any."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, final, runtime_checkable
+
+from glasshouse.errors import BadValue
+from glasshouse.wire import Defense
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """How often a client's data are used; what a guarantee is computed for.
+
+    Attributes:
+        rounds: rounds of the federation, >= 1.
+        sampling: chance that a round's cohort holds the client, in (0, 1]. Leave it at 1 unless the adversary
+            cannot see who takes part; a server always can.
+        steps: local optimiser steps per round, >= 1.
+        batch_rate: expected share of the client's examples in one step, in (0, 1].
+    """
+
+    rounds: int
+    sampling: float = 1.0
+    steps: int = 1
+    batch_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.rounds >= 1 and self.steps >= 1 and 0 < self.sampling <= 1 and 0 < self.batch_rate <= 1):
+            raise BadValue(
+                "privacy guarantee",
+                needs="rounds >= 1, steps >= 1, sampling and batch_rate in (0, 1]",
+                got=f"rounds = {self.rounds}, steps = {self.steps}, sampling = {self.sampling}, "
+                f"batch_rate = {self.batch_rate}",
+                fix="take them from the terms of the federation",
+            )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """(ε, δ)-differential privacy of all that one client sends.
+
+    Attributes:
+        epsilon, delta: the budget over the whole exposure.
+        neighbours: ``update``: the client takes part, or sends zeros; ``example``: one example more or less.
+        defense: name of the defence that proves it.
+    """
+
+    epsilon: float
+    delta: float
+    neighbours: Literal["update", "example"]
+    defense: str
+
+
+@runtime_checkable
+class Private(Protocol):
+    """A defence that proves something."""
+
+    def spent(self, exposure: Exposure) -> Guarantee:
+        """Its guarantee over ``exposure``."""
+        ...
+
+
+def guarantee(defenses: Sequence[Defense], exposure: Exposure) -> Guarantee | None:
+    """The guarantee of a chain, or None where it proves nothing.
+
+    What only transforms a private result keeps its guarantee. A defence that looks at the private batch
+    afterwards (place ``gradient``, such as Soteria) voids it. Of two guarantees, the one about whole updates
+    is returned: it covers every example. It holds for clients that follow the protocol.
+    """
+    found: list[Guarantee] = []
+    for position, defense in enumerate(defenses):
+        later = defenses if defense.place == "local" else defenses[position + 1 :]
+        if isinstance(defense, Private) and not any(d.place == "gradient" for d in later):
+            found.append(defense.spent(exposure))
+    return min(found, key=lambda g: (g.neighbours != "update", g.epsilon), default=None)

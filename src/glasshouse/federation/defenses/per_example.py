@@ -1,0 +1,72 @@
+"""Make every example of a batch have its own gradient, as DP-SGD needs, and change nothing else."""
+
+import copy
+from collections.abc import Collection
+from typing import final
+
+from torch import Tensor, nn
+
+from glasshouse.errors import Inapplicable
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_IN_PLACE = (nn.Threshold, nn.ReLU, nn.RReLU, nn.Hardtanh, nn.ELU, nn.SELU, nn.CELU, nn.LeakyReLU, nn.SiLU,
+             nn.Mish, nn.Hardsigmoid, nn.Hardswish)  # fmt: skip
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+@final
+class FrozenNorm(nn.Module):
+    """Batch norm with the statistics it received: a fixed affine map per channel. Same parameter names."""
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
+        super().__init__()
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        self.weight, self.bias = norm.weight, norm.bias
+        self._affine = norm.affine
+        self._mean = norm.running_mean  # a buffer here would make Opacus refuse the layer
+        self._scale = (norm.running_var + norm.eps).rsqrt()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ...) → the same shape."""
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        out = (x - self._mean.view(shape)) * self._scale.view(shape)
+        if not self._affine:
+            return out
+        return out * self.weight.view(shape) + self.bias.view(shape)
+
+
+def prepared(model: nn.Module, *, trained: Collection[str], dropout: bool) -> nn.Module:
+    """A copy that computes the same, with per-example gradients for the parameters in ``trained``.
+
+    Opacus records only modules in ``train()`` mode and cannot follow in-place activations; batch norm in
+    that mode would mix examples. So batch norm is frozen to its received statistics, activations
+    stop working in place, and drop-out is on only where ``dropout`` says so.
+
+    Raises:
+        Inapplicable: a trained layer keeps statistics of whole batches.
+    """
+    work = copy.deepcopy(model)
+    for name, p in work.named_parameters():
+        p.requires_grad_(name in trained)
+    for module in list(work.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, _NORMS) and child.running_mean is not None and not dropout:
+                setattr(module, name, FrozenNorm(child))
+        if isinstance(module, _IN_PLACE):
+            module.inplace = False
+    work.train()
+    for name, module in work.named_modules():
+        if isinstance(module, _DROPOUTS):
+            module.train(dropout)
+        if isinstance(module, nn.modules.batchnorm._NormBase) or (
+            any(p.requires_grad for p in module.parameters(recurse=False))
+            and list(module.buffers(recurse=False))
+        ):
+            raise Inapplicable(
+                "defense 'dp_sgd'",
+                needs="layers in which no example influences another",
+                got=f"layer '{name}' ({type(module).__name__})",
+                fix="use group norm, or batch norm with fixed statistics (no drop-out)",
+            )
+    return work
