@@ -1,0 +1,269 @@
+"""Tensors in, trained module out: ordinary training, resumable, the same numbers for the same stream.
+
+Batch norm: a model is in ``train()`` mode while it is fitted here, so that its running statistics
+are learnt, and in ``eval()`` mode whenever it is measured here. :func:`fit` leaves it in the mode in
+which it came.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from glasshouse.cache import Checkpoint
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+Perturb = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
+"""(model, inputs, labels, generator) → inputs to train on instead, e.g. adversarial ones."""
+
+_WARM_UP: Final = 0.3
+_FIRST: Final = 1 / 25
+_LAST: Final = 1e-4 / 25
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train; together with data, model and stream it decides the result.
+
+    Attributes:
+        epochs: passes over the data. batch_size: examples per step; a last, smaller batch is used too.
+        learning_rate: the highest of the schedule.
+        schedule: ``constant``; ``cosine`` down to 0; ``onecycle``: up over the first 30 % of the
+            steps from 1/25, then down to 1/250,000, both along a cosine (Smith & Topin 2018).
+        optimizer: ``sgd`` with Nesterov's momentum where ``momentum`` > 0, ``adam``, or ``adamw``.
+        momentum: of sgd. weight_decay: of all three.
+        flip: mirror each image with probability 1/2. shift: move each by up to so many pixels, zeros enter.
+        precision: ``bfloat16`` computes layers in it; weights and losses stay float32.
+        channels_last: memory layout of images and convolutions; often faster, same result up to rounding.
+    """
+
+    epochs: int
+    batch_size: int = 64
+    learning_rate: float = 0.05
+    schedule: Literal["constant", "cosine", "onecycle"] = "onecycle"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    flip: bool = False
+    shift: int = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.epochs >= 0 and self.batch_size >= 1 and self.shift >= 0 and self.weight_decay >= 0):
+            raise BadValue(
+                "training recipe",
+                needs="epochs >= 0, batch_size >= 1, shift >= 0, weight_decay >= 0",
+                got=f"{self.epochs}, {self.batch_size}, {self.shift}, {self.weight_decay}",
+                fix="correct the training settings",
+            )
+        if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1):
+            raise BadValue(
+                "training recipe",
+                needs="learning_rate > 0 and momentum in [0, 1)",
+                got=f"{self.learning_rate} and {self.momentum}",
+                fix="correct the training settings",
+            )
+
+    def rate(self, done: float) -> float:
+        """Learning rate when the share ``done`` of all steps, in [0, 1], is behind us.
+
+        Example:
+            >>> Recipe(epochs=1, learning_rate=1.0, schedule="cosine").rate(0.5)
+            0.5
+        """
+        if self.schedule == "constant":
+            return self.learning_rate
+        if self.schedule == "cosine":
+            return self.learning_rate * _cosine(1, 0, done)
+        if done < _WARM_UP:
+            return self.learning_rate * _cosine(_FIRST, 1, done / _WARM_UP)
+        return self.learning_rate * _cosine(1, _LAST, (done - _WARM_UP) / (1 - _WARM_UP))
+
+
+def fit(
+    model: nn.Module,
+    batch: Batch,
+    recipe: Recipe,
+    *,
+    rng: Rng,
+    checkpoint: Checkpoint | None = None,
+    perturb: Perturb | None = None,
+    label: str = "training",
+) -> list[float]:
+    """Train ``model`` in place with cross-entropy, on the device where its parameters lie.
+
+    Parameters that do not require a gradient stay as they are.
+
+    Args:
+        model: (B, C, H, W) in [0, 1] → logits (B, K).
+        batch: all training examples.
+        recipe: how.
+        rng: order of the examples, augmentation, ``perturb``.
+        checkpoint: state is kept there after every epoch; where it holds one, training goes on from
+            it, with the same result as without the interruption.
+        perturb: replaces the inputs of every step, after augmentation.
+        label: what the progress shows.
+
+    Returns:
+        Mean loss of each epoch.
+
+    Raises:
+        Undefined: the loss became NaN or infinite; says in which epoch.
+        BadValue: no examples, or nothing to train.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained or not len(batch):
+        raise BadValue(
+            label, needs="examples, and parameters that require a gradient",
+            got=f"{len(batch)} examples, {len(trained)} trainable tensors", fix="check data and model",
+        )  # fmt: skip
+    optimizer = _optimizer(trained, recipe)
+    losses = _resume(model, optimizer, checkpoint)
+    was_training = model.training
+    if recipe.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+    model.train()
+    for epoch in track(range(len(losses), recipe.epochs), label):
+        stream = rng.child(f"epoch/{epoch}")
+        losses.append(_epoch(model, batch, recipe, optimizer, perturb=perturb, epoch=epoch, rng=stream))
+        if not math.isfinite(losses[-1]):
+            raise Undefined(
+                label,
+                needs="a finite loss",
+                got=f"{losses[-1]} in epoch {epoch + 1} of {recipe.epochs}",
+                fix="lower the learning rate, or choose another initialisation",
+            )
+        if checkpoint is not None:
+            checkpoint.save(_snapshot(model, optimizer, losses), epoch + 1)
+    model.train(was_training)
+    return losses
+
+
+def predict(model: nn.Module, inputs: Tensor, *, batch_size: int = 256) -> Tensor:
+    """Logits (B, K) on the CPU, in ``eval()`` mode and without gradients; the model's mode is restored."""
+    was_training = model.training
+    device = next(model.parameters()).device
+    model.eval()
+    with torch.no_grad():
+        logits = torch.cat([model(part.to(device)).cpu() for part in torch.split(inputs, batch_size)])
+    model.train(was_training)
+    return logits
+
+
+def accuracy(model: nn.Module, batch: Batch, *, batch_size: int = 256) -> float:
+    """Share of ``batch`` whose label has the highest logit, in [0, 1]; up is better; chance is about 1/K.
+
+    Raises:
+        Undefined: no examples, or a logit is not a number.
+    """
+    logits = predict(model, batch.inputs, batch_size=batch_size) if len(batch) else torch.zeros(0, 1)
+    if not len(batch) or bool(logits.isnan().any()):
+        raise Undefined(
+            "accuracy of a model",
+            needs="at least one example, and logits that are numbers",
+            got=f"{len(batch)} examples, {int(logits.isnan().any(dim=1).sum())} of them with NaN logits",
+            fix="give held-out data; NaN comes from a training that diverged",
+        )
+    return float((logits.argmax(dim=1) == batch.labels.cpu()).double().mean())
+
+
+def _epoch(
+    model: nn.Module,
+    batch: Batch,
+    recipe: Recipe,
+    optimizer: torch.optim.Optimizer,
+    *,
+    perturb: Perturb | None,
+    epoch: int,
+    rng: Rng,
+) -> float:
+    device = next(model.parameters()).device
+    order = torch.randperm(len(batch), generator=rng.child("order").torch())
+    draws = rng.child("augment").torch()
+    noise = rng.child("perturb").torch(device)
+    parts = torch.split(order, recipe.batch_size)
+    total = 0.0
+    for step, index in enumerate(parts):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate((epoch + step / len(parts)) / recipe.epochs)
+        inputs = _augmented(batch.inputs[index.to(batch.inputs.device)], recipe, draws).to(device)
+        labels = batch.labels[index.to(batch.labels.device)].to(device)
+        if recipe.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bfloat16"):
+            if perturb is not None:
+                inputs = perturb(model, inputs, labels, noise)
+            logits = model(inputs)
+        loss = functional.cross_entropy(logits.float(), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        total += float(loss.detach()) * len(index)
+    return total / len(batch)
+
+
+def _augmented(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor:
+    """Each image mirrored or not, and moved by its own offset."""
+    if recipe.flip:
+        mirrored = torch.rand(len(inputs), generator=draws).to(inputs.device) < 0.5
+        inputs = torch.where(mirrored.view(-1, 1, 1, 1), inputs.flip(-1), inputs)
+    if recipe.shift:
+        n, channels, height, width = inputs.shape
+        padded = functional.pad(inputs, [recipe.shift] * 4)
+        top, left = torch.randint(0, 2 * recipe.shift + 1, (2, n, 1), generator=draws).to(inputs.device)
+        rows = (top + torch.arange(height, device=inputs.device)).view(n, 1, height, 1)
+        columns = (left + torch.arange(width, device=inputs.device)).view(n, 1, 1, width)
+        image = torch.arange(n, device=inputs.device).view(n, 1, 1, 1)
+        channel = torch.arange(channels, device=inputs.device).view(1, channels, 1, 1)
+        inputs = padded[image, channel, rows, columns]
+    return inputs
+
+
+def _optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    if recipe.optimizer == "sgd":
+        nesterov = recipe.momentum > 0
+        return torch.optim.SGD(
+            trained, lr=rate, momentum=recipe.momentum, nesterov=nesterov, weight_decay=decay
+        )
+    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return kind(trained, lr=rate, weight_decay=decay)
+
+
+def _snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> dict[str, Tensor]:
+    """All that training needs to go on, as one flat table of tensors."""
+    found = {f"model.{name}": t for name, t in model.state_dict().items()}
+    for number, slots in optimizer.state_dict()["state"].items():
+        found.update({f"optimizer.{number}.{slot}": torch.as_tensor(t) for slot, t in slots.items()})
+    return {**found, "losses": torch.tensor(losses, dtype=torch.float64)}
+
+
+def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint | None) -> list[float]:
+    saved = checkpoint.load() if checkpoint is not None else None
+    if saved is None:
+        return []
+    tensors, _ = saved
+    model.load_state_dict({name.removeprefix("model."): t for name, t in _below(tensors, "model.")})
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, t in _below(tensors, "optimizer."):
+        _, number, slot = name.split(".", 2)
+        slots.setdefault(int(number), {})[slot] = t.clone()
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+    return [float(x) for x in tensors["losses"]]
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
+    return [(name, t) for name, t in tensors.items() if name.startswith(prefix)]
+
+
+def _cosine(start: float, end: float, done: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
