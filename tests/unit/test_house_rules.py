@@ -36,7 +36,7 @@ def draws_globally(call: ast.Call) -> bool:
 
 
 def global_draws(tree: ast.AST) -> Iterator[str]:
-    """Where they are. A layer's initial values are like torch's own layers': `models.build` forks around them."""
+    """Where they are. A layer may draw its initial values, as torch's do: `models.build` forks around it."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     initial = {a for c in calls if ast.unparse(c.func) == "nn.Parameter" for a in c.args}
     for node in calls:
