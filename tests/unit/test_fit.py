@@ -31,10 +31,8 @@ def equal(left, right):
         (MLP, Recipe(epochs=6, learning_rate=0.1)),
         (MLP, Recipe(epochs=6, optimizer="adam", learning_rate=0.01, weight_decay=0, schedule="cosine")),
         (
-            Architecture(name="resnet18", input_shape=(1, 8, 8), classes=10, arguments={"width": 6}),
-            Recipe(
-                epochs=5, batch_size=32, learning_rate=0.1, shift=1, channels_last=True, precision="bfloat16"
-            ),
+            Architecture(name="resnet18", input_shape=(1, 8, 8), classes=10, arguments={"width": 4}),
+            Recipe(epochs=3, batch_size=32, learning_rate=0.1, channels_last=True, precision="bfloat16"),
         ),
     ],
     ids=["sgd", "adam", "resnet"],

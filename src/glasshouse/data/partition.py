@@ -1,0 +1,67 @@
+"""Who holds what: the private pool cut into clients."""
+
+import torch
+from torch import Tensor
+
+from glasshouse import registry
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+
+
+def partition(
+    labels: Tensor,
+    clients: int,
+    *,
+    kind: str = "iid",
+    alpha: float | None = None,
+    examples: int | None = None,
+    rng: Rng,
+) -> tuple[Tensor, ...]:
+    """Index tensors into the pool, one per client; disjoint, none empty, labels as mixed as they fell.
+
+    Args:
+        labels: (N,) int64, of the pool.
+        clients: their number.
+        kind: registered partitioner: ``iid``, ``dirichlet``, ``pathological``, ``shards``.
+        alpha: concentration, for ``dirichlet`` alone.
+        examples: only ``clients × examples`` images of the pool, drawn at random, are dealt: exactly so
+            many to each client under ``iid``, at most so many in the mean under the others. None: all.
+        rng: decides who gets what.
+
+    Raises:
+        UnknownName: no such partitioner.
+        BadValue: more clients or examples than images, ``alpha`` where it has no meaning, or a client
+            that would be left without images.
+
+    Example:
+        >>> [len(part) for part in partition(torch.zeros(7), 3, rng=Rng.root(0))]
+        [3, 2, 2]
+    """
+    factory = registry.load("partitioners", kind)
+    wanted = clients * (examples or 1)
+    if clients < 1 or wanted < clients or wanted > len(labels):
+        raise BadValue(
+            "partition of the private data",
+            needs=f"clients >= 1 and {wanted} images ({clients} clients with at least {examples or 1} each)",
+            got=f"{len(labels)} images",
+            fix="lower federation.clients or data.examples, or take a larger split",
+        )
+    if alpha is not None and kind != "dirichlet":
+        raise BadValue(
+            f"partition '{kind}'",
+            needs='no alpha (it belongs to "dirichlet")',
+            got=f"alpha = {alpha}",
+            fix="leave it out",
+        )
+    used = torch.randperm(len(labels), generator=rng.child("pool").torch())
+    used = used if examples is None else used[:wanted]
+    divide = factory() if alpha is None else factory(alpha=alpha)
+    parts: tuple[Tensor, ...] = divide(labels[used], clients, rng=rng.child(kind))
+    if empty := sum(len(part) == 0 for part in parts):
+        raise BadValue(
+            f"partition '{kind}'",
+            needs="at least one image for each client",
+            got=f"{empty} of {clients} clients without",
+            fix="raise data.examples, or use fewer clients",
+        )
+    return tuple(used[part] for part in parts)

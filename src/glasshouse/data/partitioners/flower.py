@@ -1,0 +1,150 @@
+"""Unequal clients, by the partitioners of Flower Datasets.
+
+Imported only when asked for: Flower brings Hugging Face's data sets with it, a second of start-up.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import datasets
+import torch
+from flwr_datasets import partitioner as flower
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet:
+    """For every class, shares of the clients drawn from Dirichlet(alpha, ..., alpha); sizes differ.
+
+    A client that has more than the mean already gets nothing more of the next class (Flower's
+    balancing, not in the paper), and every client has at least one image.
+
+    Args:
+        alpha: > 0. Small: each client holds few classes; large: nearly iid.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="shares of each class from a Dirichlet distribution; sizes differ",
+        source="Yurochkin et al. 2019, arXiv:1905.12022; Flower Datasets' DirichletPartitioner",
+    )
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < float("inf"):
+            raise BadValue(
+                "partition 'dirichlet'", needs="alpha > 0", got=f"alpha = {self.alpha}", fix="set data.alpha"
+            )
+
+    def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
+        """One index tensor per client.
+
+        Raises:
+            BadValue: ten draws left some client without an image.
+        """
+        maker = flower.DirichletPartitioner(
+            clients, "label", self.alpha, min_partition_size=1, self_balancing=True, seed=rng.seed()
+        )
+        return _parts(maker, labels, clients, name="dirichlet", fix="raise data.alpha or data.examples")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pathological:
+    """Each client holds a few classes only, drawn at random; a class is shared equally by who holds it.
+
+    Images of a class that no client drew are left out.
+
+    Args:
+        classes: per client, at least 1.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="every client holds only a few classes",
+        source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' PathologicalPartitioner",
+    )
+
+    classes: int = 2
+
+    def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
+        """One index tensor per client.
+
+        Raises:
+            BadValue: more classes per client than there are, or some client would get no image.
+        """
+        there = len(torch.unique(labels))
+        if not 1 <= self.classes <= there:
+            raise BadValue(
+                "partition 'pathological'",
+                needs=f"classes per client from 1 to {there}: so many are in the private data",
+                got=str(self.classes),
+                fix="ask for fewer classes, or for more private images",
+            )
+        maker = flower.PathologicalPartitioner(clients, "label", self.classes, seed=rng.seed())
+        return _parts(maker, labels, clients, name="pathological", fix="raise data.examples")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """Images sorted by label, cut into ``shards`` equal pieces per client, and the pieces dealt at random.
+
+    Images that do not fill a piece are left out.
+
+    Args:
+        shards: pieces per client, at least 1.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="label-sorted pieces, a few per client",
+        source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' ShardPartitioner",
+    )
+
+    shards: int = 2
+
+    def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
+        """One index tensor per client.
+
+        Raises:
+            BadValue: fewer images than pieces.
+        """
+        if self.shards < 1 or len(labels) < clients * self.shards:
+            raise BadValue(
+                "partition 'shards'",
+                needs="shards >= 1 and at least one image per piece",
+                got=f"{len(labels)} images for {clients} clients with {self.shards} pieces each",
+                fix="ask for fewer pieces, or raise data.examples",
+            )
+        maker = flower.ShardPartitioner(
+            clients, "label", num_shards_per_partition=self.shards, seed=rng.seed()
+        )
+        return _parts(maker, labels, clients, name="shards", fix="raise data.examples")
+
+
+def _parts(
+    maker: flower.partitioner.Partitioner, labels: Tensor, clients: int, *, name: str, fix: str
+) -> tuple[Tensor, ...]:
+    """Let Flower divide a table of labels and row numbers, and read the row numbers back."""
+    table = datasets.Dataset.from_dict({"label": labels.tolist(), "row": list(range(len(labels)))})
+    maker.dataset = table
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of repeated draws; a failure is raised below
+            warnings.simplefilter("ignore", FutureWarning)  # of pyarrow, about how datasets calls it
+            parts = tuple(
+                torch.tensor(maker.load_partition(i)["row"], dtype=torch.int64) for i in range(clients)
+            )
+    except ValueError as error:
+        raise BadValue(
+            f"partition '{name}'",
+            needs="at least one image for each client",
+            got=f"{len(labels)} images for {clients} clients: {str(error).splitlines()[0]}",
+            fix=fix,
+        ) from error
+    return parts
