@@ -49,7 +49,9 @@ class About:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction:
-    """"These were private inputs." Inputs (B, C, H, W) in [0, 1]; labels (B,) or None; confidence (B,), any unit.
+    """ "These were private inputs." Inputs (B, C, H, W) in [0, 1]; labels (B,) or None.
+
+    ``confidence``: (B,), any unit, higher is surer.
 
     ``source``: the client that the attack attributes each input to, (B,), -1 unknown; None: it does not say.
     """
@@ -64,7 +66,7 @@ class Reconstruction:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Representations:
-    """"The private inputs had these features." Vectors (B, D)."""
+    """ "The private inputs had these features." Vectors (B, D)."""
 
     about: About
     vectors: Tensor
@@ -73,7 +75,7 @@ class Representations:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassRepresentatives:
-    """"The client's examples of these classes look like this." Inputs (B, C, H, W), labels (B,), source (B,)."""
+    """ "The client's examples of these classes look like this." Inputs (B, C, H, W); labels, source (B,)."""
 
     about: About
     inputs: Tensor
@@ -84,7 +86,7 @@ class ClassRepresentatives:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Labels:
-    """"The private batch held so many of each class." Counts (K,) int64."""
+    """ "The private batch held so many of each class." Counts (K,) int64."""
 
     about: About
     counts: Tensor
@@ -93,7 +95,7 @@ class Labels:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientScores:
-    """"These clients have the property." Scores (N,), higher is more likely; decisions (N,) bool."""
+    """ "These clients have the property." Scores (N,), higher is more likely; decisions (N,) bool."""
 
     about: About
     scores: Tensor
@@ -103,7 +105,7 @@ class ClientScores:
 @final
 @dataclass(frozen=True, kw_only=True)
 class DefenseGuess:
-    """"The client runs this defence." ``none`` and ``unknown`` are names too."""
+    """ "The client runs this defence." ``none`` and ``unknown`` are names too."""
 
     about: About
     name: str

@@ -20,6 +20,8 @@ from glasshouse.wire import Batch
 
 Guess = Callable[[Batch, int, Rng], Batch]
 PSEUDO_VICTIMS = 40
+CHANCE = "chance"
+"""The metric's own chance level, where it has one in closed form."""
 
 
 def mean_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
@@ -55,7 +57,13 @@ NULLS: Mapping[str, Guess] = {
 
 
 def chosen(
-    metric: Metric, auxiliary: Batch, *, count: int, context: ScoreContext, rng: Rng, among: tuple[str, ...] = ()
+    metric: Metric,
+    auxiliary: Batch,
+    *,
+    count: int,
+    context: ScoreContext,
+    rng: Rng,
+    among: tuple[str, ...] = (),
 ) -> str:
     """Name of the null that scores best on pseudo-victims of ``count`` examples each.
 
@@ -72,15 +80,17 @@ def chosen(
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
     known, held = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
-    best, best_score = "", -np.inf
+    sign = 1 if metric.higher_leaks else -1
+    level = metric.chance(_on_auxiliary(context, known))
+    best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
     for name in among or tuple(NULLS):
         scores = []
         for number in range(PSEUDO_VICTIMS):
             stream = rng.child(f"pseudo/{number}")
             victim = _draw(held, count, stream.child("victim"))
             guess = NULLS[name](known, count, stream.child("guess"))
-            scores.append(score(metric, guess, victim, context=_without(context, victim, known)).mean())
-        value = float(np.mean(scores)) * (1 if metric.higher_leaks else -1)
+            scores.append(score(metric, guess, victim, context=_on_auxiliary(context, known)).mean())
+        value = float(np.mean(scores)) * sign
         if value > best_score:
             best, best_score = name, value
     return best
@@ -103,7 +113,7 @@ def _draw(batch: Batch, count: int, rng: Rng) -> Batch:
     return batch.pick(torch.randint(len(batch), (count,), generator=rng.torch()))
 
 
-def _without(context: ScoreContext, victim: Batch, known: Batch) -> ScoreContext:
+def _on_auxiliary(context: ScoreContext, known: Batch) -> ScoreContext:
     """On pseudo-victims the distractors come from the auxiliary part too."""
     fields: dict[str, Any] = dict(vars(context))
     if context.distractors is not None:

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from glasshouse.cache import Checkpoint, cached, digest
 from glasshouse.data.base import DataSource
-from glasshouse.data.sources import load as load_source
 from glasshouse.data.partition import partition
+from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Role, Roles, Want, deal
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
-from glasshouse.models.fit import fit
+from glasshouse.models.fit import Recipe, fit
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
 from glasshouse.rng import Rng
@@ -113,6 +113,9 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         marked=marked,
         facts={
             "data": _data_words(source, roles),
+            "public": source.public
+            if scenario.data.images_are_public is None
+            else scenario.data.images_are_public,
             "model": f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
             "guarantee": _guarantee(setting),
         },
@@ -136,19 +139,25 @@ def held(part: Batch | None, role: str) -> Batch:
         BadValue: it is not.
     """
     if part is None:
-        raise BadValue(f"{role} data", needs="at least one image", got="none", fix=f"ask for some in [data]: {role}")
+        raise BadValue(
+            f"{role} data", needs="at least one image", got="none", fix=f"ask for some in [data]: {role}"
+        )
     return part
 
 
 def _wants(scenario: Scenario) -> dict[Role, Want]:
     data = scenario.data
-    sizes: dict[Role, tuple[int, str]] = {
-        "private": (scenario.federation.clients * data.examples, data.private_split),
-        "auxiliary": (data.auxiliary, data.auxiliary_split),
-        "public": (data.public, data.public_split),
-        "heldout": (data.heldout, data.heldout_split),
+    wanted: dict[Role, tuple[int, str, tuple[int, ...]]] = {
+        "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
+        "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
+        "public": (data.public, data.public_split, data.public_classes),
+        "heldout": (data.heldout, data.heldout_split, ()),
     }
-    return {role: Want(size=size, split=split) for role, (size, split) in sizes.items() if size}
+    return {
+        role: Want(size=size, split=split, classes=classes)
+        for role, (size, split, classes) in wanted.items()
+        if size
+    }
 
 
 def _guarantee(setting: Setting) -> tuple[float, float] | None:
@@ -202,12 +211,14 @@ def _behaviours(
         behaviour: Behaviour = load("behaviours", plugin.name)(**plugin.arguments)
         free = [c for c in order if c not in taken]
         ids = plugin.clients if isinstance(plugin.clients, tuple) else tuple(free[: plugin.clients])
-        taken |= {c: (plugin.name, behaviour) for c in ids}
+        taken |= dict.fromkeys(ids, (plugin.name, behaviour))
         marked[plugin.name] = tuple(sorted(ids))
     return taken, marked
 
 
-def _start(scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng) -> dict[str, Tensor]:
+def _start(
+    scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng
+) -> dict[str, Tensor]:
     """The server's model before round 0: fresh, from a file, and pre-trained where asked."""
     model = models.build(architecture, rng=rng.child("model"))
     if scenario.model.weights is not None:
@@ -232,17 +243,14 @@ def trained(
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        fit(
-            model,
-            data,
+        recipe = Recipe(
             epochs=how.epochs,
             batch_size=how.batch_size,
             learning_rate=how.learning_rate,
             momentum=how.momentum,
             weight_decay=how.weight_decay,
-            rng=rng,
-            checkpoint=checkpoint,
         )
+        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, label="pre-training")
         return models.state(model)
 
     key = {

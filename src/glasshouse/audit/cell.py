@@ -22,8 +22,8 @@ from glasshouse.audit.grants import granted
 from glasshouse.audit.recorder import BothSides
 from glasshouse.errors import BadFile, DiskFull, GlasshouseError, Inapplicable, Interrupted
 from glasshouse.federation.setting import FederationProtocol
-from glasshouse.metrics.utility import accuracy_interval
-from glasshouse.models.fit import accuracy
+from glasshouse.metrics.utility import accuracy
+from glasshouse.models.fit import predict
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
@@ -38,7 +38,7 @@ from glasshouse.transcript.files import (
     write_transcript,
 )
 from glasshouse.transcript.grants import Grants
-from glasshouse.transcript.record import Keep, Log, Transcript
+from glasshouse.transcript.record import Log, Transcript
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
@@ -88,7 +88,7 @@ def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
 
 
 def simulate(group: Group) -> str:
-    """Run one group's federation and file everything; returns the group's folder. Finished groups are kept."""
+    """Run one group's federation and file everything; returns its folder. Finished groups are kept."""
     folder = Path(group.folder)
     if (folder / "group.json").is_file():
         return group.folder
@@ -112,7 +112,9 @@ def simulate(group: Group) -> str:
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
         try:
-            final = protocol.play(built.setting, recorder=recorder, rng=built.rng.child("federation"), tamper=tamper)
+            final = protocol.play(
+                built.setting, recorder=recorder, rng=built.rng.child("federation"), tamper=tamper
+            )
         except Inapplicable as error:
             if group.active is None:
                 raise
@@ -162,12 +164,23 @@ def _tamper(
     return ask
 
 
-def _cut(transcript: Transcript, threat: Threat, grants: Grants, own: Mapping[int, Mapping[str, Tensor]], memory: Mapping[str, Tensor]) -> View:
+def _cut(
+    transcript: Transcript,
+    threat: Threat,
+    grants: Grants,
+    own: Mapping[int, Mapping[str, Tensor]],
+    memory: Mapping[str, Tensor],
+) -> View:
     return cut(transcript, threat=threat, grants=grants, own=own, memory=memory)
 
 
 def _file(
-    folder: Path, built: Built, log: Log, recorder: BothSides, memory: Mapping[str, Tensor], refusal: Refusal | None
+    folder: Path,
+    built: Built,
+    log: Log,
+    recorder: BothSides,
+    memory: Mapping[str, Tensor],
+    refusal: Refusal | None,
 ) -> None:
     transcript = log.transcript()
     write_truth(
@@ -195,9 +208,8 @@ def _utility(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | No
         return None
     model = built.setting.build(built.setting.terms.architecture)
     model.load_state_dict(dict(final))
-    share = accuracy(model.eval(), built.heldout)
-    hits = round(share * len(built.heldout))
-    interval = accuracy_interval(hits, len(built.heldout))
+    predicted = predict(model, built.heldout.inputs).argmax(1)
+    interval = accuracy(predicted, built.heldout.labels)
     return {"value": interval.value, "low": interval.low, "high": interval.high, "n": len(built.heldout)}
 
 
@@ -211,19 +223,19 @@ def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol:
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
         )
-    if missing := sorted(needs.sees - threat.sees):
+    if unseen := sorted(needs.sees - threat.sees):
         return Refusal(
             subject=subject,
             needs=f"an adversary who sees {', '.join(sorted(needs.sees))}",
             got=f"{threat.role} who sees {', '.join(sorted(threat.sees)) or 'nothing'}",
-            fix=f"add {', '.join(missing)} to threat.sees if that is your threat model; under secure_sum no update is seen",
+            fix=f"add {', '.join(unseen)} to threat.sees if that is your threat model (secure_sum hides updates)",
         )
-    if missing := sorted(needs.changes - threat.changes):
+    if fixed := sorted(needs.changes - threat.changes):
         return Refusal(
             subject=subject,
             needs=f"a server that changes {', '.join(sorted(needs.changes))}",
             got=f"changes = {sorted(threat.changes)}",
-            fix=f"add {', '.join(missing)} to threat.changes to audit a malicious server",
+            fix=f"add {', '.join(fixed)} to threat.changes to audit a malicious server",
         )
     if missing := sorted(needs.grants - set(grants.given())):
         return Refusal(
@@ -241,7 +253,9 @@ def refusal_of(error: GlasshouseError) -> Refusal:
 
 
 @lru_cache(maxsize=2)
-def _adversary_side(folder: str) -> tuple[Transcript, Grants, dict[int, dict[str, Tensor]], dict[str, Tensor]]:
+def _adversary_side(
+    folder: str,
+) -> tuple[Transcript, Grants, dict[int, dict[str, Tensor]], dict[str, Tensor]]:
     root = Path(folder)
     memory = root / "adversary" / "memory.safetensors"
     return (
@@ -290,7 +304,7 @@ def run_attack(task: AttackTask) -> str:
 
 
 def units_of(attack: Attack, folder: Path, *, victims: int, attacked: frozenset[int]) -> tuple[Unit, ...]:
-    """What ``attack`` is called for in a group: at most ``victims`` updates, or each attacked round, or the run."""
+    """What ``attack`` is called for: at most ``victims`` updates, or each attacked round, or the run."""
     scope = attack.needs.scope
     if scope == "run":
         return (Unit(),)

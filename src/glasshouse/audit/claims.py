@@ -67,7 +67,9 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
         if tensors:
             write_tensors(folder / f"{position}.safetensors", tensors)
         plain = {n: v for n, v in values.items() if n not in tensors and n != "about"}
-        lines.append({"kind": type(claim).__name__, "about": asdict(claim.about), "tensors": sorted(tensors), **plain})
+        lines.append(
+            {"kind": type(claim).__name__, "about": asdict(claim.about), "tensors": sorted(tensors), **plain}
+        )
     refusal = asdict(outcome.refusal) if outcome.refusal else None
     write_json(folder / "claims.json", {"claims": lines, "refusal": refusal, "seconds": outcome.seconds})
 
@@ -80,7 +82,9 @@ def read_outcome(folder: Path) -> Outcome:
         kind = KINDS[line.pop("kind")]
         about = line.pop("about")
         tensors = read_tensors(folder / f"{position}.safetensors") if line.pop("tensors") else {}
-        claims.append(kind(about=About(rounds=tuple(about["rounds"]), client=about["client"]), **line, **tensors))
+        claims.append(
+            kind(about=About(rounds=tuple(about["rounds"]), client=about["client"]), **line, **tensors)
+        )
     refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
     return Outcome(claims=tuple(claims), refusal=refusal, seconds=raw["seconds"])
 
@@ -111,7 +115,10 @@ def check_claims(claims: tuple[Claim, ...], *, terms: Terms, unit: Unit, subject
         inputs = getattr(claim, "inputs", None)
         if isinstance(inputs, Tensor) and (inputs.ndim != 4 or tuple(inputs.shape[1:]) != shape):
             raise BadValue(
-                subject, needs=f"inputs (B, {', '.join(map(str, shape))})", got=str(tuple(inputs.shape)), fix="correct the attack"
+                subject,
+                needs=f"inputs (B, {', '.join(map(str, shape))})",
+                got=str(tuple(inputs.shape)),
+                fix="correct the attack",
             )
         low, high = terms.image_range
         if isinstance(inputs, Tensor) and (inputs.min() < low - 1e-4 or inputs.max() > high + 1e-4):
@@ -123,7 +130,12 @@ def check_claims(claims: tuple[Claim, ...], *, terms: Terms, unit: Unit, subject
             )
         lengths = {n: len(t) for n, t in tensors.items() if n in ("inputs", "labels", "confidence", "source")}
         if isinstance(claim, Reconstruction | ClassRepresentatives) and len(set(lengths.values())) > 1:
-            raise BadValue(subject, needs="one label, confidence and source per input", got=str(lengths), fix="correct the attack")
+            raise BadValue(
+                subject,
+                needs="one label, confidence and source per input",
+                got=str(lengths),
+                fix="correct the attack",
+            )
 
 
 def same_claims(left: tuple[Claim, ...], right: tuple[Claim, ...]) -> bool:

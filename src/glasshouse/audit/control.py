@@ -94,7 +94,15 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
     exchanged = shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
     other = score_outcomes(metric_name, metric, outcomes, judge.against(exchanged))
     if honest is None or other is None:
-        return Control(positive=0.0, positive_low=0.0, negative=0.0, negative_low=0.0, passed=False, setting=f"{setting}: the attack made no claim", n=0)
+        return Control(
+            positive=0.0,
+            positive_low=0.0,
+            negative=0.0,
+            negative_low=0.0,
+            passed=False,
+            setting=f"{setting}: the attack made no claim",
+            n=0,
+        )
     stream = Rng.root(scenario.seed).child("control")
     positive = gain_of(honest, metric, rng=stream)
     negative = gain_of(other, metric, rng=stream)

@@ -25,7 +25,9 @@ def gallery(
     for claim in claims:
         truth, _ = judge.truth.batch(claim.about.rounds[0], claim.about.client)
         pairing = assign(mse_table(truth.inputs, claim.inputs))
-        rows += torch.stack([truth.inputs, take(claim.inputs, pairing, grey=judge.context.grey)], dim=1).unbind()
+        rows += torch.stack(
+            [truth.inputs, take(claim.inputs, pairing, grey=judge.context.grey)], dim=1
+        ).unbind()
         if len(rows) >= SHOWN:
             break
     images: NDArray[np.float32] = torch.stack(rows[:SHOWN]).permute(0, 1, 3, 4, 2).numpy()
@@ -37,8 +39,11 @@ def gallery(
             kind="pictures",
             scenario=cell.scenario.name,
             title=f"{attack}" + (f" ({where})" if where else ""),
-            caption="The first private examples of the audit, each with what the attack made of it; not a selection.",
-            data={"columns": ["original", "reconstruction"], "rows": [str(i + 1) for i in range(len(images))]},
+            caption="The first private examples, each with what the attack made of it; not a selection.",
+            data={
+                "columns": ["original", "reconstruction"],
+                "rows": [str(i + 1) for i in range(len(images))],
+            },
             file=str(path.resolve().relative_to(run.resolve())),
             private=("original", "reconstruction"),
         )

@@ -10,7 +10,13 @@ from glasshouse.audit.result import Control, Verdict
 from glasshouse.audit.score import Scored
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
-from glasshouse.metrics.interval import Interval, mean_interval, paired_gain, paired_share_gain, share_interval
+from glasshouse.metrics.interval import (
+    Interval,
+    mean_interval,
+    paired_gain,
+    paired_share_gain,
+    share_interval,
+)
 from glasshouse.rng import Rng
 
 SMALL: Final[Mapping[str, float]] = {"dB": 1.0, "share": 0.1, "": 0.05}
@@ -76,7 +82,10 @@ def _clusters(values: tuple[NDArray[np.float64], ...]) -> NDArray[np.int64]:
 def _pooled(scored: Scored, metric: Metric) -> Interval:
     if not isinstance(metric, PooledMetric):
         raise Undefined(
-            "scores of clients", needs="a metric over clients", got=type(metric).__name__, fix="use auc, f1 or tpr_at_fpr"
+            "scores of clients",
+            needs="a metric over clients",
+            got=type(metric).__name__,
+            fix="use auc, f1 or tpr_at_fpr",
         )
     claimed = np.concatenate([c for c, _ in scored.clients])
     truth = np.concatenate([t for _, t in scored.clients])
@@ -90,7 +99,10 @@ def _coin(scored: Scored, metric: Metric) -> float:
     chance = from_context(_prior(float(truth.mean())))
     if chance is None:
         raise Undefined(
-            f"null baseline of {type(metric).__name__}", needs="a chance level", got="none", fix="choose another metric"
+            f"null baseline of {type(metric).__name__}",
+            needs="a chance level",
+            got="none",
+            fix="choose another metric",
         )
     return chance
 

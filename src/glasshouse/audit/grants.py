@@ -1,4 +1,4 @@
-"""Side knowledge that the scenario hands over: made here from the truth, because it says so, and nowhere else."""
+"""Side knowledge that the scenario hands over: made here from the truth, and nowhere else."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ EVERYBODY = -1
 
 
 def granted(built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> Grants:
-    """What ``[grants]`` promises, for the rounds that were kept. Labels come sorted: their order is no grant."""
+    """What ``[grants]`` promises, for the kept rounds. Labels come sorted: their order is no grant."""
     wanted = built.grants
     return Grants(
         auxiliary=built.auxiliary if wanted.auxiliary else None,
@@ -37,7 +37,7 @@ def _labels(private: Batch, used: Mapping[tuple[int, int], Used]) -> dict[tuple[
 def _statistics(
     built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]
 ) -> dict[tuple[int, int], dict[str, Tensor]]:
-    """Mean and biased variance of every batch-norm layer's input over the private batch, as GradInversion assumes."""
+    """Mean and biased variance of each batch-norm layer's input over the private batch."""
     found = {}
     for record in transcript.rounds:
         sent = {b.client: b for b in record.broadcasts}

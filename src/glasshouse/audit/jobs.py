@@ -31,7 +31,7 @@ def single_thread() -> None:
 
 @final
 class Workers:
-    """A pool of worker processes for the length of a ``with`` block; with one job all stays in this process."""
+    """Worker processes for the length of a ``with`` block; with one job all stays in this process."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -40,7 +40,9 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
@@ -62,7 +64,10 @@ class Workers:
                     yield future.result()
         except KeyboardInterrupt as error:
             raise Interrupted(
-                "audit", needs="time to finish", got="an interrupt (Ctrl-C)", fix="the same command with --resume goes on"
+                "audit",
+                needs="time to finish",
+                got="an interrupt (Ctrl-C)",
+                fix="the same command with --resume goes on",
             ) from error
 
     def _started(self) -> ProcessPoolExecutor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from glasshouse.audit.score import Judge
 from glasshouse.metrics.base import Features, Layers, ScoreContext
 from glasshouse.models.build import build, load
-from glasshouse.models.perceptual import network, activations
+from glasshouse.models.perceptual import activations, network
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
@@ -49,12 +49,11 @@ def _representation(transcript: Transcript) -> Features:
     model = build(broadcast.architecture)
     own = model.state_dict()
     load(model, {n: t for n, t in broadcast.tensors.items() if n in own}, partial=True)
-    model.eval()
+    forward: Features = model.eval().representation  # type: ignore[assignment]  # a module's attribute has no type
 
     def features(images: Tensor) -> Tensor:
         with torch.no_grad():
-            vector: Tensor = model.representation(images)
-        return vector
+            return forward(images)
 
     return features
 

@@ -14,7 +14,17 @@ import torch
 import glasshouse
 
 FORMAT = 1
-REPORTED = ("torch", "numpy", "scipy", "scikit-learn", "torchmetrics", "opacus", "dp-accounting", "safetensors", "pydantic")
+REPORTED = (
+    "torch",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "torchmetrics",
+    "opacus",
+    "dp-accounting",
+    "safetensors",
+    "pydantic",
+)
 
 
 def manifest(*, suite: str, seeds: Mapping[str, tuple[int, int]], device: str, jobs: int) -> dict[str, Any]:
@@ -44,8 +54,12 @@ def commit() -> str:
     """Commit of the source tree that runs, with ``+dirty`` for uncommitted changes; empty outside one."""
     here = Path(glasshouse.__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        changes = subprocess.run(["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True, check=True)
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        )
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head.stdout.strip() + ("+dirty" if changes.stdout.strip() else "")

@@ -132,7 +132,8 @@ class Exhibit:
     Attributes:
         kind: ``pictures`` (originals beside reconstructions, in ``file``), ``lines``, ``histogram``,
             ``bars``, ``boxes`` or ``table``.
-        data: for ``lines``: {"x_label", "y_label", "x_log"?, "series": [{"name", "x", "y", "low"?, "high"?, "null"?: bool}]};
+        data: for ``lines``: {"x_label", "y_label", "x_log"?, "series": [{"name", "x", "y", "low"?, "high"?,
+            "null"?: bool}]};
             ``histogram``: {"x_label", "series": [{"name", "values"}]}; ``bars``: as lines, x are category names;
             ``boxes``: {"y_label", "series": [{"name", "values"}]}; ``table``: {"columns": [...], "rows": [[...], ...]};
             ``pictures``: {"columns": [names of the columns], "rows": [labels of the rows]}.
@@ -218,7 +219,9 @@ def read_result(path: Path) -> Result:
     try:
         raw = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadFile(f"result '{path}'", needs="a readable result.json", got=str(error), fix="name a run directory") from error
+        raise BadFile(
+            f"result '{path}'", needs="a readable result.json", got=str(error), fix="name a run directory"
+        ) from error
     if not isinstance(raw, dict) or raw.get("format", 0) != FORMAT:
         raise BadFile(
             f"result '{path}'",
@@ -245,8 +248,9 @@ def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
 
 
 def _load(kind: type[T], raw: Mapping[str, Any]) -> T:
-    known = {f.name: raw[f.name] for f in fields(kind) if f.name in raw}
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
+    known: dict[str, Any] = {f.name: raw[f.name] for f in fields(kind) if f.name in raw}
+    values: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+    return kind(**values)
 
 
 def _plain(value: object) -> object:

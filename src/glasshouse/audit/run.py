@@ -42,11 +42,11 @@ class Plan:
 
 def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
     """All cells of all scenarios, with the groups each one needs."""
-    plans = []
-    for member in suite.members:
-        for cell in cells(member.scenario):
-            plans.append(Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out))))
-    return tuple(plans)
+    return tuple(
+        Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out)))
+        for member in suite.members
+        for cell in cells(member.scenario)
+    )
 
 
 def _groups(cell: Cell, out: Path) -> Iterator[Group]:
@@ -72,7 +72,10 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     plans = plan(suite, out.resolve())
     _prepare(suite, plans, out, resume=resume)
     facts = manifest(
-        suite=suite.name, seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios}, device=device, jobs=jobs
+        suite=suite.name,
+        seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
+        device=device,
+        jobs=jobs,
     )
     with Workers(jobs) as workers:
         groups = [g for p in plans for g in p.groups]
@@ -81,7 +84,9 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         _drained(workers.each(run_attack, tasks), len(tasks), "attacks")
         wanted = list(dict.fromkeys(t for p in plans for t in _control_tasks(p)))
         controls = dict(_drained(workers.each(control, wanted), len(wanted), "controls"))
-        made = [CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls) for p in plans]
+        made = [
+            CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls) for p in plans
+        ]
         settled = dict(_drained(workers.each(settle, made), len(made), "scores"))
     parts = [(p, settled[p.cell.hash]) for p in plans]
     result = Result(
@@ -167,4 +172,7 @@ def _seconds(parts: list[tuple[Plan, Settled]], started: float) -> dict[str, flo
     for planned, one in parts:
         name = planned.system or planned.scenario
         total[name] = total.get(name, 0.0) + one.seconds
-    return {**{k: round(v, 2) for k, v in total.items()}, "wall clock": round(time.perf_counter() - started, 2)}
+    return {
+        **{k: round(v, 2) for k, v in total.items()},
+        "wall clock": round(time.perf_counter() - started, 2),
+    }

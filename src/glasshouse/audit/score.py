@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, ClientScores, Labels, Reconstruction
-from glasshouse.audit.baseline import NULLS, chosen, counts
+from glasshouse.audit.baseline import CHANCE, NULLS, chosen, counts
 from glasshouse.audit.baseline import score as score_batch
 from glasshouse.audit.claims import Outcome
 from glasshouse.errors import Undefined
@@ -121,9 +121,12 @@ def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Sc
         baseline = judge.null(name, metric, len(truth))
         where = f"victim/{name}/{number}/{claim.about.client}"
         assert judge.auxiliary is not None  # judge.null has checked
-        guess = NULLS[baseline](judge.auxiliary, len(truth), judge.rng.child(where))
         values.append(_score_claim(metric, claimed, truth, judge.context))
-        nulls.append(score_batch(metric, guess, truth, context=judge.context))
+        if baseline == CHANCE:
+            nulls.append(np.full_like(values[-1], metric.chance(judge.context)))
+        else:
+            guess = NULLS[baseline](judge.auxiliary, len(truth), judge.rng.child(where))
+            nulls.append(score_batch(metric, guess, truth, context=judge.context))
     return Scored(values=tuple(values), nulls=tuple(nulls), baseline=baseline)
 
 
@@ -149,7 +152,7 @@ def _score_claim(metric: Metric, claimed: Tensor, truth: Batch, context: ScoreCo
 def _score_clients(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     if metric.claim != "clients" or not isinstance(claim, ClientScores):
         return None
-    marked = [clients for clients in judge.truth.marked.values()]
+    marked = list(judge.truth.marked.values())
     if len(marked) != 1:
         raise Undefined(
             "scores of clients",
@@ -164,6 +167,6 @@ def _score_clients(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
 
 
 def shifted(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
-    """The truth with each victim's examples exchanged for another's: what a negative control is scored against."""
+    """The truth with each victim's examples exchanged for another's, for a negative control."""
     used = {key: truth.used[other] for key, other in units.items()}
     return Truth(private=truth.private, shards=truth.shards, used=used, marked=truth.marked)

@@ -20,7 +20,8 @@ from glasshouse.metrics.base import Metric
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell, label_of
-from glasshouse.scenario.spec import Plugin, Scenario
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 from glasshouse.store import read_json
 from glasshouse.wire import Refusal
 
@@ -173,12 +174,20 @@ def _finding(
 def chosen_words(attack: Plugin) -> str:
     """How the number was chosen, in words."""
     restarts = getattr(attack_of(attack.name, attack.arguments), "restarts", 1)
-    return f"{restarts} restarts, the one with the attack's lowest own loss" if restarts > 1 else "one run, no choice"
+    return (
+        f"{restarts} restarts, the one with the attack's lowest own loss"
+        if restarts > 1
+        else "one run, no choice"
+    )
 
 
 def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
     """The grants of the scenario that this attack was handed."""
-    return tuple(name for name, value in scenario.grants.model_dump().items() if value and (name != "auxiliary" or scenario.data.auxiliary))
+    return tuple(
+        name
+        for name, value in scenario.grants.model_dump().items()
+        if value and (name != "auxiliary" or scenario.data.auxiliary)
+    )
 
 
 def defense_labels(scenario: Scenario) -> tuple[str, ...]:
@@ -227,10 +236,22 @@ def _utility(cell: Cell, groups: Sequence[Group], facts: Sequence[Mapping[str, A
 
 
 def _gallery(
-    task: CellTask, key: str, attack: Plugin, outcomes: Mapping[str, Sequence[Outcome]], judges: Mapping[str, Judge]
+    task: CellTask,
+    key: str,
+    attack: Plugin,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    judges: Mapping[str, Judge],
 ) -> list[Exhibit]:
     for folder, every in outcomes.items():
         claims = [c for o in every for c in o.claims if isinstance(c, Reconstruction)]
         if claims:
-            return gallery(Path(task.run), Path(folder), key, attack.label or attack.name, claims, judges[folder], task.cell)
+            return gallery(
+                Path(task.run),
+                Path(folder),
+                key,
+                attack.label or attack.name,
+                claims,
+                judges[folder],
+                task.cell,
+            )
     return []

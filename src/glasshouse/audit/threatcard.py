@@ -36,7 +36,7 @@ def threat_card(scenario: Scenario, cells: Sequence[Settled]) -> ThreatCard:
         changes=tuple(CHANGES[c] for c in scenario.threat.changes),
         given=tuple(name for name, on in scenario.grants.model_dump().items() if on),
         data=str(facts.get("data", scenario.data.source)),
-        data_public=scenario.data.images_are_public,
+        data_public=bool(facts.get("public", False)),
         model=str(facts.get("model", scenario.model.name)),
         structural=any(_structural(a) for a in attacks),
         limits=dict(scenario.policy.max_gain),
@@ -51,7 +51,11 @@ def _structural(attack: Attack) -> bool:
 
 def _federation(scenario: Scenario) -> str:
     f = scenario.federation
-    steps = f"{f.local_epochs} local epochs of batches of {f.batch_size}" if f.kind != "gradient" else f"one batch of {f.batch_size}"
+    steps = (
+        f"{f.local_epochs} local epochs of batches of {f.batch_size}"
+        if f.kind != "gradient"
+        else f"one batch of {f.batch_size}"
+    )
     hidden = ", secure aggregation" if f.secure_sum else ""
     return (
         f"{f.protocol}: {f.clients} clients, {f.cohort_size} a round, {f.rounds} rounds; each works on {steps} "
@@ -72,13 +76,16 @@ def _broken(scenario: Scenario, findings: Sequence[Finding], utility: Sequence[U
         if limit is not None and f.gain_low > limit:
             under = " + ".join(f.defenses) or "no defence"
             said.append(
-                f"{f.attack}, {under}: the gain in {f.metric} is {f.gain:.3g} (at least {f.gain_low:.3g}), tolerated {limit:g}"
+                f"{f.attack}, {under}: the gain in {f.metric} is {f.gain:.3g} (at least {f.gain_low:.3g}); "
+                f"tolerated: {limit:g}"
             )
     least = scenario.policy.min_accuracy
     for u in utility:
         if least is not None and u.high < least:
             under = " + ".join(u.defenses) or "no defence"
-            said.append(f"{under}: held-out accuracy is {u.value:.3f} (at most {u.high:.3f}), required {least:g}")
+            said.append(
+                f"{under}: held-out accuracy is {u.value:.3f} (at most {u.high:.3f}), required {least:g}"
+            )
     return said
 
 

@@ -76,10 +76,10 @@ class LocalTraining:
             if self.kind == "gradient":
                 yield order[: self.batch_size]
             else:
-                yield from order.split(self.batch_size)
+                yield from torch.split(order, self.batch_size)
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
-        """Train; ``ascend`` climbs the loss instead. The model's parameters are changed unless a gradient is sent.
+        """Train; ``ascend`` climbs the loss instead. Changes the model unless a gradient is sent.
 
         Raises:
             BadValue: no data, or fewer than one batch for a gradient.
@@ -133,7 +133,9 @@ def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:
     return train
 
 
-def defended(update: Update, batch: Batch, model: nn.Module, defenses: Sequence[Defense], *, rng: Rng) -> Update:
+def defended(
+    update: Update, batch: Batch, model: nn.Module, defenses: Sequence[Defense], *, rng: Rng
+) -> Update:
     """``update`` after the defences that act on gradients and on what leaves the client, in their order.
 
     Raises:

@@ -27,7 +27,10 @@ def activations(model: nn.Module, images: Tensor) -> list[Tensor]:
     """
     if not isinstance(model, SplitModel) or not isinstance(model.features, nn.Sequential):
         raise BadValue(
-            "perceptual stand-in", needs="a zoo model with sequential features", got=type(model).__name__, fix="use network()"
+            "perceptual stand-in",
+            needs="a zoo model with sequential features",
+            got=type(model).__name__,
+            fix="use network()",
         )
     x = model.normalize(images)
     found = []

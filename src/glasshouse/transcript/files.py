@@ -29,10 +29,16 @@ def write_transcript(transcript: Transcript, folder: Path) -> None:
     plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
     plain = {**plain, "architecture": _plain(terms.architecture), "options": dict(terms.options)}
     if terms.public is not None:
-        write_tensors(folder / "public.safetensors", {"inputs": terms.public.inputs, "labels": terms.public.labels})
+        write_tensors(
+            folder / "public.safetensors", {"inputs": terms.public.inputs, "labels": terms.public.labels}
+        )
     lines: list[dict[str, Any]] = []
     for record in transcript.rounds:
-        for message in (*record.broadcasts, *record.updates, *((record.aggregate,) if record.aggregate else ())):
+        for message in (
+            *record.broadcasts,
+            *record.updates,
+            *((record.aggregate,) if record.aggregate else ()),
+        ):
             name = f"{len(lines):06d}.safetensors"
             write_tensors(folder / name, message.tensors)
             lines.append({"message": type(message).__name__.lower(), "file": name, **_header(message)})
@@ -65,12 +71,17 @@ def read_transcript(folder: Path) -> Transcript:
         terms = Terms(**raw, architecture=architecture, public=public)
     except TypeError as error:
         raise BadFile(
-            f"transcript '{folder.name}'", needs="terms as docs/transcript.md lists them", got=str(error), fix="correct terms.json"
+            f"transcript '{folder.name}'",
+            needs="terms as docs/transcript.md lists them",
+            got=str(error),
+            fix="correct terms.json",
         ) from error
     rounds: dict[int, RoundRecord] = {}
     for line in read_jsonl(folder / "rounds.jsonl"):
         tensors = read_tensors(folder / line.pop("file"))
-        check_finite(tensors, subject=f"transcript '{folder.name}', {line['message']} of round {line['round']}")
+        check_finite(
+            tensors, subject=f"transcript '{folder.name}', {line['message']} of round {line['round']}"
+        )
         rounds[line["round"]] = _added(rounds.get(line["round"]), _message(line, tensors))
     return Transcript(terms=terms, rounds=tuple(rounds[r] for r in sorted(rounds)))
 
@@ -96,7 +107,11 @@ def write_grants(grants: Grants, folder: Path) -> None:
     if grants.labels:
         write_tensors(folder / "labels.safetensors", {f"{r}/{c}": t for (r, c), t in grants.labels.items()})
     if grants.batch_norm:
-        flat = {f"{r}/{c}/{layer}": t for (r, c), layers in grants.batch_norm.items() for layer, t in layers.items()}
+        flat = {
+            f"{r}/{c}/{layer}": t
+            for (r, c), layers in grants.batch_norm.items()
+            for layer, t in layers.items()
+        }
         write_tensors(folder / "batch_norm.safetensors", flat)
     known = None if grants.defense is None else [asdict(m) for m in grants.defense]
     write_json(folder / "grants.json", {"given": list(grants.given()), "defense": known})
@@ -156,7 +171,10 @@ def _message(line: dict[str, Any], tensors: dict[str, Tensor]) -> Broadcast | Up
         ids = {"selected": tuple(fields["selected"]), "dropped": tuple(fields["dropped"])}
         return Aggregate(**{**fields, **ids}, tensors=tensors)
     raise BadFile(
-        "transcript", needs="messages broadcast, update or aggregate", got=f"'{kind}'", fix="correct rounds.jsonl"
+        "transcript",
+        needs="messages broadcast, update or aggregate",
+        got=f"'{kind}'",
+        fix="correct rounds.jsonl",
     )
 
 

@@ -29,7 +29,7 @@ class Keep:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundRecord:
-    """One round on the wire: broadcasts (one to everybody, and those addressed to single clients), updates or their sum."""
+    """One round on the wire: broadcasts (to everybody, and addressed ones), updates or their sum."""
 
     round: int
     broadcasts: tuple[Broadcast, ...]
@@ -70,7 +70,10 @@ class Log:
         self._sent[broadcast.client] = known
         if self.keep.broadcasts is None or broadcast.round in self.keep.broadcasts:
             whole = Broadcast(
-                round=broadcast.round, architecture=broadcast.architecture, tensors=known, client=broadcast.client
+                round=broadcast.round,
+                architecture=broadcast.architecture,
+                tensors=known,
+                client=broadcast.client,
             )
             record = self._round(broadcast.round)
             self._file(record, broadcasts=(*record.broadcasts, whole))

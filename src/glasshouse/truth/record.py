@@ -47,7 +47,7 @@ class Truth:
     marked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def batch(self, round: int, client: int | None) -> tuple[Batch, Tensor]:
-        """The distinct examples behind one update, or (client None) behind a whole round, and their owners (B,).
+        """The distinct examples behind one update, or a whole round (client None), and their owners (B,).
 
         Raises:
             Undefined: nothing was recorded for that round and client.
@@ -68,7 +68,9 @@ class Truth:
 def write_truth(truth: Truth, folder: Path) -> None:
     """Write below ``folder``; it never leaves the auditor."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / "private.safetensors", {"inputs": truth.private.inputs, "labels": truth.private.labels})
+    write_tensors(
+        folder / "private.safetensors", {"inputs": truth.private.inputs, "labels": truth.private.labels}
+    )
     lines: list[dict[str, object]] = [{"client": c, "rows": list(rows)} for c, rows in truth.shards.items()]
     lines += [
         {"round": r, "client": c, "steps": [list(s) for s in used.steps], "behaviour": used.behaviour}

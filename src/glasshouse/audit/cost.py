@@ -1,0 +1,91 @@
+"""What an audit will cost before anything long starts: calls, evaluations, and a time from a short probe."""
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glasshouse.attacks.base import Attack
+from glasshouse.audit.build import threat_of
+from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import write_resolved
+from glasshouse.scenario.spec import Scenario
+
+PROBE = 3
+
+
+def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
+    """One row per attack: calls over all cells, evaluations of its objective, CPU seconds (None: not probed).
+
+    The probe runs the first cell's federation for one client and ``PROBE`` iterations of the attack. Active
+    attacks and those without iterations are not probed: their cost is in cached training.
+    """
+    every = cells(scenario)
+    rows = []
+    for position, spec in enumerate(scenario.attacks):
+        attack = attack_of(spec.name, spec.arguments)
+        calls = sum(_calls(c.scenario, attack) for c in every) * max(1, len(scenario.audit.seeds))
+        per_call = _evaluations(attack)
+        seconds = None
+        if probe and per_call > 1 and not attack.needs.changes and attack.needs.scope == "update":
+            seconds = _probe(every[0].scenario, position) / PROBE * per_call * calls
+        rows.append(
+            {
+                "scenario": scenario.name,
+                "attack": spec.label or spec.name,
+                "calls": calls,
+                "evaluations": calls * per_call,
+                "seconds": seconds,
+            }
+        )
+    return rows
+
+
+def _calls(scenario: Scenario, attack: Attack) -> int:
+    rounds = len(scenario.audit.rounds)
+    per_scope = {
+        "run": 1,
+        "round": rounds,
+        "update": min(scenario.audit.victims, rounds * scenario.federation.cohort_size),
+    }
+    return per_scope[attack.needs.scope]
+
+
+def _evaluations(attack: Attack) -> int:
+    """Iterations times restarts, for attacks that have them; 1 for a closed form."""
+    return int(getattr(attack, "iterations", 1)) * int(getattr(attack, "restarts", 1))
+
+
+def _probe(scenario: Scenario, position: int) -> float:
+    """CPU seconds of all restarts over ``PROBE`` iterations, divided by the restarts."""
+    spec = scenario.attacks[position]
+    full = attack_of(spec.name, spec.arguments)
+    arguments: Mapping[str, Any] = {**spec.arguments, "iterations": PROBE}
+    short = scenario.model_copy(
+        update={"audit": scenario.audit.model_copy(update={"victims": 1, "utility": False, "rounds": (0,)})}
+    )
+    short = short.model_copy(update={"federation": short.federation.model_copy(update={"rounds": 1})})
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_resolved(short, folder / "scenario.toml")
+        simulate(Group(folder=place, seed=scenario.seed))
+        unit = units_of(full, folder, victims=1, attacked=frozenset({0}))[0]
+        task = AttackTask(
+            folder=place,
+            out=str(folder / "claims"),
+            attack=spec.name,
+            arguments=json.dumps(arguments),
+            threat=threat_of(scenario),
+            attack_seed=scenario.attack_seed,
+            unit=unit,
+        )
+        started = time.process_time()
+        run_attack(task)
+        warm = replace(task, out=str(folder / "again"))
+        started = time.process_time()
+        run_attack(warm)
+        return (time.process_time() - started) / int(getattr(full, "restarts", 1))

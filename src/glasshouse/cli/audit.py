@@ -1,0 +1,118 @@
+"""``glasshouse audit`` and ``glasshouse check``."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from glasshouse.audit.cost import cost
+from glasshouse.audit.jobs import default_jobs
+from glasshouse.audit.result import Result
+from glasshouse.audit.run import audit as run_audit
+from glasshouse.cli.progress import bars
+from glasshouse.errors import BadValue
+from glasshouse.report import write_html
+from glasshouse.report.terminal import summary
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import load
+from glasshouse.scenario.rules import foreseen
+
+POLICY_BROKEN, NO_POWER = 1, 3
+
+Name = Annotated[str, typer.Argument(help="a preset (glasshouse list scenarios) or a TOML file")]
+Sets = Annotated[list[str], typer.Option("--set", help="path=value, as often as needed")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def audit(
+    name: Name,
+    sets: Sets = [],  # noqa: B006 - typer needs a plain list
+    out: Annotated[
+        Path | None, typer.Option(help="run directory; default runs/<time>-<suite>-<hash>")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="go on with the run in --out")] = False,
+    jobs: Annotated[int, typer.Option(help="worker processes; default: cores")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
+    show_private: Annotated[bool, typer.Option(help="do not blur private images in the report")] = False,
+    as_json: Json = False,
+) -> int:
+    """Simulate, attack, score and report what SCENARIO asks for."""
+    suite = load(name, sets)
+    first = cells(suite.scenarios[0])[0].hash[:8]
+    place = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{suite.name}-{first}"
+    console = Console(stderr=as_json)
+    with bars(console):
+        result = run_audit(
+            suite, out=place, jobs=jobs or default_jobs(), resume=resume, device=chosen(device)
+        )
+        page = write_html(place, show_private=show_private)
+    if as_json:
+        print((place / "result.json").read_text(encoding="utf-8"))
+    else:
+        console.print(summary(result))
+        console.print(f"report: {page}", soft_wrap=True)
+    return exit_code(result)
+
+
+def exit_code(result: Result) -> int:
+    """0 done, 1 a limit of the policy was broken, 3 a control failed."""
+    if any(t.broken for t in result.threats):
+        return POLICY_BROKEN
+    return NO_POWER if any(f.verdict == "no power" for f in result.findings) else 0
+
+
+def chosen(device: str) -> str:
+    """``auto`` resolved; a device that is not there is an error.
+
+    Raises:
+        BadValue: unknown, or not available on this machine.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return "cuda" if there["cuda"] else "cpu"
+    if not there.get(device, False):
+        raise BadValue(
+            f"device '{device}'",
+            needs="auto, or one of " + ", ".join(d for d, here in there.items() if here) + " on this machine",
+            got=device,
+            fix="install a build of torch for it (README), or leave --device out",
+        )
+    return device
+
+
+def check(
+    name: Name,
+    sets: Sets = [],
+    probe: Annotated[bool, typer.Option(help="measure a short piece of each attack")] = True,
+    as_json: Json = False,
+) -> int:
+    """Validate SCENARIO, say which attacks will refuse, and what it will cost."""
+    suite = load(name, sets)
+    warnings = [(s.name, r) for s in suite.scenarios for r in foreseen(s)]
+    rows = [row for s in suite.scenarios for row in cost(s, probe=probe)]
+    if as_json:
+        print(
+            json.dumps(
+                {"suite": suite.name, "cost": rows, "warnings": [[n, vars(r)] for n, r in warnings]},
+                default=str,
+            )
+        )
+        return 0
+    console = Console()
+    console.print(
+        f"suite '{suite.name}' is valid: {len(suite.scenarios)} scenarios, {sum(len(cells(s)) for s in suite.scenarios)} cells"
+    )
+    for row in rows:
+        time_needed = f", about {row['seconds']:.0f} CPU s" if row["seconds"] is not None else ""
+        console.print(
+            f"  {row['scenario']}: {row['attack']}: {row['calls']} calls, {row['evaluations']:,} evaluations{time_needed}"
+        )
+    for scenario, refusal in warnings:
+        console.print(
+            f"  {scenario}: will refuse: {refusal.subject} needs {refusal.needs}; got {refusal.got}; {refusal.fix}"
+        )
+    return 0

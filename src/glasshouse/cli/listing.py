@@ -1,0 +1,103 @@
+"""``glasshouse list`` and ``glasshouse show``."""
+
+import dataclasses
+import inspect
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from glasshouse.errors import NotInstalled, UnknownName
+from glasshouse.registry import GROUPS, arguments, card, load, names, nearest
+from glasshouse.scenario.load import preset_text, presets
+
+KINDS = (*GROUPS, "scenarios")
+
+
+def list_plugins(
+    group: Annotated[str, typer.Argument(help=", ".join(KINDS))],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Everything of one GROUP: name, one line, paper, threat, grants it needs."""
+    rows = _scenarios() if group == "scenarios" else [_row(group, name) for name in names(_known(group))]
+    if as_json:
+        print(json.dumps(rows))
+        return 0
+    columns = [
+        c for c in ("name", "summary", "source", "threat", "grants", "extra") if any(r.get(c) for r in rows)
+    ]
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(str(row.get(c, "")) for c in columns))
+    Console().print(table)
+    return 0
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="a registered name, or a preset")],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """What NAME is: its description and its arguments with their defaults; of a preset, its text."""
+    groups = [g for g in GROUPS if name in names(g)]
+    if not groups and name in presets():
+        print(preset_text(name))
+        return 0
+    if not groups:
+        known = tuple(n for g in GROUPS for n in names(g)) + presets()
+        raise UnknownName(
+            f"'{name}'", needs="a registered name or a preset", got=name, fix=nearest(name, known)
+        )
+    found = [_details(g, name) for g in groups]
+    if as_json:
+        print(json.dumps(found, default=str))
+        return 0
+    for one in found:
+        print(f"{one['name']} ({one['group']}): {one['summary']}")
+        for key in ("source", "threat", "grants", "extra"):
+            if one[key]:
+                print(f"  {key}: {one[key]}")
+        for key, value in one["details"].items():
+            print(f"  {key}: {value}")
+        for argument, default in one["arguments"].items():
+            print(f"  {argument} = {default}")
+        print(inspect.cleandoc(one["doc"]))
+    return 0
+
+
+def _known(group: str) -> str:
+    if group not in KINDS:
+        raise UnknownName(
+            f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest(group, KINDS)
+        )
+    return group
+
+
+def _row(group: str, name: str) -> dict[str, Any]:
+    try:
+        found = card(group, name)
+    except NotInstalled as error:
+        return {"name": name, "summary": f"not installed: {error.fix}"}
+    row = dataclasses.asdict(found)
+    return {"name": name, **row, "grants": ", ".join(found.grants)}
+
+
+def _scenarios() -> list[dict[str, Any]]:
+    return [{"name": name, "summary": _summary(preset_text(name))} for name in presets()]
+
+
+def _summary(text: str) -> str:
+    lines = (
+        line.split("=", 1)[1].strip().strip('"') for line in text.splitlines() if line.startswith("summary")
+    )
+    return next(lines, "")
+
+
+def _details(group: str, name: str) -> dict[str, Any]:
+    factory = load(group, name)
+    given = {
+        n: "required" if p.default is inspect.Parameter.empty else repr(p.default)
+        for n, p in arguments(factory).items()
+    }
+    return {"group": group, **_row(group, name), "arguments": given, "doc": factory.__doc__ or ""}

@@ -1,0 +1,62 @@
+"""Where the program starts and ends: errors become one message and a stable exit code."""
+
+import json
+import logging
+import sys
+
+import click
+import torch
+import typer
+
+from glasshouse.cli import audit, listing, runs
+from glasshouse.errors import GlasshouseError
+
+app = typer.Typer(
+    name="glasshouse",
+    help="Measure what a federated-learning set-up leaks about its clients.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("audit")(audit.audit)
+app.command("check")(audit.check)
+app.command("list")(listing.list_plugins)
+app.command("show")(listing.show)
+app.command("replay")(runs.replay)
+app.command("report")(runs.report)
+app.command("compare")(runs.compare)
+
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code.
+
+    0 done; 1 the policy was broken; 2 bad usage or input; 3 no power (a control failed); 130 interrupted,
+    what is finished is kept.
+    """
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
+    torch.set_num_threads(1)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = app(args=given, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        print("interrupted; what is finished is kept, --resume goes on", file=sys.stderr)
+        code = INTERRUPTED
+    except GlasshouseError as error:
+        _print_error(error, as_json="--json" in given)
+        code = error.exit_code
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_error(error: GlasshouseError, *, as_json: bool) -> None:
+    if as_json:
+        parts = {"subject": error.subject, "needs": error.needs, "got": error.got, "fix": error.fix}
+        print(json.dumps({"error": parts}), file=sys.stderr)
+    else:
+        print(error, file=sys.stderr)

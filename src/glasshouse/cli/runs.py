@@ -1,0 +1,52 @@
+"""``glasshouse report``, ``compare`` and ``replay``: work on runs that are there."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from glasshouse.audit.replay import replay as replay_run
+from glasshouse.audit.result import read_result
+from glasshouse.report import write_html
+from glasshouse.report.compare import compare as compare_results
+from glasshouse.report.terminal import summary
+
+Run = Annotated[Path, typer.Argument(help="a run directory")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def report(
+    run: Run,
+    show_private: Annotated[bool, typer.Option(help="do not blur private images")] = False,
+    as_json: Json = False,
+) -> int:
+    """Write report.html of RUN again, and print its summary."""
+    page = write_html(run, show_private=show_private)
+    if as_json:
+        print((run / "result.json").read_text(encoding="utf-8"))
+    else:
+        console = Console()
+        console.print(summary(read_result(run / "result.json")))
+        console.print(f"report: {page}", soft_wrap=True)
+    return 0
+
+
+def compare(first: Run, second: Run) -> int:
+    """Two runs side by side: which findings changed."""
+    Console().print(compare_results(read_result(first / "result.json"), read_result(second / "result.json")))
+    return 0
+
+
+def replay(
+    run: Run, attack: Annotated[str, typer.Option(help="registered name")], as_json: Json = False
+) -> int:
+    """Run ATTACK again on what RUN's adversary saw, without scenario, data and truth; compare claims."""
+    rows = replay_run(run, attack)
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            print(f"{row['cell']} {row['unit']}: {'same claims' if row['same'] else 'DIFFERENT claims'}")
+    return 0 if all(row["same"] for row in rows) else 1
