@@ -53,6 +53,7 @@ TOYS: dict[tuple[str, str], Callable[..., Any]] = {
     ("metrics", "psnr"): object,
     ("protocols", "toy_protocol"): object,
     ("datasets", "digits"): object,
+    ("partitioners", "iid"): object,
 }
 
 
@@ -69,6 +70,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
         return TOYS[group, name]
 
     monkeypatch.setattr(registry, "load", find)
+    monkeypatch.setattr(registry, "names", lambda group: tuple(n for g, n in TOYS if g == group))
 
 
 GOOD = """
@@ -126,6 +128,7 @@ def test_every_problem_at_once(tmp_path):
     name = "bad name"
     sed = 3
     [data]
+    deal = "images"
     partition = "iidd"
     [federation]
     rouns = 3
@@ -157,9 +160,8 @@ def test_every_problem_at_once(tmp_path):
     found = problems(tmp_path, text)
     assert found["name"] == """needs text of letters, digits, '.', '_' and '-'; got "bad name"; """
     assert found["sed"] == "needs a known key; got 'sed'; did you mean seed?"
-    assert found["data.partition"].startswith(
-        'needs one of iid, dirichlet, pathological; got "iidd"; did you mean iid'
-    )
+    assert found["data.deal"] == 'needs one of image, label; got "images"; did you mean image?'
+    assert found["data.partition"] == "needs a registered name of partitioners; got iidd; did you mean iid?"
     assert found["federation.rouns"].startswith("needs a known key; got 'rouns'; did you mean rounds")
     assert found["federation.clients"] == "needs an int >= 1; got 0; "
     assert found["federation.cohort"] == "needs a number > 0 and <= 1; got 1.5; "
@@ -180,7 +182,7 @@ def test_every_problem_at_once(tmp_path):
     assert found["defenses[0].std"] == "needs a value ('noise' has no default for it); got nothing; "
     assert found["audit.metrics[0].name"].endswith("did you mean psnr?")
     assert found["federation.behaviours[0].name"].startswith("needs a registered name of behaviours")
-    assert len(found) == 21
+    assert len(found) == 22
 
 
 def test_a_plugins_own_refusal_becomes_a_problem(tmp_path):
@@ -195,7 +197,7 @@ def test_a_plugins_own_refusal_becomes_a_problem(tmp_path):
         (["federation.batch_size=5"], "federation.batch_size", "at most data.examples = 4"),
         (["federation.cohort=0.05"], "federation.cohort", "cohort >= 0.1; got 0.05"),
         (["data.alpha=1.0"], "data.alpha", 'got 1.0 with "iid"'),
-        (["data.partition=dirichlet"], "data.alpha", 'got None with "dirichlet"'),
+        (["data.partition=didi"], "data.partition", "a registered name of partitioners"),
         (["model.pretraining.epochs=1"], "model.pretraining.epochs", "data.public > 0"),
         (["threat.role=client"], "threat.client", "an id from 0 to 4; got nothing"),
         (["threat.client=1"], "threat.client", 'nothing unless role = "client"'),

@@ -21,6 +21,8 @@ from glasshouse.scenario.table import Plugin, canonical
 HANDED = {"models": 2}
 # Cheap to construct, so that their own checks run at the door too.
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours"})
+# Missing arguments are looked for here; the builder gives the others what they need.
+CHECKED = CONSTRUCTED | {"models"}
 
 
 def used(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
@@ -36,21 +38,23 @@ def used(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
         yield "attacks", f"attacks[{i}]", attack
     for i, metric in enumerate(scenario.audit.metrics):
         yield "metrics", f"audit.metrics[{i}]", metric
-    kind = scenario.data.source.split(":", 1)[0]
-    yield "datasets", "data.source", Plugin(name=kind)
+    yield "datasets", "data.source", Plugin(name=scenario.data.source.split(":", 1)[0])
+    yield "partitioners", "data.partition", Plugin(name=scenario.data.partition)
 
 
 def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
     """Everything wrong with one plug-in: its name, unknown, missing or ill-typed arguments, bad values."""
-    where = {"protocols": "federation.protocol", "datasets": path}.get(group, f"{path}.name")
+    where = {"protocols": "federation.protocol", "datasets": path, "partitioners": path}.get(
+        group, f"{path}.name"
+    )
+    if group not in CHECKED and not plugin.arguments and plugin.name in registry.names(group):
+        return []  # nothing to check, and nothing slow to import
     try:
         factory = resolve(group, plugin.name)
     except UnknownName as error:
         return [Problem(path=where, needs=error.needs, got=error.got, hint=error.fix)]
     except GlasshouseError as error:
         return [Problem(path=where, needs=error.needs, got=error.got, hint=error.fix)]
-    if group in ("datasets", "metrics") and not plugin.arguments:
-        return []
     takes = dict(list(registry.arguments(factory).items())[HANDED.get(group, 0) :])
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     problems: list[Problem] = []
@@ -71,7 +75,7 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
             path=f"{path}.{name}", needs=f"a value ('{plugin.name}' has no default for it)", got="nothing"
         )
         for name, p in takes.items()
-        if p.default is p.empty and name not in plugin.arguments and group in {*CONSTRUCTED, "models"}
+        if p.default is p.empty and name not in plugin.arguments and group in CHECKED
     ]
     if problems or group not in CONSTRUCTED:
         return problems

@@ -108,10 +108,10 @@ def _behaviours(scenario: Scenario) -> Iterator[Problem]:
 
 def _data(scenario: Scenario) -> Iterator[Problem]:
     data = scenario.data
-    if (data.partition == "dirichlet") != (data.alpha is not None):
+    if data.alpha is not None and data.partition != "dirichlet":
         yield Problem(
             path="data.alpha",
-            needs='a value with partition = "dirichlet", none otherwise',
+            needs='nothing unless partition = "dirichlet"',
             got=f'{data.alpha} with "{data.partition}"',
         )
     if scenario.model.pretraining.epochs and not data.public:

@@ -38,7 +38,7 @@ class Data(Table):
             dealt by the seed from all that the others leave.
         deal: what is dealt to parts: single images, or whole labels (people, classes).
         examples: private examples per client. auxiliary, public, heldout: images in that part.
-        partition: how private images are spread over clients. alpha: concentration of ``dirichlet``.
+        partition: registered way to spread private images over clients. alpha: of ``dirichlet``.
         private_classes, auxiliary_classes, public_classes: labels that the part may hold; empty: all.
         images_are_public: the report need not blur originals; None: as the source says.
     """
@@ -55,7 +55,7 @@ class Data(Table):
     auxiliary: Natural = 200
     public: Natural = 0
     heldout: Natural = 200
-    partition: Literal["iid", "dirichlet", "pathological"] = "iid"
+    partition: Name = "iid"
     alpha: Positive | None = None
     private_classes: tuple[Natural, ...] = ()
     auxiliary_classes: tuple[Natural, ...] = ()
@@ -211,7 +211,6 @@ class Audit(Table):
         victims: updates attacked at most. distractors: M - 1 for identification.
         baselines: null adversaries to compare with; empty: all that fit each metric.
         controls: run the positive and negative control first. utility: measure held-out accuracy.
-        bootstrap: resamples behind an interval.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
     """
 
@@ -224,7 +223,6 @@ class Audit(Table):
     baselines: tuple[str, ...] = ()
     controls: bool = True
     utility: bool = True
-    bootstrap: Annotated[int, Field(ge=100)] = 2000
     seeds: tuple[Natural, ...] = ()
 
 
