@@ -16,7 +16,6 @@ from glasshouse.errors import BadValue
 from glasshouse.report import numbers, svg, words
 
 COLOURS: Final = 6  # series beyond these share a colour and differ by dashes
-TOP, BOTTOM = 18.0, 258.0  # the plotting area of a chart, pixels
 MAX_MARKS = 16  # points of a line that are still marked one by one
 
 
@@ -32,12 +31,13 @@ class Key:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """One row of bars or boxes; ``text`` is its value in words."""
+    """One row of bars or boxes; ``head``: of the rows from here on; ``text``: its value in words."""
 
     label: str
     style: str
     track: Markup
     text: str
+    head: str = ""
 
 
 @final
@@ -90,19 +90,16 @@ def _lines(data: Mapping[str, Any]) -> Drawing:
         order = np.argsort(x, kind="stable")
         style = _style(i, series[i])
         if band:
-            low, high = _path(x[order], band[0][order], across, up), _path(x, band[1], across, up, order[::-1])
+            low, high = _path(x, band[0], across, up, order), _path(x, band[1], across, up, order[::-1])
             shapes.append(svg.tag("polygon", class_=f"band {style}", points=f"{low} {high}"))
         shapes.append(svg.tag("polyline", class_=f"line {style}", points=_path(x, y, across, up, order)))
         if len(x) <= MAX_MARKS and not series[i].get("null"):
-            marks += [
-                svg.tag("circle", class_=f"dot {style}", cx=svg.percent(across(a)), cy=svg.short(_down(up(b))), r=3)
-                for a, b in zip(x.tolist(), y.tolist(), strict=True)
-            ]
+            marks += [_dot(across(a), up(b), style) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     text = f"{data['y_label']} against {data['x_label']}: {_names(series)}."
     return Drawing(
         x_label=str(data["x_label"]),
         y_label=str(data["y_label"]),
-        plot=_chart(across, up, shapes, marks, text),
+        plot=svg.chart(across, up, _stretched(shapes), *marks, label=text),
         keys=_keys(series),
     )
 
@@ -117,15 +114,14 @@ def _histogram(data: Mapping[str, Any]) -> Drawing:
     up = svg.scale(np.concatenate(shares).tolist(), include=(0.0,), count=4)
     shapes = []
     for i, share in enumerate(shares):
-        x = np.repeat(edges, 2)
-        y = np.concatenate([[0.0], np.repeat(share, 2), [0.0]])
-        shapes.append(svg.tag("polygon", class_=f"area {_style(i, series[i])}", points=_path(x, y, across, up)))
+        steps = _path(np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(share, 2), [0.0]]), across, up)
+        shapes.append(svg.tag("polygon", class_=f"area {_style(i, series[i])}", points=steps))
     text = f"Distribution of {data['x_label']}: {_names(series)}."
     percent = [numbers.bare(t, "label_accuracy") for t in up.ticks]
     return Drawing(
         x_label=str(data["x_label"]),
         y_label="share of the values, %",
-        plot=_chart(across, up, shapes, [], text, labels=percent),
+        plot=svg.chart(across, up, _stretched(shapes), label=text, y_labels=percent),
         keys=_keys(series, counts=[len(v) for v in values]),
     )
 
@@ -135,28 +131,22 @@ def _bars(data: Mapping[str, Any]) -> Drawing:
     ys, bands = [_floats(s["y"]) for s in series], [_band(s) for s in series]
     every = [*ys, *(b for band in bands if band for b in band)]
     scale = svg.scale(np.concatenate(every).tolist(), include=(0.0,), count=4)
-    strips = []
-    categories = list(dict.fromkeys(str(x) for s in series for x in s["x"]))
-    for category in categories:
+    strips: list[Strip] = []
+    for category in dict.fromkeys(str(x) for s in series for x in s["x"]):
+        head = category if len(series) > 1 else ""
         for i, (s, y, band) in enumerate(zip(series, ys, bands, strict=True)):
             for j in (j for j, x in enumerate(s["x"]) if str(x) == category):
                 ends = (float(band[0][j]), float(band[1][j])) if band else None
-                first = not strips or strips[-1].label != category and all(t.label != category for t in strips)
-                strips.append(
-                    Strip(
-                        label=category if first else "",
-                        style=_style(i, s),
-                        track=_bar(float(y[j]), ends, scale),
-                        text=numbers.plain(float(y[j]))
-                        + (f" [{numbers.plain(ends[0])}, {numbers.plain(ends[1])}]" if ends else ""),
-                    )
-                )
+                text = numbers.plain(float(y[j])) + (f" {_between(*ends)}" if ends else "")
+                track = _bar(float(y[j]), ends, scale)
+                label = str(s["name"]) if len(series) > 1 else category
+                strips.append(Strip(head=head, label=label, style=_style(i, s), track=track, text=text))
+                head = ""
     return Drawing(
         x_label=str(data["y_label"]),
         y_label=str(data.get("x_label", "")),
         strips=tuple(strips),
         axis=axis(scale),
-        keys=_keys(series) if len(series) > 1 else (),
     )
 
 
@@ -198,10 +188,14 @@ def cell(value: object) -> str:
 def axis(scale: svg.Scale) -> Markup:
     """Tick labels below rows."""
     ticks = [
-        svg.tag("text", svg.tick(t, scale), class_="tick", x=svg.percent(scale(t)), y=13, text_anchor="middle")
-        for t in scale.ticks
+        svg.tag("text", svg.tick(t, scale), class_="tick", x=x, y=13, text_anchor="middle")
+        for t, x in ((t, svg.percent(scale(t))) for t in scale.ticks)
     ]
     return svg.tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
+
+
+def _between(low: float, high: float) -> str:
+    return f"[{numbers.plain(low)}, {numbers.plain(high)}]"
 
 
 def _bar(value: float, ends: tuple[float, float] | None, scale: svg.Scale) -> Markup:
@@ -242,41 +236,24 @@ def _strip(parts: Sequence[Markup]) -> Markup:
     return svg.tag("svg", *parts, class_="track", width="100%", height=24, aria_hidden="true")
 
 
-def _chart(
-    across: svg.Scale,
-    up: svg.Scale,
-    shapes: Sequence[Markup],
-    marks: Sequence[Markup],
-    text: str,
-    *,
-    labels: Sequence[str] | None = None,
-) -> Markup:
-    names = labels if labels is not None else [svg.tick(t, up) for t in up.ticks]
-    parts = [svg.grid(across, top=TOP, bottom=BOTTOM)]
-    ticks = []
-    for t, name in zip(up.ticks, names, strict=True):
-        y = svg.short(_down(up(t)))
-        parts.append(svg.tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
-        ticks.append(svg.tag("text", name, class_="tick over", x=2, y=svg.short(_down(up(t)) - 4)))
-    # The inner picture is stretched to the page's width; its strokes are not (vector-effect in the style).
-    parts.append(
-        svg.tag(
-            "svg",
-            *shapes,
-            class_="stretch",
-            viewbox="0 0 1000 1000",
-            preserveaspectratio="none",
-            x=0,
-            y=TOP,
-            width="100%",
-            height=BOTTOM - TOP,
-        )
+def _stretched(shapes: Sequence[Markup]) -> Markup:
+    """Shapes in a picture of 1000 × 1000 that fills the plot; strokes are not stretched (see the style)."""
+    height = svg.short(svg.BOTTOM - svg.TOP)
+    return svg.tag(
+        "svg",
+        *shapes,
+        class_="stretch",
+        viewbox="0 0 1000 1000",
+        preserveaspectratio="none",
+        x=0,
+        y=svg.short(svg.TOP),
+        width="100%",
+        height=height,
     )
-    return svg.figure(*parts, *marks, *ticks, height=BOTTOM + 24, label=text)
 
 
-def _down(share: float) -> float:
-    return BOTTOM - share * (BOTTOM - TOP)
+def _dot(x: float, y: float, style: str) -> Markup:
+    return svg.tag("circle", class_=f"dot {style}", cx=svg.percent(x), cy=svg.short(svg.down(y)), r=3)
 
 
 def _path(

@@ -7,7 +7,7 @@ from typing import final
 from markupsafe import Markup
 
 from glasshouse.audit.result import Finding, Utility, Verdict
-from glasshouse.report import numbers, svg, words
+from glasshouse.report import numbers, readings, svg, words
 
 ROW = 30.0  # height of a row, pixels
 
@@ -100,25 +100,25 @@ def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: st
 
 
 def _row(f: Finding, scale: svg.Scale, common: Sequence[str]) -> Row:
+    reading = readings.read(f)
     return Row(
         label=words.attack(f.attack),
         notes="; ".join(note for note in _notes(f) if note not in common),
         track=_track(f, scale),
-        value=numbers.value(f.value, f.metric, f.unit_of_value),
-        interval=numbers.interval(f.low, f.high, f.metric),
-        gain=numbers.signed(f.gain, f.metric),
-        gain_interval=numbers.interval(f.gain_low, f.gain_high, f.metric),
+        value=reading.value,
+        interval=reading.interval,
+        gain=reading.gain,
+        gain_interval=reading.gain_interval,
         verdict=f.verdict,
     )
 
 
 def _notes(f: Finding) -> list[str]:
     """What must stand beside a number: units, choice, grants, the null, whom it is about."""
-    given = f"given {words.listed([words.plain(g) for g in f.given])}" if f.given else ""
+    given = f"given {words.grants(f.given)}" if f.given else ""
     null = f"null: {words.plain(f.baseline)}"
-    return [
-        n for n in (words.count(f.n, f.unit), f.chosen, given, null, f"about {f.about}" if f.about else "") if n
-    ]
+    about = f"about {f.about}" if f.about else ""
+    return [note for note in (words.count(f.n, f.unit), f.chosen, given, null, about) if note]
 
 
 def _common(findings: Sequence[Finding]) -> list[str]:
@@ -252,50 +252,56 @@ def _point(number: int, u: Utility, f: Finding) -> Point:
     guarantee = "" if u.epsilon is None else f"ε = {numbers.plain(u.epsilon)}"
     if u.epsilon is not None and u.delta is not None:
         guarantee += f", δ = {u.delta:g}"
-    axes = words.setting(u.axes)
+    axes, reading = words.setting(u.axes), readings.read(f)
     return Point(
         number=number,
         name=words.under(u.defenses) + (f" ({axes})" if axes else ""),
-        utility=f"{numbers.value(u.value, u.metric)} {numbers.interval(u.low, u.high, u.metric)}",
+        utility=readings.utility(u),
         epsilon=guarantee,
         attack=words.attack(f.attack),
-        gain=f"{numbers.signed(f.gain, f.metric)} {numbers.interval(f.gain_low, f.gain_high, f.metric)}",
+        gain=f"{reading.gain} {reading.gain_interval}",
         verdict=f.verdict,
     )
 
 
 def _scatter(pairs: Sequence[tuple[Utility, Finding]], label: str) -> Markup:
-    top, bottom = 14.0, 286.0
-    metric = pairs[0][1].metric
     across = svg.scale([v for u, _ in pairs for v in (u.low, u.high)], count=4)
     up = svg.scale([v for _, f in pairs for v in (f.gain_low, f.gain_high)], include=(0.0,), count=4)
+    zero = svg.short(svg.down(up(0.0)))
+    return svg.chart(
+        across,
+        up,
+        svg.tag("line", class_="null", x1=0, x2="100%", y1=zero, y2=zero),
+        *(_cross(u, f, across, up) for u, f in pairs),
+        *(_disc(i, u, f, across, up) for i, (u, f) in enumerate(pairs, start=1)),
+        label=f"Utility against gain in {label}: {len(pairs)} settings, listed in the table that follows.",
+        x_labels=[_tick(t, across, pairs[0][0].metric) for t in across.ticks],
+        y_labels=[_tick(t, up, pairs[0][1].metric) for t in up.ticks],
+    )
 
-    def y(value: float) -> float:
-        return bottom - up(value) * (bottom - top)
 
-    parts = [svg.grid(across, top=top, bottom=bottom, labels=[_tick(t, across, pairs[0][0].metric) for t in across.ticks])]
-    for t in up.ticks:
-        parts.append(svg.tag("line", class_="null" if t == 0 else "grid", x1=0, x2="100%", y1=y(t), y2=y(t)))
-        parts.append(svg.tag("text", _tick(t, up, metric), class_="tick over", x=2, y=svg.short(y(t) - 4)))
-    for i, (u, f) in enumerate(pairs, start=1):
-        x, middle = svg.percent(across(u.value)), svg.short(y(f.gain))
-        ends = {"x1": svg.percent(across(u.low)), "x2": svg.percent(across(u.high)), "y1": middle, "y2": middle}
-        bars = {"x1": x, "x2": x, "y1": svg.short(y(f.gain_low)), "y2": svg.short(y(f.gain_high))}
-        parts.append(
-            svg.tag(
-                "g",
-                svg.tag("line", class_="whisker", **ends),
-                svg.tag("line", class_="whisker", **bars),
-                svg.tag("circle", class_="disc", cx=x, cy=middle, r=9),
-                svg.tag("text", str(i), class_="number", x=x, y=svg.short(y(f.gain) + 4), text_anchor="middle"),
-                class_=slug(f.verdict),
-            )
-        )
-    text = f"Utility against gain in {label}: {len(pairs)} settings, listed in the table that follows."
-    return svg.figure(svg.join(parts), height=bottom + 24, label=text)
+def _cross(u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
+    """Both intervals of a point."""
+    x, y = svg.percent(across(u.value)), svg.short(svg.down(up(f.gain)))
+    low, high = svg.short(svg.down(up(f.gain_low))), svg.short(svg.down(up(f.gain_high)))
+    left, right = svg.percent(across(u.low)), svg.percent(across(u.high))
+    return svg.tag(
+        "g",
+        svg.tag("line", class_="whisker", x1=left, x2=right, y1=y, y2=y),
+        svg.tag("line", class_="whisker", x1=x, x2=x, y1=low, y2=high),
+        class_=slug(f.verdict),
+    )
+
+
+def _disc(number: int, u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
+    x, y = svg.percent(across(u.value)), svg.down(up(f.gain))
+    return svg.tag(
+        "g",
+        svg.tag("circle", class_="disc", cx=x, cy=svg.short(y), r=9),
+        svg.tag("text", str(number), class_="number", x=x, y=svg.short(y + 4), text_anchor="middle"),
+        class_=slug(f.verdict),
+    )
 
 
 def _tick(value: float, scale: svg.Scale, metric: str) -> str:
     return numbers.bare(value, metric) if words.metric(metric).kind == "rate" else svg.tick(value, scale)
-
-

@@ -36,17 +36,21 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     parts = sections.sections(result, run, show_private=show_private)
     by_name = {part.name: part for part in parts}
     answer, qualification = verdict.overall(result)
-    return environment().get_template("report.html").render(
-        suite=result.suite,
-        version=__version__,
-        answer=answer,
-        qualification=qualification,
-        kind=next((s.kind for s in verdict.stories(result) if s.kind), None),
-        stories=[(by_name[story.scenario], story) for story in verdict.stories(result)],
-        policy=tables.policy(result),
-        sections=parts,
-        manifest=tables.manifest(result.manifest),
-        show_private=show_private,
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            suite=result.suite,
+            version=__version__,
+            answer=answer,
+            qualification=qualification,
+            kind=next((s.kind for s in verdict.stories(result) if s.kind), None),
+            stories=[(by_name[story.scenario], story) for story in verdict.stories(result)],
+            policy=tables.policy(result),
+            sections=parts,
+            manifest=tables.manifest(result.manifest),
+            show_private=show_private,
+        )
     )
 
 
@@ -59,7 +63,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"slug": figures.slug, "plain": words.plain, "counted": words.count}
+    env.filters |= {"slug": figures.slug, "grant": lambda name: words.grants([name]), "counted": words.count}
     env.globals |= {"mark": _mark, "orders": verdict.ORDER}
     return env
 
@@ -77,7 +81,7 @@ def save(page: str, path: Path) -> Path:
             f"report '{path.name}'",
             needs="a writable run directory with room for the page",
             got=f"{error.strerror} after {numbers.plain(len(page) / 1e6)} MB",
-            fix="free some space, or copy the run directory elsewhere; 'glasshouse report RUN' writes it again",
+            fix="free some space; 'glasshouse report RUN' writes the page again",
         ) from error
     return path
 
@@ -85,5 +89,7 @@ def save(page: str, path: Path) -> Path:
 def _mark(kind: str) -> Markup:
     """A verdict's mark in a line of text."""
     drawn = figures.mark(kind)
-    frame = Markup('<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>')
+    frame = Markup(
+        '<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>'
+    )
     return frame.format(figures.slug(kind), drawn)

@@ -15,7 +15,7 @@ def finite(value: float, what: str = "a number in the report") -> float:
     Raises:
         BadValue: it is NaN or infinite.
     """
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if not math.isfinite(value):
         raise BadValue(
             what,
             needs="a finite number",
@@ -48,12 +48,45 @@ def plain(value: float, *, digits: int = 2) -> str:
     return (MINUS if value < 0 and text.strip("0.,") else "") + text
 
 
-def bare(value: float, metric: str) -> str:
-    """A value of a metric without its unit: rates as percentages."""
+def places(metric: str, low: float, high: float) -> int:
+    """Decimals that an interval supports: its half-width shows one digit, no metric fewer than usual.
+
+    Example:
+        >>> places("ssim", 0.55, 0.68), places("mse", 0.0021, 0.0029), places("identification", 0.41, 0.85)
+        (2, 4, 0)
+    """
     kind = words.metric(metric).kind
-    if kind == "rate":
-        return _percent(finite(value))
-    return plain(value, digits=1) if kind == "level" and abs(value) >= 0.05 else plain(value)
+    size = max(abs(finite(low)), abs(finite(high)))
+    usual = {"rate": 0, "level": 1}.get(kind, 2 if size < 10 else 1 if size < 100 else 0)
+    half = (high - low) / 2 * (100 if kind == "rate" else 1)
+    if half <= 0:
+        return usual
+    return min(max(usual, -math.floor(math.log10(half) + 1e-9)), 8)
+
+
+def sign_places(metric: str, *bounds: float) -> int:
+    """Decimals at which no bound looks like 0 without being 0: a verdict hangs on their signs. 4 at most.
+
+    Example:
+        >>> sign_places("ssim", -0.004, 0.06), sign_places("ssim", 0.2, 0.4), sign_places("ssim", 0.0, 0.4)
+        (3, 1, 1)
+    """
+    sizes = [abs(b) * (100 if words.metric(metric).kind == "rate" else 1) for b in bounds if b]
+    return next((d for d in range(5) if all(round(s, d) for s in sizes)), 4)
+
+
+def bare(value: float, metric: str, digits: int | None = None) -> str:
+    """A value of a metric without its unit: rates as percentages. ``digits``: decimals; None: few."""
+    kind = words.metric(metric).kind
+    shown = finite(value) * (100 if kind == "rate" else 1)
+    if digits is None and kind == "plain":
+        return plain(shown)
+    if digits is None:
+        digits = 1 if kind == "level" or (shown % 1 and abs(shown) < 10) else 0
+    text = f"{abs(shown):,.{digits}f}"
+    if kind == "rate" and abs(shown) < 100 and float(text) >= 100:
+        text = "99.9"  # all but one is not all
+    return (MINUS if shown < 0 and text.strip("0.,") else "") + text
 
 
 def unit(metric: str, named: str = "") -> str:
@@ -66,56 +99,57 @@ def unit(metric: str, named: str = "") -> str:
     return NBSP + named if named not in {"", "1", "share", "score", "index"} else ""
 
 
-def value(value: float, metric: str, named: str = "") -> str:
-    """A value with its unit.
+def value(value: float, metric: str, named: str = "", digits: int | None = None) -> str:
+    r"""A value with its unit.
 
     Example:
         >>> value(0.654, "identification"), value(31.24, "psnr"), value(0.62, "ssim")
-        ('65\\xa0%', '31.2\\xa0dB', '0.62')
+        ('65\xa0%', '31.2\xa0dB', '0.62')
     """
-    return bare(value, metric) + unit(metric, named)
+    return bare(value, metric, digits) + unit(metric, named)
 
 
-def interval(low: float, high: float, metric: str) -> str:
+def interval(low: float, high: float, metric: str, digits: int | None = None) -> str:
     """An interval, without unit.
 
     Example:
         >>> interval(0.55, 0.68, "ssim"), interval(-0.01, 0.2, "identification")
         ('[0.55, 0.68]', '[−1, 20]')
     """
-    return f"[{bare(low, metric)}, {bare(high, metric)}]"
+    digits = places(metric, low, high) if digits is None else digits
+    return f"[{bare(low, metric, digits)}, {bare(high, metric, digits)}]"
 
 
-def difference(value: float, metric: str, named: str = "") -> str:
-    """An unsigned difference of two values of a metric; of rates in points.
+def difference(value: float, metric: str, named: str = "", digits: int | None = None) -> str:
+    r"""An unsigned difference of two values of a metric; of rates in points.
 
     Example:
         >>> difference(-0.4, "identification"), difference(0.41, "ssim")
-        ('40\\xa0points', '0.41')
+        ('40\xa0points', '0.41')
     """
-    shown = bare(abs(value), metric)
+    shown = bare(abs(value), metric, digits)
     if words.metric(metric).kind == "rate":
         return f"{shown}{NBSP}point{'' if shown == '1' else 's'}"
     return shown + unit(metric, named)
 
 
-def signed(value: float, metric: str) -> str:
+def signed(value: float, metric: str, digits: int | None = None) -> str:
     """A gain with its sign, without unit.
 
     Example:
         >>> signed(0.41, "ssim"), signed(-0.02, "identification"), signed(0.0, "ssim")
         ('+0.41', '−2', '0.00')
     """
-    shown = bare(value, metric)
+    shown = bare(value, metric, digits)
     return "+" + shown if value > 0 and shown.strip("0.,") else shown
 
 
 def seconds(value: float) -> str:
-    """A duration.
+    r"""A duration.
 
     Example:
         >>> seconds(0.042), seconds(12.3), seconds(754), seconds(9000)
-        ('0.04\\xa0s', '12\\xa0s', '12.6\\xa0min', '2.5\\xa0h')
+        ('0.04\xa0s', '12\xa0s', '12.6\xa0min', '2.5\xa0h')
     """
     size = finite(value)
     if size < 10:
@@ -125,12 +159,3 @@ def seconds(value: float) -> str:
     if size < 7200:
         return f"{size / 60:.1f}{NBSP}min"
     return f"{size / 3600:.1f}{NBSP}h"
-
-
-def _percent(share: float) -> str:
-    points = abs(share) * 100
-    text = f"{points:.0f}" if points >= 10 or points == 0 or points % 1 == 0 else f"{points:.1f}"
-    if points < 100 and text == "100":
-        text = "99.9"  # all but one is not all
-    text = text.removesuffix(".0")
-    return (MINUS if share < 0 and text.strip("0.") else "") + text

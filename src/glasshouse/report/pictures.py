@@ -92,7 +92,9 @@ def blur(image: Images) -> Images:
     ]
     smooth = np.stack(planes, axis=-1).astype(np.float64).clip(0, 1)
     rows = np.arange(height) * size[1] // height
-    return smooth[rows][:, np.arange(width) * size[0] // width]
+    columns = np.arange(width) * size[0] // width
+    shrunk: Images = smooth[rows][:, columns]
+    return shrunk
 
 
 def png(image: Images) -> str:

@@ -41,7 +41,7 @@ class Section:
     pictures: tuple[Shown, ...]
     exhibits: tuple[Shown, ...]
     refusals: tuple[tables.RefusalRow, ...]
-    controls: tuple[tables.ControlRow, ...]
+    controls: tuple[tuple[str, list[tables.ControlRow]], ...]
     findings: tuple[tables.FindingRow, ...]
 
     @property

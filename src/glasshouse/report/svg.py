@@ -8,12 +8,14 @@ sheet through classes, so a figure follows the page into dark mode and print.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from glasshouse.errors import BadValue
 from glasshouse.report import numbers
+
+SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def tag(name: str, *children: str, **attributes: str | float) -> Markup:
@@ -24,7 +26,7 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
         '<text class="tick" x="5%">a&lt;b</text>'
     """
     inside = Markup("").join(children)
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), _attributes(attributes), inside)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, _attributes(attributes), inside)
 
 
 def join(parts: Sequence[Markup]) -> Markup:
@@ -32,11 +34,54 @@ def join(parts: Sequence[Markup]) -> Markup:
     return Markup("").join(parts)
 
 
-def figure(*children: str, height: float, label: str, class_: str = "plot") -> Markup:
-    """The outer element of a figure: as wide as the page allows, with a text for screen readers."""
+TOP, BOTTOM = 10.0, 262.0  # the plotting area of a chart, pixels
+
+
+def chart(
+    across: "Scale",
+    up: "Scale",
+    *children: str,
+    label: str,
+    x_labels: Sequence[str] = (),
+    y_labels: Sequence[str] = (),
+) -> Markup:
+    """A chart with both axes: tick labels of a fixed width at the left, and a plot that takes the rest.
+
+    Args:
+        across, up: the scales. children: what is drawn in the plot, in percent and pixels (``down``).
+        label: text for screen readers. x_labels, y_labels: ticks in other words than ``tick`` would choose.
+    """
+    names = y_labels or [tick(t, up) for t in up.ticks]
+    width = 10 + 6.6 * max(map(len, names))
+    heights = [(down(up(t)), name) for t, name in zip(up.ticks, names, strict=True)]
+    ticks = [
+        tag("text", name, class_="tick", x=short(width - 8), y=short(y + 4), text_anchor="end")
+        for y, name in heights
+    ]
+    rules = [tag("line", class_="grid", x1=0, x2="100%", y1=short(y), y2=short(y)) for y, _ in heights]
+    height, hidden = short(BOTTOM + 24), "true"
     return tag(
-        "svg", *children, class_=class_, role="img", aria_label=label, width="100%", height=short(height)
+        "div",
+        tag("svg", *ticks, class_="ys", width=short(width), height=height, aria_hidden=hidden),
+        tag(
+            "svg",
+            *rules,
+            grid(across, top=TOP, bottom=BOTTOM, labels=x_labels),
+            *children,
+            class_="plot",
+            width="100%",
+            height=height,
+            aria_hidden=hidden,
+        ),
+        class_="chart",
+        role="img",
+        aria_label=label,
     )
+
+
+def down(share: float) -> float:
+    """Vertical place in a chart, pixels: 0 is the bottom of the plot, 1 its top."""
+    return BOTTOM - share * (BOTTOM - TOP)
 
 
 def percent(share: float) -> str:
@@ -106,10 +151,14 @@ def tick(value: float, scale: Scale) -> str:
         >>> [tick(v, scale([0.0, 0.1])) for v in (0.0, 0.02)]
         ['0', '0.02']
     """
-    if scale.log or not scale.ticks or value == 0:
-        return f"{value:g}".replace("e-0", "e\u2212").replace("e+0", "e").replace("-", numbers.MINUS)
+    if scale.log and not 1e-3 <= value <= 1e4:
+        power = f"{math.floor(math.log10(value) + 1e-9)}".translate(SUPERSCRIPT)
+        lead = f"{value / 10.0 ** math.floor(math.log10(value) + 1e-9):g}"
+        return f"10{power}" if lead == "1" else f"{lead}·10{power}"
+    if scale.log or value == 0:
+        return f"{value:g}"
     step = scale.ticks[1] - scale.ticks[0] if len(scale.ticks) > 1 else abs(value)
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    digits = next((d for d in range(5) if abs(round(step, d) - step) < 1e-9 * step), 5)
     text = f"{abs(value):,.{digits}f}" if digits <= 4 else f"{abs(value):g}"
     return (numbers.MINUS if value < 0 else "") + text
 
@@ -119,9 +168,9 @@ def anchor(share: float) -> str:
     return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
 
 
-def grid(scale: Scale, *, top: float, bottom: float, labels: Sequence[str] | None = None) -> Markup:
+def grid(scale: Scale, *, top: float, bottom: float, labels: Sequence[str] = ()) -> Markup:
     """Vertical lines at the ticks of a horizontal scale, their labels below."""
-    names = labels if labels is not None else [tick(t, scale) for t in scale.ticks]
+    names = labels or [tick(t, scale) for t in scale.ticks]
     parts = []
     for value, name in zip(scale.ticks, names, strict=True):
         x = percent(scale(value))
@@ -142,7 +191,7 @@ def grid(scale: Scale, *, top: float, bottom: float, labels: Sequence[str] | Non
 def _attributes(attributes: dict[str, str | float]) -> Markup:
     pairs = ((key.removesuffix("_").replace("_", "-"), value) for key, value in attributes.items())
     # SVG's camel case (viewBox) is restored by the HTML parser.
-    return join([Markup(' {}="{}"').format(Markup(key), escape(v)) for key, v in pairs])
+    return join([Markup(' {}="{}"').format(key, v) for key, v in pairs])
 
 
 def short(value: float) -> str:

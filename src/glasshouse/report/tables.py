@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from glasshouse.audit.result import Control, Finding, Refused, Result, ThreatCard, Utility, Verdict
-from glasshouse.report import numbers, words
+from glasshouse.report import numbers, readings, words
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """One limit of the policy and the largest gain measured against it; ``measured`` may say "not measured"."""
+    """One limit of the policy and the largest gain measured against it, with the attack behind it."""
 
     scenario: str
     metric: str
@@ -110,36 +110,21 @@ def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
     ]
 
 
-def controls(findings: Iterable[Finding]) -> list[ControlRow]:
-    """Every control once."""
+def controls(findings: Iterable[Finding]) -> list[tuple[str, list[ControlRow]]]:
+    """Every control once, by easy setting, the failed ones first."""
     seen: dict[tuple[str, str, Control], ControlRow] = {}
     for f in findings:
         if f.control and (key := (f.attack, f.metric, f.control)) not in seen:
             seen[key] = _control(f, f.control)
-    return sorted(seen.values(), key=lambda row: row.passed)
+    groups: dict[str, list[ControlRow]] = {}
+    for row in sorted(seen.values(), key=lambda row: row.passed):
+        groups.setdefault(row.setting, []).append(row)
+    return list(groups.items())
 
 
 def findings(rows: Iterable[Finding]) -> list[FindingRow]:
     """Every finding, in the order of the audit."""
-    return [
-        FindingRow(
-            attack=words.attack(f.attack),
-            setting=setting(f),
-            metric=words.metric(f.metric).label,
-            value=numbers.value(f.value, f.metric, f.unit_of_value),
-            interval=numbers.interval(f.low, f.high, f.metric),
-            n=words.count(f.n, f.unit),
-            baseline=_baseline(f),
-            gain=numbers.signed(f.gain, f.metric),
-            gain_interval=numbers.interval(f.gain_low, f.gain_high, f.metric),
-            verdict=f.verdict,
-            given=words.listed([words.plain(g) for g in f.given]) or "nothing",
-            chosen=f.chosen or "–",
-            about=f.about or "–",
-            seconds=numbers.seconds(f.seconds),
-        )
-        for f in rows
-    ]
+    return [_finding(f, readings.read(f)) for f in rows]
 
 
 def setting(row: Finding | Refused | Utility) -> str:
@@ -157,11 +142,28 @@ def manifest(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str
     return groups
 
 
+def _finding(f: Finding, reading: readings.Reading) -> FindingRow:
+    return FindingRow(
+        attack=words.attack(f.attack),
+        setting=setting(f),
+        metric=words.metric(f.metric).label,
+        value=reading.value,
+        interval=reading.interval,
+        n=words.count(f.n, f.unit),
+        baseline=_baseline(f),
+        gain=reading.gain,
+        gain_interval=reading.gain_interval,
+        verdict=f.verdict,
+        given=words.grants(f.given) or "nothing",
+        chosen=f.chosen or "–",
+        about=f.about or "–",
+        seconds=numbers.seconds(f.seconds),
+    )
+
+
 def _limit(card: ThreatCard, name: str, limit: float, findings: Sequence[Finding]) -> Limit:
     usable = [
-        f
-        for f in findings
-        if f.scenario == card.scenario and f.metric == name and f.verdict != "no power"
+        f for f in findings if f.scenario == card.scenario and f.metric == name and f.verdict != "no power"
     ]
     worst = max(usable, key=lambda f: f.gain, default=None)
     return Limit(
@@ -170,27 +172,33 @@ def _limit(card: ThreatCard, name: str, limit: float, findings: Sequence[Finding
         limit=numbers.difference(limit, name),
         measured="not measured"
         if worst is None
-        else f"{numbers.signed(worst.gain, name)} {numbers.interval(worst.gain_low, worst.gain_high, name)}",
+        else f"{readings.read(worst).gain} {readings.read(worst).gain_interval}",
         by="" if worst is None else f"{words.attack(worst.attack)}, {setting(worst)}",
     )
 
 
 def _control(f: Finding, c: Control) -> ControlRow:
     unit = numbers.unit(f.metric, f.unit_of_value)
+
+    def at_least(gain: float, low: float) -> str:
+        return f"{numbers.signed(gain, f.metric)}{unit}, at least {numbers.bare(low, f.metric)}"
+
     return ControlRow(
         attack=words.attack(f.attack),
         name=words.metric(f.metric).label,
         setting=c.setting,
-        positive=f"{numbers.signed(c.positive, f.metric)}{unit}, at least {numbers.bare(c.positive_low, f.metric)}",
-        negative=f"{numbers.signed(c.negative, f.metric)}{unit}, at least {numbers.bare(c.negative_low, f.metric)}",
+        positive=at_least(c.positive, c.positive_low),
+        negative=at_least(c.negative, c.negative_low),
         n=words.count(c.n, f.unit),
         passed=c.passed,
     )
 
 
 def _baseline(f: Finding) -> str:
-    text = f"{words.plain(f.baseline)} {numbers.value(f.baseline_value, f.metric, f.unit_of_value)}"
-    return text if f.chance is None else f"{text}; chance {numbers.value(f.chance, f.metric, f.unit_of_value)}"
+    text = f"{words.plain(f.baseline)} {readings.read(f).baseline}"
+    return (
+        text if f.chance is None else f"{text}; chance {numbers.value(f.chance, f.metric, f.unit_of_value)}"
+    )
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from glasshouse.audit.result import Finding, Refused, Result, Utility, Verdict
-from glasshouse.report import numbers, words
+from glasshouse.report import numbers, readings, words
 
 ORDER: Final[tuple[Verdict, ...]] = ("leaks", "no power", "inconclusive", "no leak found")
 
@@ -77,8 +77,8 @@ def sentence(finding: Finding) -> str:
     units, how it was chosen and what was given.
     """
     tell = {"leaks": _leaks, "no leak found": _silent, "inconclusive": _open, "no power": _powerless}
-    given = f" It was given: {words.listed([words.plain(g) for g in finding.given])}." if finding.given else ""
-    return tell[finding.verdict](finding) + given
+    given = words.grants(finding.given)
+    return tell[finding.verdict](finding) + (f" It was given: {given}." if given else "")
 
 
 def where(finding: Finding | Refused | Utility, *, capital: bool = True) -> str:
@@ -90,8 +90,9 @@ def where(finding: Finding | Refused | Utility, *, capital: bool = True) -> str:
 
 
 def basis(finding: Finding) -> str:
-    """What stands behind a number: ``20 victims; 4 restarts, lowest loss of the attack``."""
-    return "; ".join(part for part in (words.count(finding.n, finding.unit), finding.chosen) if part)
+    """What stands behind a number: ``null: prior mean; 20 victims; 4 restarts, lowest loss``."""
+    parts = (f"null: {words.plain(finding.baseline)}", words.count(finding.n, finding.unit), finding.chosen)
+    return "; ".join(part for part in parts if part)
 
 
 def overall(result: Result) -> tuple[str, str]:
@@ -106,23 +107,14 @@ def overall(result: Result) -> tuple[str, str]:
         leaking = len({f.scenario for f in result.findings if f.verdict == "leaks"})
         of = len(scenarios(result))
         place = "" if of == 1 else f", in {leaking} of {words.count(of, 'scenarios')}"
-        return (
-            "Private data leak",
-            f"{counts['leaks']} of {words.count(total, 'measurements')} found a leak{place}. "
-            f"{tried} {'was' if tried.startswith('1 ') else 'were'} run.",
-        )
+        found = f"{counts['leaks']} of {words.count(total, 'measurements')} found a leak{place}"
+        return "Private data came out", f"{found}; {tried} ran."
     if counts["no leak found"] == total:
-        return (
-            "No leak was found",
-            f"{tried} ran in {words.count(total, 'measurements')}, each able to see one. "
-            "That bounds these attacks, not every attack.",
-        )
-    parts = [f"{counts[k]} {k}" for k in ORDER if counts[k]]
-    return (
-        "This audit cannot tell",
-        f"Of {words.count(total, 'measurements')}: {words.listed(parts)}. "
-        "What could not be measured may still leak.",
-    )
+        ran = f"{tried} ran in {words.count(total, 'measurements')}, each able to see one."
+        return "No leak was found", f"{ran} That bounds these attacks, not every attack."
+    parts = words.listed([f"{counts[k]} {k}" for k in ORDER if counts[k]])
+    rest = "What could not be measured may still leak."
+    return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
 
 
 def scenarios(result: Result) -> list[str]:
@@ -148,6 +140,8 @@ def _story(result: Result, name: str) -> Story:
         bare = headline(f for f in findings if not f.defenses)
         first = bare if bare is not None and bare.verdict == top.verdict else top
         told.append(Sentence(kind=first.verdict, text=sentence(first)))
+        if bare is not None and bare is not first:
+            told.append(Sentence(kind=bare.verdict, text=sentence(bare)))
         told += _defended([f for f in findings if f.defenses], result.utility, first)
         told += _unpowered(findings, first)
     if refusals:
@@ -165,42 +159,67 @@ def _defended(findings: Sequence[Finding], utility: Sequence[Utility], first: Fi
     """What the defences changed: which still leak and how badly, which fell silent, what that costs."""
     cells: dict[str, list[Finding]] = {}
     for finding in findings:
-        cells.setdefault(where(finding, capital=False).removeprefix("under "), []).append(finding)
-    told = []
+        cells.setdefault(_cell(finding), []).append(finding)
+    powered = {name: [f for f in fs if f.verdict != "no power"] for name, fs in cells.items()}
     leaking = {name: f for name, fs in cells.items() if (f := worst_first(fs)[0]).verdict == "leaks"}
-    worst = max(leaking.items(), key=lambda item: severity(item[1]), default=None)
-    if worst and worst[1] is not first:
-        strongest = worst[1]
+    quiet = [name for name, fs in powered.items() if fs and all(f.verdict == "no leak found" for f in fs)]
+    still_open = {
+        name: fs for name, fs in powered.items() if fs and name not in leaking and name not in quiet
+    }
+    told = []
+    worst = max(leaking.values(), key=severity, default=None)
+    if worst and worst is not first:
         text = (
             f"{len(leaking)} of {words.count(len(cells), 'defended settings')} still "
-            f"{'leaks' if len(leaking) == 1 else 'leak'}, most of all {worst[0]}: "
-            f"{words.attack(strongest.attack)} {_said(strongest)}, {_over_null(strongest)}."
+            f"{'leaks' if len(leaking) == 1 else 'leak'}, most of all {_cell(worst)}: "
+            f"{words.attack(worst.attack)} {_said(worst)}, {_over_null(worst)} ({basis(worst)})."
         )
         told.append(Sentence(kind="leaks", text=text))
-    quiet = [name for name, fs in cells.items() if all(f.verdict == "no leak found" for f in fs)]
-    if quiet:
-        seen = max((_visible(f) for n in quiet for f in cells[n] if f.metric == first.metric), default=None)
-        power = f"; a gain of {numbers.difference(seen, first.metric)} would have been seen" if seen else ""
-        text = f"No attack that ran found a leak under {words.listed(quiet)}{power}."
-        told.append(Sentence(kind="no leak found", text=text + _price(quiet, findings, utility)))
-    elif cells:
-        told.append(Sentence(kind="note", text="No defence here silenced every attack with certainty."))
+    if any(f is not first for fs in still_open.values() for f in fs):
+        unsure = [
+            words.attack(f.attack) for fs in still_open.values() for f in fs if f.verdict == "inconclusive"
+        ]
+        text = f"It stays open under {_few(list(still_open))}: the interval of {_few(unsure)} is too wide."
+        told.append(Sentence(kind="inconclusive", text=text))
+    if quiet and not all(f is first for n in quiet for f in powered[n]):
+        told.append(_quiet(quiet, [f for n in quiet for f in powered[n]], utility))
     return told
 
 
-def _price(quiet: Sequence[str], findings: Sequence[Finding], utility: Sequence[Utility]) -> str:
+def _quiet(names: Sequence[str], findings: Sequence[Finding], utility: Sequence[Utility]) -> Sentence:
+    """Where nothing was found, how small a gain would have been seen there, and what is cheapest."""
+    metric = min((f.metric for f in findings), key=words.preference)
+    dullest = max((f for f in findings if f.metric == metric), key=lambda f: f.gain - f.gain_low)
+    text = (
+        f"No leak was found under {_few(names)}; the audit could have seen a gain of "
+        f"{readings.read(dullest).visible} in {words.metric(metric).label}."
+    )
+    return Sentence(kind="no leak found", text=text + _price(findings, utility))
+
+
+def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
     """The silent setting that keeps the most utility, in a sentence."""
-    ids = {f.cell for f in findings if where(f, capital=False).removeprefix("under ") in quiet}
-    kept = [u for u in utility if u.cell in ids]
+    kept = [u for u in utility if u.cell in {f.cell for f in quiet}]
     if not kept:
         return ""
     best = max(kept, key=lambda u: u.value)
-    name = where(best, capital=False).removeprefix("under ")
     plain = [u for u in utility if u.scenario == best.scenario and not u.defenses and u.axes == best.axes]
     plain = plain or [u for u in utility if u.scenario == best.scenario and not u.defenses]
-    shown = f"{numbers.value(best.value, best.metric)} {numbers.interval(best.low, best.high, best.metric)}"
-    beside = f"; without a defence {numbers.value(plain[0].value, plain[0].metric)}" if plain else ""
-    return f" Cheapest of these: {name} (held-out {words.metric(best.metric).label} {shown}{beside})."
+    beside = f"; {readings.utility(plain[0])} without a defence" if plain else ""
+    label = words.metric(best.metric).label
+    name = where(best, capital=False).removeprefix("under ")
+    few = "" if len({_cell(f) for f in quiet}) == 1 else f" Cheapest of these is {name}:"
+    return f"{few or ' It keeps'} {readings.utility(best)} held-out {label}{beside}."
+
+
+def _cell(f: Finding) -> str:
+    return where(f, capital=False).removeprefix("under ")
+
+
+def _few(names: Sequence[str]) -> str:
+    """Names once each; of many, the first three and how many more."""
+    once = list(dict.fromkeys(names))
+    return words.listed(once if len(once) <= 4 else [*once[:3], f"{len(once) - 3} more"])
 
 
 def _unpowered(findings: Sequence[Finding], first: Finding) -> list[Sentence]:
@@ -220,16 +239,16 @@ def _leaks(f: Finding) -> str:
 
 def _silent(f: Finding) -> str:
     return (
-        f"{where(f)}, no leak was found by {words.attack(f.attack)}: {_value(f)}, {_over_null(f)} ({basis(f)}). "
-        f"The audit could have seen a gain of {numbers.difference(_visible(f), f.metric, f.unit_of_value)}; "
+        f"{where(f)}, no leak was found by {words.attack(f.attack)}: {_value(f)}, {_over_null(f)} "
+        f"({basis(f)}). The audit could have seen a gain of {readings.read(f).visible}; "
         "a smaller one may hide."
     )
 
 
 def _open(f: Finding) -> str:
     return (
-        f"{where(f)}, it stays open whether {words.attack(f.attack)} finds a leak: {_value(f)}, {_over_null(f)} "
-        f"({basis(f)}). More {f.unit} would narrow this."
+        f"{where(f)}, it stays open whether {words.attack(f.attack)} finds a leak: {_value(f)}, "
+        f"{_over_null(f)} ({basis(f)}). More {f.unit} would narrow this."
     )
 
 
@@ -238,48 +257,41 @@ def _powerless(f: Finding) -> str:
     if f.control and not f.control.passed:
         c = f.control
         if c.negative_low > 0:
+            gained = numbers.difference(c.negative, f.metric, f.unit_of_value)
             why = (
-                "its negative control failed: it seemed to gain "
-                f"{numbers.difference(c.negative, f.metric, f.unit_of_value)} from an update that has nothing "
-                "to do with the victim"
+                f"its negative control failed: it seemed to gain {gained} from an update that has nothing to "
+                "do with the victim"
             )
         else:
+            unit = numbers.unit(f.metric, f.unit_of_value)
             why = (
                 f"its positive control failed: in an easy setting ({c.setting}) it gained only "
-                f"{numbers.bare(c.positive, f.metric)}{numbers.unit(f.metric, f.unit_of_value)} "
-                f"(at least {numbers.bare(c.positive_low, f.metric)}; {words.count(c.n, f.unit)})"
+                f"{numbers.bare(c.positive, f.metric)}{unit}, at least "
+                f"{numbers.bare(c.positive_low, f.metric)} ({words.count(c.n, f.unit)})"
             )
-    return f"{where(f)}, nothing can be said about {words.attack(f.attack)}: {why}. This is no sign of safety."
+    return (
+        f"{where(f)}, nothing can be said about {words.attack(f.attack)}: {why}. This is no sign of safety."
+    )
 
 
 def _value(f: Finding) -> str:
     """Metric, value and interval, as a noun: ``SSIM 0.12 [0.10, 0.15]``."""
-    return (
-        f"{words.metric(f.metric).label} {numbers.value(f.value, f.metric, f.unit_of_value)} "
-        f"{numbers.interval(f.low, f.high, f.metric)}"
-    )
+    reading = readings.read(f)
+    return f"{words.metric(f.metric).label} {reading.value} {reading.interval}"
 
 
 def _said(f: Finding) -> str:
     """What the attack did, with value and interval."""
-    shown = numbers.value(f.value, f.metric, f.unit_of_value)
-    return words.metric(f.metric).said.format(f"{shown} {numbers.interval(f.low, f.high, f.metric)}")
+    reading = readings.read(f)
+    return words.metric(f.metric).said.format(f"{reading.value} {reading.interval}")
 
 
 def _over_null(f: Finding) -> str:
     """The gain against the null adversary: above it, or below it where smaller values leak."""
     above = (f.gain >= 0) == f.higher_leaks
-    size = numbers.difference(f.gain, f.metric, f.unit_of_value)
-    bounds = (f.gain_low, f.gain_high) if f.gain >= 0 else (-f.gain_high, -f.gain_low)
-    return (
-        f"{size} {numbers.interval(*bounds, f.metric)} {'above' if above else 'below'} an adversary that saw no "
-        f"update ({words.plain(f.baseline)})"
-    )
-
-
-def _visible(f: Finding) -> float:
-    """The smallest gain that this interval would have told from none: its lower half-width."""
-    return f.gain - f.gain_low
+    reading = readings.read(f)
+    side = "above" if above else "below"
+    return f"{reading.size} {reading.size_interval} {side} an adversary that saw no update"
 
 
 def _quote_rank(finding: Finding) -> tuple[int, int]:

@@ -31,6 +31,15 @@ ATTACKS: Final = {
 }
 
 
+GRANTS: Final = {
+    "auxiliary": "auxiliary data",
+    "labels": "true labels",
+    "batch_norm": "batch-norm statistics",
+    "defense": "the defence's name",
+    "challenge": "challenge examples",
+}
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class MetricWords:
@@ -61,7 +70,9 @@ METRICS: Final[Mapping[str, MetricWords]] = {
         label="found at a low false-alarm rate", kind="rate", said="found {} at a low false-alarm rate"
     ),
     "attack_accuracy": MetricWords(
-        label="attack accuracy", kind="rate", said="rebuilt pictures recognised as their target in {} of cases"
+        label="attack accuracy",
+        kind="rate",
+        said="rebuilt pictures recognised as their target in {} of cases",
     ),
     "ssim": MetricWords(label="SSIM", kind="plain", said="rebuilt private images with SSIM {}"),
     "identification": MetricWords(
@@ -135,8 +146,18 @@ def attack(name: str) -> str:
 
 
 def plain(name: str) -> str:
-    """A registered name (of a baseline, a grant) as words: ``prior_mean`` → ``prior mean``."""
+    """A registered name (of a baseline) as words: ``prior_mean`` → ``prior mean``."""
     return name.replace("_", " ")
+
+
+def grants(names: Sequence[str]) -> str:
+    """What was handed to the adversary.
+
+    Example:
+        >>> grants(["labels", "batch_norm"]), grants([])
+        ('true labels and batch-norm statistics', '')
+    """
+    return listed([GRANTS.get(name, plain(name)) for name in names])
 
 
 def under(defenses: Sequence[str]) -> str:
