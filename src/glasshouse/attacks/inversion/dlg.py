@@ -1,0 +1,73 @@
+"""DLG: optimise images and soft labels together until their gradient is the received one.
+
+Source: Zhu, Liu & Han 2019, "Deep Leakage from Gradients", arXiv:1906.08935, Algorithm 1 and section 4.
+
+Minimises the squared L2 distance of gradients, summed over all entries, by L-BFGS with unit steps.
+Candidates start from N(0, 1) in the units that the model's first real layer sees, are not bounded on the
+way, and are clipped into the declared image range at the end. The restarts run in one batch; the one with
+the smallest distance is the claim.
+
+Where we differ: several restarts (the paper shows one), and an early end when one has matched the gradient
+or none gets better. An update after several local steps is read as one step.
+
+Breaks when: the activations are not smooth (with ReLU the distance jumps), the weights are small
+(PyTorch's default initialisation), the batch is large, or the update was made noisy.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.exact import claimed, search
+from glasshouse.attacks.parts.matching import objective
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DLG:
+    """Images and soft labels by L-BFGS on the squared distance of gradients.
+
+    Args:
+        restarts: independent starts; the attack's own loss picks one.
+        steps: outer steps of L-BFGS, of at most 20 iterations each; the paper takes 300.
+        goal: stop when the squared distance is this share of the received squared norm.
+        adaptive: apply the transformation estimated from the update (clip, prune, Soteria) to candidates.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="gradient matching by L-BFGS, labels searched too",
+        source="Zhu et al. 2019, arXiv:1906.08935",
+        threat="server, sees single updates",
+    )
+    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+
+    restarts: int = 4
+    steps: int = 300
+    goal: float = 1e-8
+    adaptive: bool = False
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One reconstruction of the B images behind the update, with the labels that came out.
+
+        Raises:
+            Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
+        """
+        client = replica(view, subject="attack 'dlg'")
+        distance = objective(
+            client, distance="squared", steps="one_step", adaptive=self.adaptive, form="explicit"
+        )
+        match = search(
+            client,
+            distance,
+            labels=None,
+            restarts=self.restarts,
+            steps=self.steps,
+            goal=self.goal,
+            rng=rng,
+        )
+        assert match.scores is not None  # labels were searched
+        return (claimed(client, match.inputs, match.scores.argmax(1), loss=match.loss),)

@@ -1,0 +1,63 @@
+"""iDLG: read the label off the gradient first, then match by images alone.
+
+Source: Zhao, Mopuri & Bilen 2020, "iDLG: Improved Deep Leakage from Gradients", arXiv:2001.02610.
+
+As ``dlg``, with labels from the last layer's gradient (the sign rule for one image, counts for a batch;
+the paper covers one image). Granted labels are used instead where there are any.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.exact import claimed, search
+from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.matching import objective
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class IDLG:
+    """Images by L-BFGS on the squared distance of gradients; labels inferred.
+
+    Args:
+        restarts, steps, goal, adaptive: as in ``DLG``.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="gradient matching by L-BFGS, labels inferred first",
+        source="Zhao et al. 2020, arXiv:2001.02610",
+        threat="server, sees single updates",
+    )
+    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+
+    restarts: int = 4
+    steps: int = 300
+    goal: float = 1e-8
+    adaptive: bool = False
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One reconstruction of the B images behind the update, with the inferred labels.
+
+        Raises:
+            Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
+        """
+        client = replica(view, subject="attack 'idlg'")
+        labels = known_labels(view, client, rng=rng.child("labels"))
+        distance = objective(
+            client, distance="squared", steps="one_step", adaptive=self.adaptive, form="explicit"
+        )
+        match = search(
+            client,
+            distance,
+            labels=labels,
+            restarts=self.restarts,
+            steps=self.steps,
+            goal=self.goal,
+            rng=rng,
+        )
+        return (claimed(client, match.inputs, labels, loss=match.loss),)

@@ -1,0 +1,53 @@
+"""Which classes a client trained on, from the gradient of the last layer alone.
+
+Source: Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for one example; for batches Wainakh et al.
+2022 (LLG), arXiv:2105.09369, and Yin et al. 2021 (GradInversion), arXiv:2104.07586, equation 6.
+The derivation, and where we differ, are in ``attacks.parts.labels``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+
+from glasshouse.attacks.base import About, Claim, Labels, Needs
+from glasshouse.attacks.parts.labels import Rule, infer_labels
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabelInference:
+    """Class counts of the private batch.
+
+    Args:
+        rule: ``sums`` reads counts off bias gradient or row sums; ``minima`` takes the B classes with the
+            smallest entry in their row (no class twice).
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="class counts of the batch from the last layer's gradient",
+        source="Zhao et al. 2020, arXiv:2001.02610; Wainakh et al. 2022, arXiv:2105.09369",
+        threat="server, sees single updates",
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
+    )
+
+    rule: Rule = "sums"
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Counts (K,) that add up to the number of examples behind the update.
+
+        Raises:
+            Inapplicable: not exactly one update, the last layer is not in it, or ``minima`` cannot hold.
+        """
+        client = replica(view, subject="attack 'label_inference'")
+        labels = infer_labels(client, rng=rng, rule=self.rule)
+        about = About(rounds=(client.update.round,), client=client.update.client)
+        return (Labels(about=about, counts=torch.bincount(labels, minlength=client.classes)),)

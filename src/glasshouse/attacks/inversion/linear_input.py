@@ -1,0 +1,99 @@
+"""Read a single input off the gradient of a first, biased linear layer.
+
+Source: Geiping et al. 2020, "Inverting Gradients", arXiv:2003.14053, Proposition 3.1.
+
+For ``z = W x + b`` and one example, the chain rule gives ``dL/dW = d xᵀ`` and ``dL/db = d`` with
+``d = dL/dz``, so every row of ``dL/dW`` is a multiple of ``x``. We take the least-squares ``x`` over all
+rows: exact on a clean gradient, where it equals the paper's quotient of one row by its bias entry; under
+noise it averages the noise of ``dL/dW`` and keeps that of ``dL/db``. The model's fixed normalisation, the
+only thing allowed before that layer, is undone.
+
+Breaks when: the layer has no bias; anything but normalisation and flattening comes before it; more than
+one example was averaged; every ``d`` is zero (dead ReLUs, a fitted example).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import nn
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.exact import claimed
+from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.errors import Inapplicable
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+SUBJECT = "attack 'linear_input'"
+FIX = "use inverting_gradients, or audit a model whose first layer is linear with a bias (mlp)"
+PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LinearInput:
+    """Closed-form input recovery. No iterations, no randomness, no prior."""
+
+    card: ClassVar[Card] = Card(
+        summary="one input in closed form from a first linear layer with a bias",
+        source="Geiping et al. 2020, arXiv:2003.14053, Proposition 3.1",
+        threat="server, sees single updates",
+    )
+    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Recover one input; confidence is ``|d|``, in units of the gradient.
+
+        Raises:
+            Inapplicable: several examples behind the update, another first layer, or ``d = 0``.
+        """
+        client = replica(view, subject=SUBJECT)
+        where = f"round {client.update.round}, client {client.update.client}"
+        if client.images != 1:
+            raise Inapplicable(
+                SUBJECT,
+                needs="an update computed from exactly 1 example",
+                got=f"{where}: {client.images} examples",
+                fix="set federation.batch_size = 1, or use inverting_gradients",
+            )
+        name = first_linear(client)
+        gradient = client.gradient()
+        weight, d = gradient[f"{name}.weight"].double(), gradient[f"{name}.bias"].double()  # (O, D), (O,)
+        if not bool(d.any()):
+            raise Inapplicable(
+                SUBJECT,
+                needs=f"a bias gradient of '{name}' that is not zero",
+                got=f"{where}: all zeros",
+                fix="attack an earlier round, before this example is fitted",
+            )
+        x = d @ weight / d.dot(d)  # argmin over x of |weight - d xᵀ|²: (D,)
+        low, high = client.terms.image_range
+        inputs = client.to_pixels(x.reshape(1, *client.shape)).clamp(low, high)
+        labels = known_labels(view, client, rng=rng.child("labels"))
+        return (claimed(client, inputs, labels, loss=-float(d.norm())),)
+
+
+def first_linear(client: Replica) -> str:
+    """Name of the linear layer that sees the pixels, normalised and flattened.
+
+    Raises:
+        Inapplicable: the first layer is of another kind, has no bias, or is not in the update.
+    """
+    for name, module in client.model.named_modules():
+        if list(module.children()) or name == "normalize" or isinstance(module, PASSIVE):
+            continue
+        sent = {f"{name}.weight", f"{name}.bias"} <= client.update.tensors.keys()
+        fits = isinstance(module, nn.Linear) and module.in_features == math.prod(client.shape)
+        if sent and fits:
+            return str(name)
+        raise Inapplicable(
+            SUBJECT,
+            needs="a first layer that is linear, sees all pixels, and sends weight and bias",
+            got=f"'{name}', a {type(module).__name__}"
+            + ("" if sent else ", not sent with both weight and bias"),
+            fix=FIX,
+        )
+    raise Inapplicable(SUBJECT, needs="a model with layers", got="none", fix=FIX)

@@ -1,0 +1,1 @@
+"""What several attacks share: the model as received, label inference, gradient matching, optimisers."""

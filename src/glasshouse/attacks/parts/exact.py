@@ -1,0 +1,108 @@
+"""What DLG and iDLG share: L-BFGS on the squared distance of gradients, restarts batched, best one claimed.
+
+Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Reconstruction
+from glasshouse.attacks.parts import lbfgs
+from glasshouse.attacks.parts.matching import Objective
+from glasshouse.attacks.parts.replica import Replica
+from glasshouse.errors import BadValue
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+
+INNER = 20
+"""Iterations in one step of ``torch.optim.LBFGS``, the unit in which the papers count."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Match:
+    """The best candidate of all restarts.
+
+    Attributes:
+        inputs: (B, C, H, W) in pixel units, clipped into the image range.
+        scores: class scores (B, K) when labels were searched too, else None.
+        loss: squared distance as a share of the received update's squared norm.
+    """
+
+    inputs: Tensor
+    scores: Tensor | None
+    loss: float
+
+
+def search(
+    replica: Replica,
+    objective: Objective,
+    *,
+    labels: Tensor | None,
+    restarts: int,
+    steps: int,
+    goal: float,
+    rng: Rng,
+) -> Match:
+    """Minimise ``objective`` over images, and over soft labels where ``labels`` (B,) are not known.
+
+    Args:
+        replica: the model and the update behind ``objective``.
+        restarts: R, independent N(0, 1) starts, optimised in one batch.
+        steps: outer steps of at most 20 iterations each.
+        goal: all restarts end when one is this close; as :attr:`Match.loss`.
+    """
+    check_positive(restarts=restarts, steps=steps)
+    shape, classes = (replica.images, *replica.shape), replica.classes
+    size = torch.Size(shape).numel()
+    unknowns = size if labels is not None else size + replica.images * classes
+    start = torch.randn(restarts, unknowns, generator=rng.child("starts").torch())
+
+    def loss(points: Tensor) -> Tensor:
+        images = points[:, :size].reshape(-1, *shape)
+        if labels is not None:
+            return objective(replica.to_pixels(images), labels.expand(len(points), -1))
+        scores = points[:, size:].reshape(-1, replica.images, classes)
+        return objective(replica.to_pixels(images), scores.softmax(-1))
+
+    iterations: Iterable[int] = track(range(steps * INNER), "matching the gradient")
+    found = lbfgs.minimise(loss, start, iterations=iterations, goal=goal * objective.target_square)
+    best = int(found.losses.argmin())
+    point = found.points[best]
+    low, high = replica.terms.image_range
+    return Match(
+        inputs=replica.to_pixels(point[:size].reshape(shape)).clamp(low, high),
+        scores=None if labels is not None else point[size:].reshape(-1, classes),
+        loss=float(found.losses[best]) / objective.target_square,
+    )
+
+
+def claimed(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:
+    """The claim about one client's update; confidence is minus the attack's loss, for all images alike."""
+    update = replica.update
+    return Reconstruction(
+        about=About(rounds=(update.round,), client=update.client),
+        inputs=inputs.detach().float(),
+        labels=labels,
+        confidence=torch.full((len(inputs),), -loss),
+    )
+
+
+def check_positive(**settings: int) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        BadValue: names the first.
+    """
+    for name, value in settings.items():
+        if value < 1:
+            raise BadValue(
+                f"attack setting '{name}'",
+                needs="a whole number from 1",
+                got=str(value),
+                fix=f"set {name} = 1",
+            )

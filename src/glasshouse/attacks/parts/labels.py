@@ -1,0 +1,146 @@
+"""Which classes an update was computed from, read off the gradient of the last linear layer.
+
+Shape letters: B examples behind the update, K classes, D features that enter the last layer.
+
+With cross-entropy, ``dL/db_c`` is the mean over the batch of p_c - y_c, and row c of ``dL/dW`` the mean of
+(p_c - y_c) times the features, which are not negative after a ReLU or a sigmoid. One example: the only
+negative entry is the label. A batch: a class takes its share n_c / B off an otherwise small positive p_c.
+
+After several local steps the mean gradient along the way is read instead: an estimate, as the p_c move.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.parts.replica import Replica
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+Rule = Literal["sums", "minima"]
+
+PROBES = 64
+
+
+def sums(replica: Replica) -> Tensor:
+    """(K,) per class: mean probability minus share of the batch, in some unit (bias gradient or row sums).
+
+    The bias gradient where there is one: it needs no assumption about the features.
+
+    Raises:
+        Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
+    """
+    gradient, name = replica.gradient(), replica.last_linear()
+    for part in (f"{name}.bias", f"{name}.weight"):
+        if part in gradient and bool(gradient[part].any()):
+            return (
+                gradient[part].double().flatten(1).sum(1)
+                if part.endswith("weight")
+                else gradient[part].double()
+            )
+    raise _hidden(replica, name)
+
+
+def minima(weight: Tensor) -> Tensor:
+    """(K,) smallest entry of each class's row of the last weight gradient (K, D); present classes come first.
+
+    Source: Yin et al. 2021 (GradInversion), arXiv:2104.07586, equation 6.
+    """
+    return weight.double().min(1).values
+
+
+def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
+    """How many examples of each class, (K,) int64, summing to ``examples``.
+
+    Args:
+        sums: (K,), see :func:`sums`, in any positive unit (a clipped gradient will do).
+        expected: (K,) mean probabilities of the model before the update.
+        examples: B.
+
+    The unit follows from the classes with negative sums: unscaled, these add up to their share of
+    ``expected`` minus 1. Then n_c is about B (expected_c - sums_c), rounded so that the counts add up.
+
+    Source: the idea is Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for B = 1, and Wainakh et
+    al. 2022 (LLG), arXiv:2105.09369, for batches; the unit and the rounding are ours.
+
+    Example:
+        >>> even = torch.full((4,), 0.25)
+        >>> counts(torch.tensor([0.25, -0.25, 0.25, -0.25]), even, 2)
+        tensor([0, 1, 0, 1])
+        >>> counts(torch.tensor([0.25, -0.75, 0.25, 0.25]), even, 2)
+        tensor([0, 2, 0, 0])
+    """
+    negative = sums < 0
+    unit = float(sums[negative].sum() / (expected[negative].sum() - 1)) if bool(negative.any()) else 1.0
+    owed = examples * (expected.double() - sums / max(unit, 1e-12))
+    found = torch.zeros(len(sums), dtype=torch.int64)
+    for _ in range(examples):
+        found[int((owed - found).argmax())] += 1
+    return found
+
+
+def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
+    """(K,) mean probabilities of the received model on random pixels: what it says before it is told."""
+    low, high = replica.terms.image_range
+    pixels = torch.rand(PROBES, *replica.shape, generator=rng.torch()) * (high - low) + low
+    with torch.no_grad():
+        logits: Tensor = replica.model(pixels)
+    return logits.double().softmax(1).mean(0)
+
+
+def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
+    """(B,) int64 labels in ascending order.
+
+    ``sums`` allows a class to occur several times; ``minima`` (GradInversion's) does not, and needs B <= K.
+
+    Raises:
+        Inapplicable: the last layer is not in the update, or the rule cannot hold.
+    """
+    if rule == "minima":
+        name = replica.last_linear()
+        weight = replica.gradient().get(f"{name}.weight")
+        if weight is None or not bool(weight.any()):
+            raise _hidden(replica, name)
+        if replica.images > replica.classes:
+            raise Inapplicable(
+                "label inference by column-wise minima",
+                needs=f"at most {replica.classes} examples (no class twice)",
+                got=f"{replica.images}",
+                fix="use rule 'sums'",
+            )
+        return minima(weight).argsort()[: replica.images].sort().values
+    if replica.images == 1:
+        return sums(replica).argmin()[None]
+    found = counts(sums(replica), expected_probabilities(replica, rng=rng), replica.images)
+    return torch.arange(replica.classes).repeat_interleave(found)
+
+
+def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
+    """(B,) the granted labels of this update where there are any, else the inferred ones.
+
+    Raises:
+        BadValue: the grant does not name one label per example.
+        Inapplicable: as :func:`infer_labels`.
+    """
+    granted = view.grants.labels.get((replica.update.round, replica.update.client))
+    if granted is None:
+        return infer_labels(replica, rng=rng, rule=rule)
+    if granted.shape != (replica.images,):
+        raise BadValue(
+            "granted labels",
+            needs=f"{replica.images} for client {replica.update.client}, round {replica.update.round}",
+            got=str(tuple(granted.shape)),
+            fix="grant one label per example behind the update",
+        )
+    return granted
+
+
+def _hidden(replica: Replica, name: str) -> Inapplicable:
+    return Inapplicable(
+        f"label inference for client {replica.update.client} in round {replica.update.round}",
+        needs=f"a gradient of '{name}' that is not zero",
+        got=", ".join(sorted(replica.update.tensors)),
+        fix="grant the labels (threat.grants), or train the last layer in the protocol",
+    )

@@ -1,0 +1,144 @@
+"""L-BFGS for many independent problems at once: each restart has its own curvature, all share one closure.
+
+Shape letters: R restarts, D unknowns of one restart, M remembered steps.
+
+Without a line search and with unit steps, as DLG uses ``torch.optim.LBFGS``: from the same start the same
+iterates (a test compares them), without its inner and outer loop: one outer step of the papers is up to 20
+iterations here. The inverse Hessian is applied in its compact form instead of by two loops over the memory.
+
+Source: Nocedal 1980, Math. Comp. 35(151); Byrd, Nocedal & Schnabel 1994, Math. Programming 63, equation 3.1.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+@final
+class _Memory:
+    """The last M steps ``s`` and gradient changes ``y`` of every restart, with their inner products."""
+
+    def __init__(self, size: int, like: Tensor) -> None:
+        restarts, unknowns = like.shape
+        self.size, self.count = size, 0
+        self.steps = like.new_zeros(restarts, size, unknowns)
+        self.changes = like.new_zeros(restarts, size, unknowns)
+        self.mixed = like.new_zeros(restarts, size, size, dtype=torch.float64)  # s_i · y_j
+        self.curved = like.new_zeros(restarts, size, size, dtype=torch.float64)  # y_i · y_j
+        self.scale = like.new_ones(restarts, dtype=torch.float64)
+
+    def push(self, step: Tensor, change: Tensor) -> None:
+        """Remember one step of each restart; where the curvature is not positive, an empty one."""
+        product = (step * change).sum(1)
+        good = product > 1e-10
+        step, change = step * good[:, None], change * good[:, None]
+        at = self.count % self.size
+        self.steps[:, at], self.changes[:, at] = step, change
+        self.mixed[:, at] = _apply(self.changes, step)
+        self.mixed[:, :, at] = _apply(self.steps, change)
+        self.curved[:, at] = _apply(self.changes, change)
+        self.curved[:, :, at] = self.curved[:, at]
+        ratio = product / change.square().sum(1).clamp_min(1e-30)
+        self.scale = torch.where(good, ratio.double(), self.scale)
+        self.count += 1
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """Minus the inverse Hessian estimate times ``gradient``, (R, D)."""
+        known = min(self.count, self.size)
+        start = self.count % self.size if self.count > self.size else 0
+        order = (torch.arange(known) + start) % self.size
+        mixed = self.mixed[:, order][:, :, order]
+        own = mixed.diagonal(dim1=1, dim2=2)
+        upper = mixed.triu() + torch.diag_embed((own == 0).double())  # empty steps: keep it invertible
+        along = _apply(self.steps[:, :known], gradient)[:, order, None]
+        across = _apply(self.changes[:, :known], gradient)[:, order, None]
+        scale = self.scale[:, None, None]
+        p = torch.linalg.solve_triangular(upper, along, upper=True)
+        inner = own[:, :, None] * p + scale * (self.curved[:, order][:, :, order] @ p - across)
+        q = torch.linalg.solve_triangular(upper.mT, inner, upper=False)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(known)
+        on_steps, on_changes = q[:, back, 0].to(gradient.dtype), (scale * p)[:, back, 0].to(gradient.dtype)
+        moved = torch.einsum("rm,rmd->rd", on_steps, self.steps[:, :known])
+        moved -= torch.einsum("rm,rmd->rd", on_changes, self.changes[:, :known])
+        return -(self.scale[:, None].to(gradient.dtype) * gradient + moved)
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget the restarts that ``rows`` (bool) leaves out."""
+        self.steps, self.changes = self.steps[rows], self.changes[rows]
+        self.mixed, self.curved, self.scale = self.mixed[rows], self.curved[rows], self.scale[rows]
+
+
+def _apply(rows: Tensor, vector: Tensor) -> Tensor:
+    """(R, M, D), (R, D) → (R, M) float64."""
+    return torch.bmm(rows, vector[:, :, None])[:, :, 0].double()
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Minima:
+    """The best point of every restart, (R, D), and the loss there, (R,) float64."""
+
+    points: Tensor
+    losses: Tensor
+
+
+def minimise(
+    loss: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    iterations: Iterable[int],
+    history: int = 100,
+    goal: float = 0.0,
+    patience: int = 200,
+) -> Minima:
+    """Run every restart until one reaches ``goal``, all have converged, or the iterations are used up.
+
+    A restart ends when its loss or gradient stops being finite (its best point is kept), or when its best
+    loss has not fallen by a thousandth within ``patience`` iterations.
+
+    Args:
+        loss: (r, D) → (r,), differentiable, each row by itself; it is called with fewer rows as restarts end.
+        start: (R, D).
+        iterations: as many as it yields.
+        history: M.
+        goal: a loss at which the problem counts as solved, for all restarts.
+        patience: see above.
+    """
+    points, losses = start.detach().clone(), start.new_full((len(start),), float("inf"), dtype=torch.float64)
+    rows = torch.arange(len(start), device=start.device)
+    memory = _Memory(history, start)
+    here = start.detach()
+    value, gradient = _evaluate(loss, here)
+    step = -gradient * (1 / gradient.abs().sum(1).clamp_min(1.0))[:, None]
+    marks, since = losses.clone(), torch.zeros_like(rows)
+    for _ in iterations:
+        better = value < losses[rows]  # False for NaN
+        points[rows[better]], losses[rows[better]] = here[better], value[better]
+        if bool((losses <= goal).any()):
+            break
+        fell = losses[rows] < 0.999 * marks
+        marks, since = torch.where(fell, losses[rows], marks), torch.where(fell, 0, since + 1)
+        alive = value.isfinite() & gradient.isfinite().all(1) & (gradient != 0).any(1) & (since < patience)
+        if not bool(alive.all()):
+            rows, marks, since = rows[alive], marks[alive], since[alive]
+            here, gradient, step = here[alive], gradient[alive], step[alive]
+            memory.keep(alive)
+            if not len(rows):
+                break
+        there = here + step
+        value, new = _evaluate(loss, there)
+        memory.push(step, new - gradient)
+        here, gradient = there, new
+        step = memory.direction(gradient)
+    return Minima(points=points, losses=losses)
+
+
+def _evaluate(loss: Callable[[Tensor], Tensor], points: Tensor) -> tuple[Tensor, Tensor]:
+    points = points.detach().requires_grad_()
+    values = loss(points)
+    (gradient,) = torch.autograd.grad(values.sum(), points)
+    return values.detach().double(), gradient

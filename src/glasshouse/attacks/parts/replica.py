@@ -1,0 +1,171 @@
+"""The model as the client received it, rebuilt from a view, beside the update that answers it.
+
+Shape letters: R restarts, B images behind the update, C channels, H and W pixels, K classes.
+
+Attacks search in the units that the first real layer sees ("model input"): the models under audit carry
+their normalisation as a first layer named ``normalize``, and the literature's step sizes assume that it
+is already done. A model without one takes pixels as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.models.build import build, load
+from glasshouse.rng import Rng
+from glasshouse.tensors import check_finite
+from glasshouse.transcript.view import View
+from glasshouse.wire import Terms, Update
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replica:
+    """A client's model before it trained, and what the client answered.
+
+    Attributes:
+        model: with the received weights, in ``eval()`` mode, parameters without gradient.
+        update: as received.
+        received: the value before training of every tensor in the update, by name.
+        terms: of the federation.
+        scale, shift: pixel = model input * scale + shift, (1, C, 1, 1).
+    """
+
+    model: nn.Module
+    update: Update
+    received: Mapping[str, Tensor]
+    terms: Terms
+    scale: Tensor
+    shift: Tensor
+
+    @property
+    def images(self) -> int:
+        """B, the number of examples behind the update."""
+        return self.update.examples
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image."""
+        return self.terms.architecture.input_shape
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.terms.architecture.classes
+
+    def to_pixels(self, inputs: Tensor) -> Tensor:
+        """Model input (..., C, H, W) in pixel units; not clipped."""
+        return inputs * self.scale + self.shift
+
+    def box(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest possible model input, each (1, C, 1, 1): the declared image range."""
+        low, high = self.terms.image_range
+        return (low - self.shift) / self.scale, (high - self.shift) / self.scale
+
+    def delta(self) -> dict[str, Tensor]:
+        """New parameters minus received ones.
+
+        Raises:
+            Inapplicable: the update is a gradient.
+        """
+        if self.update.kind == "gradient":
+            raise Inapplicable(
+                f"the change of parameters of client {self.update.client}",
+                needs="an update of kind delta or parameters",
+                got="a gradient",
+                fix="match the gradient itself",
+            )
+        if self.update.kind == "delta":
+            return dict(self.update.tensors)
+        return {name: t - self.received[name] for name, t in self.update.tensors.items()}
+
+    def gradient(self) -> dict[str, Tensor]:
+        """The update as one gradient of the mean loss over the B images.
+
+        Exact for a gradient and for a single local step. After several steps it is the mean of the
+        gradients along the way, seen as if the weights had not moved.
+        """
+        if self.update.kind == "gradient":
+            return dict(self.update.tensors)
+        factor = -1.0 / (self.terms.learning_rate * self.update.steps)
+        return {name: t * factor for name, t in self.delta().items()}
+
+    def last_linear(self) -> str:
+        """Name of the linear layer that computes the logits.
+
+        Raises:
+            Inapplicable: there is none.
+        """
+        found = [
+            name
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Linear) and module.out_features == self.classes
+        ]
+        if not found:
+            raise Inapplicable(
+                f"the last layer of '{self.terms.architecture.name}'",
+                needs=f"a linear layer with {self.classes} outputs",
+                got="none",
+                fix="use an attack that needs no label inference, or another model",
+            )
+        return str(found[-1])
+
+
+def replica(view: View, *, subject: str) -> Replica:
+    """Rebuild the client's model from the one broadcast and update of ``view``.
+
+    Raises:
+        Inapplicable: not exactly one update, it holds no parameters, or no image is behind it.
+        BadValue: the update is not finite, or does not fit the model.
+    """
+    broadcast, update = view.single(subject=subject)
+    where = f"round {update.round}, client {update.client}"
+    if update.kind == "logits" or update.examples < 1:
+        raise Inapplicable(
+            subject,
+            needs="an update of parameters or their gradient, computed from at least 1 example",
+            got=f"{where}: kind '{update.kind}' from {update.examples} examples",
+            fix="choose an attack on logits, or a protocol that sends parameters",
+        )
+    check_finite(update.tensors, subject=f"{subject}: update of {where}")
+    # The weights drawn here are overwritten by the broadcast; the stream decides nothing.
+    model = build(broadcast.architecture, rng=Rng.root(0))
+    load(model, broadcast.tensors)
+    model.eval().requires_grad_(False)
+    parameters = dict(model.named_parameters())
+    wrong = sorted(
+        name
+        for name, t in update.tensors.items()
+        if name not in parameters or parameters[name].shape != t.shape
+    )
+    if wrong:
+        raise BadValue(
+            subject,
+            needs=f"an update of the parameters of '{broadcast.architecture.name}'",
+            got=f"{where}: unknown or of another shape: {', '.join(wrong)}",
+            fix="pair every update with the broadcast that it answers",
+        )
+    scale, shift = _normalisation(model, broadcast.architecture.input_shape[0])
+    return Replica(
+        model=model,
+        update=update,
+        received={name: parameters[name].detach() for name in update.tensors},
+        terms=view.terms,
+        scale=scale,
+        shift=shift,
+    )
+
+
+def _normalisation(model: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
+    """(scale, shift) such that pixel = model input * scale + shift, by probing the first layer."""
+    layer = dict(model.named_children()).get("normalize")
+    if layer is None:
+        return torch.ones(1, channels, 1, 1), torch.zeros(1, channels, 1, 1)
+    with torch.no_grad():
+        zero = layer(torch.zeros(1, channels, 1, 1))
+        slope = layer(torch.ones(1, channels, 1, 1)) - zero
+    return 1 / slope, -zero / slope

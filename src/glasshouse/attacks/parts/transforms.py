@@ -1,0 +1,105 @@
+"""Adaptive matching: guess from the received update how it was transformed, and do so to candidates.
+
+Shape letters: R restarts, P parameter tensors.
+
+Source: Li et al. 2022 (GGL), CVPR, section 3.2: match T(g(x)) instead of g(x), with T estimated from the
+received update. Where we differ: the kind of defence is not given but looked for (three marks in the
+update, below), and nothing is done about added noise, whose expectation does not change the minimum.
+
+- zeros scattered over a tensor: magnitude pruning; only the entries that survived count;
+- columns of the last layer's weight gradient that are zero for every class: Soteria; these columns do not
+  count. Features that were zero anyway look the same, and nothing is lost by not counting them;
+- several tensors of one and the same norm, none above it: clipping per layer at that norm;
+- otherwise the norm of the whole update is taken as the bound of a global clip: candidates with a larger
+  gradient are scaled down to it. Matching by angle does not notice; matching by distance does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from glasshouse.tensors import norm
+
+SCATTERED = 0.05
+"""An update counts as pruned above this share of zeros outside rows and columns that are zero altogether."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Adaptation:
+    """What was estimated; the default changes nothing.
+
+    Attributes:
+        masks: True where a candidate's entry counts, by parameter name: full, or (1, ...) for columns.
+        clip: bound of a global clip, or None. layer_clip: bound of a clip per tensor, or None.
+    """
+
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    clip: float | None = None
+    layer_clip: float | None = None
+
+    def scale(self, square: Tensor) -> Tensor:
+        """Factors on candidate gradients: of squared norms (P, R), either (P, R) or (1, R)."""
+        if self.layer_clip is not None:
+            return _shrink(square, self.layer_clip)
+        if self.clip is not None:
+            return _shrink(square.sum(0, keepdim=True), self.clip)
+        return square.new_ones(1, 1)
+
+
+def _shrink(square: Tensor, bound: float) -> Tensor:
+    return (bound / square.clamp_min(1e-24).sqrt()).clamp_max(1.0)
+
+
+def estimate(received: Mapping[str, Tensor], *, last: str) -> Adaptation:
+    """What was done to ``received``, as far as it shows.
+
+    Args:
+        received: the update, by parameter name.
+        last: name of the last layer, without ``.weight``.
+    """
+    masks = _pruned(received)
+    columns = received.get(f"{last}.weight")
+    if not masks and columns is not None:
+        kept = (columns != 0).any(0, keepdim=True)
+        if not bool(kept.all()) and bool(kept.any()):
+            masks = {f"{last}.weight": kept}
+    bound = _common_norm(received)
+    return Adaptation(masks=masks, clip=norm(received) if bound is None else None, layer_clip=bound)
+
+
+def scattered_zeros(tensor: Tensor) -> float:
+    """Share of zeros among the entries whose row and column are not zero altogether, in [0, 1].
+
+    Dead units make whole rows and columns of a gradient zero; pruning does not care about rows.
+
+    Example:
+        >>> scattered_zeros(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
+        0.25
+    """
+    flat = tensor.detach().reshape(len(tensor), -1) if tensor.ndim > 1 else tensor.detach().reshape(1, -1)
+    alive = flat != 0
+    rows, columns = alive.any(1), alive.any(0)
+    if tensor.ndim == 1:
+        columns = torch.ones_like(columns)
+    seen = alive[rows][:, columns]
+    return 1.0 - float(seen.double().mean()) if seen.numel() else 0.0
+
+
+def _pruned(received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    matrices = {name: t for name, t in received.items() if t.ndim > 1}
+    entries = sum(t.numel() for t in matrices.values())
+    zeros = sum(scattered_zeros(t) * t.numel() for t in matrices.values())
+    if not entries or zeros / entries < SCATTERED:
+        return {}
+    return {name: t != 0 for name, t in received.items()}
+
+
+def _common_norm(received: Mapping[str, Tensor]) -> float | None:
+    norms = torch.tensor([float(t.double().norm()) for t in received.values()])
+    top = float(norms.max())
+    shared = int((norms > top * (1 - 1e-4)).sum())
+    return top if shared >= 2 and shared >= len(norms) / 2 else None
