@@ -3,6 +3,23 @@
 Reads ``glasshouse.audit.result`` and nothing else, and works without torch.
 """
 
+from glasshouse.report.compare import (
+    Comparison,
+    compare,
+    comparison_html,
+    comparison_summary,
+    write_comparison,
+)
 from glasshouse.report.html import write_html
+from glasshouse.report.terminal import lines, summary
 
-__all__ = ["write_html"]
+__all__ = [
+    "Comparison",
+    "compare",
+    "comparison_html",
+    "comparison_summary",
+    "lines",
+    "summary",
+    "write_comparison",
+    "write_html",
+]

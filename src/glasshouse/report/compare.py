@@ -1,0 +1,242 @@
+"""Two results side by side: which findings changed beyond their uncertainty, and what is only in one."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar, final
+
+from rich.console import Group, RenderableType
+
+from glasshouse import __version__
+from glasshouse.audit.result import Finding, Refused, Result, Utility
+from glasshouse.report import html, readings, tables, terminal, words
+
+Key = tuple[Hashable, ...]
+T = TypeVar("T", Finding, Utility)
+
+WORSE: Final = "leaks now"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One finding in both results.
+
+    Attributes:
+        before, after: the findings. said: what changed, in words; ``worse``: it leaks now, or clearly more.
+        gain_before, gain_after: with intervals, as text.
+    """
+
+    scenario: str
+    setting: str
+    attack: str
+    metric: str
+    before: Finding
+    after: Finding
+    gain_before: str
+    gain_after: str
+    said: str
+    worse: bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class UtilityChange:
+    """The utility of one setting in both results, as text."""
+
+    scenario: str
+    setting: str
+    metric: str
+    before: str
+    after: str
+    said: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What two results have in common and where they differ.
+
+    Attributes:
+        before, after: their names. answer, qualification: the outcome in words; worse: any finding got worse.
+        changed: another verdict, or intervals of the gain that do not touch. unclear: moved, but within them.
+        same: how many findings are equal. only_before, only_after: findings that the other lacks, in words.
+        refused_before, refused_after: refusals that the other does not have.
+        utility: settings with a utility in both.
+    """
+
+    before: str
+    after: str
+    answer: str
+    qualification: str
+    worse: bool
+    changed: tuple[Change, ...]
+    unclear: tuple[Change, ...]
+    same: int
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    refused_before: tuple[tables.RefusalRow, ...]
+    refused_after: tuple[tables.RefusalRow, ...]
+    utility: tuple[UtilityChange, ...]
+
+
+def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Comparison:
+    """Compare an earlier result with a later one.
+
+    Findings are matched by scenario, axes, protocol, defences, attack, metric and what they are about.
+    Intervals that do not touch are called a change; those that overlap are not called equal, only unclear.
+
+    Args:
+        a, b: the earlier and the later result. names: what to call them; by default their suites.
+    """
+    before, after = _by_key(a.findings, _finding_key), _by_key(b.findings, _finding_key)
+    both = [_change(before[key], after[key]) for key in before if key in after]
+    moved = [c for c in both if c.said]
+    changed = [c for c in moved if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
+    worse = [c for c in changed if c.worse]
+    answer = "More leaks than before" if worse else "Something changed" if changed else "No clear change"
+    mine, theirs = _refusals(a.refusals, b.refusals)
+    title = names or ((a.suite, b.suite) if a.suite != b.suite else (f"{a.suite} (1)", f"{b.suite} (2)"))
+    return Comparison(
+        before=title[0],
+        after=title[1],
+        answer=answer if both else "Nothing in common",
+        qualification=_qualification(len(both), len(changed), len(worse)),
+        worse=bool(worse),
+        changed=tuple(sorted(changed, key=lambda c: not c.worse)),
+        unclear=tuple(c for c in moved if c not in changed),
+        same=len(both) - len(moved),
+        only_before=tuple(_alone(before[key]) for key in before if key not in after),
+        only_after=tuple(_alone(after[key]) for key in after if key not in before),
+        refused_before=tuple(mine),
+        refused_after=tuple(theirs),
+        utility=tuple(_utilities(a.utility, b.utility)),
+    )
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The comparison as one self-contained page."""
+    template = html.environment().get_template("compare.html")
+    return template.render(c=comparison, version=__version__)
+
+
+def write_comparison(comparison: Comparison, path: Path) -> Path:
+    """Write the page.
+
+    Raises:
+        DiskFull: it could not be written.
+    """
+    return html.save(comparison_html(comparison), path)
+
+
+def comparison_summary(comparison: Comparison) -> Group:
+    """The comparison for a terminal; plain text where there is none."""
+    c = comparison
+    rows = [
+        (r.scenario, r.setting, f"{r.attack}, {r.metric}", f"{r.gain_before} → {r.gain_after}", r.said)
+        for r in c.changed
+    ]
+    parts: list[RenderableType] = [terminal.heading(c.answer, "leaks" if c.worse else "")]
+    parts.append(terminal.line(c.qualification))
+    if rows:
+        parts.append(terminal.table(("scenario", "setting", "what", "gain before → after", "change"), rows))
+    parts.append(terminal.line(f"{words.count(len(c.unclear), 'findings')} moved within the intervals, "
+                               f"{c.same:,} stayed the same."))  # fmt: skip
+    for name, alone, refused in (
+        (c.before, c.only_before, c.refused_before),
+        (c.after, c.only_after, c.refused_after),
+    ):
+        parts += [terminal.line(f"Only in {name}: {text}") for text in alone[: terminal.MOST]]
+        if len(alone) > terminal.MOST:
+            parts.append(terminal.line(f"Only in {name}: {len(alone) - terminal.MOST} more"))
+        parts += [terminal.line(f"Refused only in {name}: {r.subject}: needs {r.needs}") for r in refused]
+    utility = [(u.scenario, u.setting, f"{u.before} → {u.after}", u.said) for u in c.utility if u.said]
+    if utility:
+        parts.append(terminal.table(("scenario", "setting", "utility before → after", "change"), utility))
+    return Group(*parts)
+
+
+def _change(a: Finding, b: Finding) -> Change:
+    before, after = readings.read(a), readings.read(b)
+    apart = _apart(a, b)
+    if a.verdict != b.verdict:
+        said = WORSE if b.verdict == "leaks" else f"now: {b.verdict}"
+    elif apart:
+        said = "gain is higher" if b.gain > a.gain else "gain is lower"
+    else:
+        moved = (a.gain, a.gain_low, a.gain_high) != (b.gain, b.gain_low, b.gain_high)
+        said = "within the intervals" if moved else ""
+    return Change(
+        scenario=a.scenario,
+        setting=tables.setting(a),
+        attack=words.attack(a.attack),
+        metric=words.metric(a.metric).label,
+        before=a,
+        after=b,
+        gain_before=f"{before.gain} {before.gain_interval}",
+        gain_after=f"{after.gain} {after.gain_interval}",
+        said=said,
+        worse=said == WORSE or (apart and b.gain > a.gain and b.verdict == "leaks"),
+    )
+
+
+def _apart(a: Finding, b: Finding) -> bool:
+    return a.gain_high < b.gain_low or b.gain_high < a.gain_low
+
+
+def _qualification(both: int, changed: int, worse: int) -> str:
+    if not both:
+        return "No finding is in both results, so nothing can be compared."
+    text = f"{changed} of {words.count(both, 'findings')} in both changed beyond their intervals"
+    return f"{text}; {worse} for the worse." if changed else f"{text}."
+
+
+def _utilities(a: Sequence[Utility], b: Sequence[Utility]) -> Iterable[UtilityChange]:
+    before, after = _by_key(a, _utility_key), _by_key(b, _utility_key)
+    for key, u in before.items():
+        if key not in after:
+            continue
+        v = after[key]
+        said = "lower" if v.high < u.low else "higher" if u.high < v.low else ""
+        yield UtilityChange(
+            scenario=u.scenario,
+            setting=tables.setting(u),
+            metric=words.metric(u.metric).label,
+            before=readings.utility(u),
+            after=readings.utility(v),
+            said=said,
+        )
+
+
+def _refusals(
+    a: Sequence[Refused], b: Sequence[Refused]
+) -> tuple[list[tables.RefusalRow], list[tables.RefusalRow]]:
+    mine, theirs = {_refusal_key(r) for r in a}, {_refusal_key(r) for r in b}
+    return (
+        tables.refusals(r for r in a if _refusal_key(r) not in theirs),
+        tables.refusals(r for r in b if _refusal_key(r) not in mine),
+    )
+
+
+def _alone(f: Finding) -> str:
+    reading = readings.read(f)
+    return (
+        f"{f.scenario}, {tables.setting(f)}: {words.attack(f.attack)}, {words.metric(f.metric).label} "
+        f"{reading.value} {reading.interval}, {f.verdict}"
+    )
+
+
+def _by_key(rows: Sequence[T], key: Callable[[T], Key]) -> dict[Key, T]:
+    return {key(row): row for row in rows}
+
+
+def _finding_key(f: Finding) -> Key:
+    return (f.scenario, words.plain_value(f.axes), f.protocol, f.defenses, f.attack, f.metric, f.about)
+
+
+def _utility_key(u: Utility) -> Key:
+    return (u.scenario, words.plain_value(u.axes), u.defenses, u.metric)
+
+
+def _refusal_key(r: Refused) -> Key:
+    return (r.scenario, words.plain_value(r.axes), r.defenses, r.subject)

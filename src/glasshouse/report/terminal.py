@@ -1,0 +1,108 @@
+"""The summary at the end of a run. Without a terminal the same lines come out as plain text."""
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from glasshouse.audit.result import Finding, Result, Utility
+from glasshouse.report import readings, tables, verdict, words
+
+MOST: Final = 12  # rows shown of a long list
+MARKS: Final = {"leaks": "●", "no power": "×", "inconclusive": "◇", "no leak found": "○", "note": "–"}
+STYLES: Final = {"leaks": "bold red", "no power": "dim", "inconclusive": "yellow", "no leak found": "cyan"}
+# Names come from files: what could steer a terminal is shown as a replacement character.
+CONTROL: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
+
+
+def summary(result: Result) -> Group:
+    """The verdict in sentences, the strongest attack under each defence, the policy, what could not run.
+
+    Raises:
+        BadValue: the result holds a number that is not finite.
+    """
+    answer, qualification = verdict.overall(result)
+    told = verdict.stories(result)
+    kind = next((story.kind for story in told if story.kind), None)
+    parts: list[RenderableType] = [heading(answer, kind or ""), line(qualification)]
+    for story in told:
+        parts += [Text(), line(story.scenario, "bold")]
+        parts += [_sentence(s.kind, s.text) for s in story.sentences]
+        rows = list(_strongest(result, story.scenario))
+        if len(rows) > 1:
+            head = ("setting", "strongest attack", "gain over the null", "verdict", "utility")
+            parts.append(table(head, rows[:MOST]))
+        if len(rows) > MOST:
+            parts.append(line(f"  and {words.count(len(rows) - MOST, 'settings')} more in the report"))
+    parts += [Text(), *_policy(tables.policy(result))]
+    return Group(*parts)
+
+
+def lines(result: Result, *, width: int = 100) -> list[str]:
+    """The summary as plain lines, without colour."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None, force_terminal=False).print(summary(result))
+    return [text.rstrip() for text in stream.getvalue().splitlines()]
+
+
+def heading(text: str, kind: str) -> Text:
+    """A line that stands out; red where something leaks."""
+    return line(text, STYLES.get(kind, "bold") if kind == "leaks" else "bold")
+
+
+def line(text: str, style: str = "") -> Text:
+    """A line of text as it is: no markup is read in it, and control characters do nothing."""
+    return Text(text.translate(CONTROL), style=style)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
+    """A table without rules, which stays readable in a log."""
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        grid.add_column(name, overflow="fold")
+    for row in rows:
+        grid.add_row(*(line(cell, STYLES.get(cell, "")) for cell in row))
+    return Padding(grid, (0, 0, 0, 2))
+
+
+def _sentence(kind: str, text: str) -> RenderableType:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=1)
+    grid.add_column(overflow="fold")
+    grid.add_row(
+        Text(MARKS[kind], style=STYLES.get(kind, "dim")), line(text, "dim" if kind == "note" else "")
+    )
+    return Padding(grid, (0, 0, 0, 2))
+
+
+def _strongest(result: Result, scenario: str) -> Iterable[tuple[str, ...]]:
+    """One row per setting: of the attacks with power the one that a sentence would name, and the utility."""
+    cells: dict[str, list[Finding]] = {}
+    for f in result.findings:
+        if f.scenario == scenario:
+            cells.setdefault(tables.setting(f), []).append(f)
+    for name, findings in cells.items():
+        best = verdict.headline(f for f in findings if f.verdict != "no power") or findings[0]
+        reading = readings.read(best)
+        gain = f"{words.metric(best.metric).label} {reading.gain} {reading.gain_interval}"
+        cost = _utility(result.utility, best)
+        yield (name, words.attack(best.attack), gain, best.verdict, cost)
+
+
+def _utility(utility: Sequence[Utility], f: Finding) -> str:
+    return next((readings.utility(u) for u in utility if u.cell == f.cell), "–")
+
+
+def _policy(policy: tables.Policy) -> list[RenderableType]:
+    if policy.state == "none":
+        return [line("Policy: no limits were set.", "dim")]
+    if policy.state == "broken":
+        parts: list[RenderableType] = [line("Policy: broken.", STYLES["leaks"])]
+        parts += [_sentence("leaks", text) for text in policy.broken]
+    else:
+        parts = [line("Policy: every limit that could be checked holds.", "bold")]
+    return parts + [_sentence("no power", f"not checked: {text}") for text in policy.gaps]
