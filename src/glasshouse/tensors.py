@@ -52,7 +52,7 @@ def weighted_sum(parts: list[tuple[float, Mapping[str, Tensor]]]) -> dict[str, T
         BadValue: ``parts`` is empty.
     """
     if not parts:
-        raise BadValue("weighted sum", needs="at least one update", got="none", fix="select at least one client")
+        raise BadValue("weighted sum", needs="at least one update", got="none", fix="select a client")
     total = {name: t.double() * parts[0][0] for name, t in parts[0][1].items()}
     for weight, tensors in parts[1:]:
         for name, t in tensors.items():

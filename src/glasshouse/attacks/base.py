@@ -25,7 +25,7 @@ class Needs:
 
     Attributes:
         sees: kinds of messages. changes: what the server must be allowed to alter.
-        grants: side knowledge without which it cannot run.
+        grants: side knowledge without which it cannot run. uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
         protocols: names of the protocols that it understands.
     """
@@ -34,6 +34,7 @@ class Needs:
     scope: Scope
     changes: frozenset[Changes] = frozenset()
     grants: frozenset[str] = frozenset()
+    uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg"})
 
 
@@ -49,7 +50,7 @@ class About:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction:
-    """ "These were private inputs." Inputs (B, C, H, W) in [0, 1]; labels (B,) or None.
+    """Asserts: These were private inputs. Inputs (B, C, H, W) in [0, 1]; labels (B,) or None.
 
     ``confidence``: (B,), any unit, higher is surer.
 
@@ -66,7 +67,7 @@ class Reconstruction:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Representations:
-    """ "The private inputs had these features." Vectors (B, D)."""
+    """Asserts: The private inputs had these features. Vectors (B, D)."""
 
     about: About
     vectors: Tensor
@@ -75,7 +76,7 @@ class Representations:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassRepresentatives:
-    """ "The client's examples of these classes look like this." Inputs (B, C, H, W); labels, source (B,)."""
+    """Asserts: The client's examples of these classes look like this. Inputs (B, C, H, W); labels, source (B,)."""
 
     about: About
     inputs: Tensor
@@ -86,7 +87,7 @@ class ClassRepresentatives:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Labels:
-    """ "The private batch held so many of each class." Counts (K,) int64."""
+    """Asserts: The private batch held so many of each class. Counts (K,) int64."""
 
     about: About
     counts: Tensor
@@ -95,7 +96,7 @@ class Labels:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientScores:
-    """ "These clients have the property." Scores (N,), higher is more likely; decisions (N,) bool."""
+    """Asserts: These clients have the property. Scores (N,), higher is more likely; decisions (N,) bool."""
 
     about: About
     scores: Tensor
@@ -105,7 +106,7 @@ class ClientScores:
 @final
 @dataclass(frozen=True, kw_only=True)
 class DefenseGuess:
-    """ "The client runs this defence." ``none`` and ``unknown`` are names too."""
+    """Asserts: The client runs this defence. ``none`` and ``unknown`` are names too."""
 
     about: About
     name: str

@@ -67,38 +67,16 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     """
     source = load_source(scenario.data.source, resize=scenario.data.resize)
     rng = Rng.root(seed, salt=source.checksum)
-    federation = scenario.federation
     roles = deal(source, _wants(scenario), by=scenario.data.deal, rng=rng.child("roles"))
-    private = held(roles.private, "private")
-    shards = partition(
-        private.labels,
-        federation.clients,
-        kind=scenario.data.partition,
-        alpha=scenario.data.alpha,
-        examples=scenario.data.examples,
-        rng=rng.child("partition"),
-    )
     architecture = Architecture(
         name=scenario.model.name,
         input_shape=source.input_shape,
         classes=source.classes,
         arguments=scenario.model.arguments,
     )
-    defenses = tuple(_defense(d.name, d.arguments) for d in scenario.defenses)
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
-    attacked = frozenset(r % federation.rounds for r in scenario.audit.rounds)
-    terms = _terms(scenario, architecture)
-    setting = Setting(
-        terms=terms,
-        rounds=federation.rounds,
-        private=private,
-        shards=shards,
-        start=_start(scenario, architecture, roles.public, rng),
-        build=models.build,
-        dropout=federation.dropout,
-        defenses=defenses,
-        behaviours=behaviours,
-    )
+    setting = _setting(scenario, architecture, roles, behaviours, rng=rng)
+    attacked = frozenset(r % setting.rounds for r in scenario.audit.rounds)
     return Built(
         setting=setting,
         rng=rng,
@@ -119,6 +97,37 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             "model": f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
             "guarantee": _guarantee(setting),
         },
+    )
+
+
+def _setting(
+    scenario: Scenario,
+    architecture: Architecture,
+    roles: Roles,
+    behaviours: Mapping[int, tuple[str, Behaviour]],
+    *,
+    rng: Rng,
+) -> Setting:
+    federation, data = scenario.federation, scenario.data
+    private = held(roles.private, "private")
+    shards = partition(
+        private.labels,
+        federation.clients,
+        kind=data.partition,
+        alpha=data.alpha,
+        examples=data.examples,
+        rng=rng.child("partition"),
+    )
+    return Setting(
+        terms=_terms(scenario, architecture),
+        rounds=federation.rounds,
+        private=private,
+        shards=shards,
+        start=_start(scenario, architecture, roles.public, rng),
+        build=models.build,
+        dropout=federation.dropout,
+        defenses=tuple(_defense(d.name, d.arguments) for d in scenario.defenses),
+        behaviours=behaviours,
     )
 
 

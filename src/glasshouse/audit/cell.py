@@ -119,7 +119,7 @@ def simulate(group: Group) -> str:
             if group.active is None:
                 raise
             refusal = refusal_of(error)
-    _file(folder, built, log, recorder, memory, refusal)
+    _file(folder, built, recorder, memory, refusal)
     utility = _utility(built, final) if refusal is None else None
     write_json(
         folder / "group.json",
@@ -175,13 +175,9 @@ def _cut(
 
 
 def _file(
-    folder: Path,
-    built: Built,
-    log: Log,
-    recorder: BothSides,
-    memory: Mapping[str, Tensor],
-    refusal: Refusal | None,
+    folder: Path, built: Built, recorder: BothSides, memory: Mapping[str, Tensor], refusal: Refusal | None
 ) -> None:
+    log = recorder.log
     transcript = log.transcript()
     write_truth(
         Truth(
@@ -228,7 +224,7 @@ def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol:
             subject=subject,
             needs=f"an adversary who sees {', '.join(sorted(needs.sees))}",
             got=f"{threat.role} who sees {', '.join(sorted(threat.sees)) or 'nothing'}",
-            fix=f"add {', '.join(unseen)} to threat.sees if that is your threat model (secure_sum hides updates)",
+            fix=f"add {', '.join(unseen)} to threat.sees if the adversary sees it (secure_sum hides updates)",
         )
     if fixed := sorted(needs.changes - threat.changes):
         return Refusal(
@@ -253,7 +249,7 @@ def refusal_of(error: GlasshouseError) -> Refusal:
 
 
 @lru_cache(maxsize=2)
-def _adversary_side(
+def adversary_side(
     folder: str,
 ) -> tuple[Transcript, Grants, dict[int, dict[str, Tensor]], dict[str, Tensor]]:
     root = Path(folder)
@@ -274,7 +270,7 @@ def run_attack(task: AttackTask) -> str:
     out = Path(task.out)
     if finished(out):
         return task.out
-    transcript, grants, own, memory = _adversary_side(task.folder)
+    transcript, grants, own, memory = adversary_side(task.folder)
     attack = attack_of(task.attack, json.loads(task.arguments))
     subject = f"attack '{task.attack}' on {task.unit.name}"
     refusal = refused(attack, task.attack, task.threat, grants, transcript.terms.protocol)

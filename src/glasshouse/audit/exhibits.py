@@ -1,7 +1,9 @@
 """What is shown beside the numbers: originals beside reconstructions, filed as arrays for the report."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 import numpy as np
 import torch
@@ -17,10 +19,19 @@ from glasshouse.scenario.axes import Cell
 SHOWN = 8
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an exhibit's file goes. ``run``: the run directory; ``path``: the file, below it."""
+
+    run: Path
+    path: Path
+
+
 def gallery(
-    run: Path, folder: Path, key: str, attack: str, claims: Sequence[Reconstruction], judge: Judge, cell: Cell
+    place: Place, attack: str, claims: Sequence[Reconstruction], *, judge: Judge, cell: Cell
 ) -> list[Exhibit]:
-    """Up to ``SHOWN`` originals with what was claimed of them, in order of the victims: the first ones, not the best."""
+    """Up to ``SHOWN`` originals with what was claimed of them: the first victims, not the best."""
     rows: list[Tensor] = []
     for claim in claims:
         truth, _ = judge.truth.batch(claim.about.rounds[0], claim.about.client)
@@ -31,8 +42,7 @@ def gallery(
         if len(rows) >= SHOWN:
             break
     images: NDArray[np.float32] = torch.stack(rows[:SHOWN]).permute(0, 1, 3, 4, 2).numpy()
-    path = folder / "truth" / f"gallery-{key}.npz"
-    np.savez_compressed(path, images=images)
+    np.savez_compressed(place.path, images=images)
     where = ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in cell.axes.items())
     return [
         Exhibit(
@@ -44,7 +54,7 @@ def gallery(
                 "columns": ["original", "reconstruction"],
                 "rows": [str(i + 1) for i in range(len(images))],
             },
-            file=str(path.resolve().relative_to(run.resolve())),
+            file=str(place.path.resolve().relative_to(place.run.resolve())),
             private=("original", "reconstruction"),
         )
     ]

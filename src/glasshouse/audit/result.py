@@ -132,12 +132,14 @@ class Exhibit:
     Attributes:
         kind: ``pictures`` (originals beside reconstructions, in ``file``), ``lines``, ``histogram``,
             ``bars``, ``boxes`` or ``table``.
-        data: for ``lines``: {"x_label", "y_label", "x_log"?, "series": [{"name", "x", "y", "low"?, "high"?,
-            "null"?: bool}]};
-            ``histogram``: {"x_label", "series": [{"name", "values"}]}; ``bars``: as lines, x are category names;
-            ``boxes``: {"y_label", "series": [{"name", "values"}]}; ``table``: {"columns": [...], "rows": [[...], ...]};
+        data: by kind:
+            ``lines``: {"x_label", "y_label", "x_log"?, "series": [{"name", "x", "y", "low"?, "high"?,
+            "null"?: bool}]}; ``bars``: as lines, x are category names;
+            ``histogram``: {"x_label", "series": [{"name", "values"}]};
+            ``boxes``: {"y_label", "series": [{"name", "values"}]};
+            ``table``: {"columns": [...], "rows": [[...], ...]};
             ``pictures``: {"columns": [names of the columns], "rows": [labels of the rows]}.
-        file: for pictures, an .npz below the run directory; array ``images`` (rows, columns, H, W, C) in [0, 1].
+        file: for pictures, an .npz below the run directory: ``images`` (rows, columns, H, W, C) in [0, 1].
         private: columns of ``pictures`` that hold private data; blurred unless the user asks.
     """
 

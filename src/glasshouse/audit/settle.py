@@ -10,13 +10,13 @@ from typing import Any, final
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
-from glasshouse.audit.exhibits import gallery
+from glasshouse.audit.exhibits import Place, gallery
 from glasshouse.audit.finding import gain_of, null_of, value_of, verdict_of
 from glasshouse.audit.judge import judge_of
 from glasshouse.audit.result import Control, Exhibit, Finding, Refused, Utility
 from glasshouse.audit.score import Judge, Scored, score_outcomes
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import Metric
+from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell, label_of
@@ -88,7 +88,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         made, failed = _findings(task, attack, outcomes, judges)
         findings += made
         refusals += [_refused(cell, r) for r in failed]
-        exhibits += _gallery(task, attack_key(position, attack), attack, outcomes, judges)
+        exhibits += _gallery(task, position, outcomes, judges)
     seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
         findings=tuple(findings),
@@ -120,7 +120,17 @@ def _findings(
             present = [p for p in parts if p is not None]
             if present:
                 scored = sum(present[1:], start=present[0])
-                findings.append(_finding(task, attack, plugin.name, metric, scored, outcomes, judges))
+                findings.append(
+                    _finding(
+                        task,
+                        attack,
+                        metric,
+                        scored,
+                        metric_name=plugin.name,
+                        every=[o for outs in outcomes.values() for o in outs],
+                        context=next(iter(judges.values())).context,
+                    )
+                )
         except Undefined as error:
             failed.append(Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix))
     return findings, failed
@@ -129,18 +139,18 @@ def _findings(
 def _finding(
     task: CellTask,
     attack: Plugin,
-    metric_name: str,
     metric: Metric,
     scored: Scored,
-    outcomes: Mapping[str, Sequence[Outcome]],
-    judges: Mapping[str, Judge],
+    *,
+    metric_name: str,
+    every: Sequence[Outcome],
+    context: ScoreContext,
 ) -> Finding:
     scenario = task.cell.scenario
     stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{metric_name}")
     value = value_of(scored, metric, rng=stream)
     gain = gain_of(scored, metric, rng=stream)
     control = task.controls.get(control_key(attack))
-    every = [o for outs in outcomes.values() for o in outs]
     return Finding(
         scenario=scenario.name,
         cell=task.cell.hash,
@@ -167,7 +177,7 @@ def _finding(
         given=given_words(scenario, attack),
         seconds=sum(o.seconds for o in every),
         about=_about(scored, every),
-        chance=None if scored.clients else metric.chance(next(iter(judges.values())).context),
+        chance=None if scored.clients else metric.chance(context),
     )
 
 
@@ -182,12 +192,10 @@ def chosen_words(attack: Plugin) -> str:
 
 
 def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
-    """The grants of the scenario that this attack was handed."""
-    return tuple(
-        name
-        for name, value in scenario.grants.model_dump().items()
-        if value and (name != "auxiliary" or scenario.data.auxiliary)
-    )
+    """The grants of the scenario that this attack uses."""
+    needs = attack_of(attack.name, attack.arguments).needs
+    given = [name for name, value in scenario.grants.model_dump().items() if value]
+    return tuple(name for name in given if name in needs.grants | needs.uses)
 
 
 def defense_labels(scenario: Scenario) -> tuple[str, ...]:
@@ -236,22 +244,13 @@ def _utility(cell: Cell, groups: Sequence[Group], facts: Sequence[Mapping[str, A
 
 
 def _gallery(
-    task: CellTask,
-    key: str,
-    attack: Plugin,
-    outcomes: Mapping[str, Sequence[Outcome]],
-    judges: Mapping[str, Judge],
+    task: CellTask, position: int, outcomes: Mapping[str, Sequence[Outcome]], judges: Mapping[str, Judge]
 ) -> list[Exhibit]:
+    attack = task.cell.scenario.attacks[position]
     for folder, every in outcomes.items():
         claims = [c for o in every for c in o.claims if isinstance(c, Reconstruction)]
         if claims:
-            return gallery(
-                Path(task.run),
-                Path(folder),
-                key,
-                attack.label or attack.name,
-                claims,
-                judges[folder],
-                task.cell,
-            )
+            path = Path(folder) / "truth" / f"gallery-{attack_key(position, attack)}.npz"
+            place = Place(run=Path(task.run), path=path)
+            return gallery(place, attack.label or attack.name, claims, judge=judges[folder], cell=task.cell)
     return []

@@ -58,8 +58,8 @@ def _federation(scenario: Scenario) -> str:
     )
     hidden = ", secure aggregation" if f.secure_sum else ""
     return (
-        f"{f.protocol}: {f.clients} clients, {f.cohort_size} a round, {f.rounds} rounds; each works on {steps} "
-        f"at learning rate {f.learning_rate:g} and sends its {f.kind}{hidden}"
+        f"{f.protocol}: {f.clients} clients, {f.cohort_size} a round, {f.rounds} rounds; "
+        f"each works on {steps} at learning rate {f.learning_rate:g} and sends its {f.kind}{hidden}"
     )
 
 

@@ -30,7 +30,8 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 def audit(
     name: Name,
-    sets: Sets = [],  # noqa: B006 - typer needs a plain list
+    *,
+    sets: Sets = [],  # noqa: B006 - what typer wants; never changed
     out: Annotated[
         Path | None, typer.Option(help="run directory; default runs/<time>-<suite>-<hash>")
     ] = None,
@@ -86,7 +87,8 @@ def chosen(device: str) -> str:
 
 def check(
     name: Name,
-    sets: Sets = [],
+    *,
+    sets: Sets = [],  # noqa: B006 - what typer wants; never changed
     probe: Annotated[bool, typer.Option(help="measure a short piece of each attack")] = True,
     as_json: Json = False,
 ) -> int:
@@ -104,15 +106,18 @@ def check(
         return 0
     console = Console()
     console.print(
-        f"suite '{suite.name}' is valid: {len(suite.scenarios)} scenarios, {sum(len(cells(s)) for s in suite.scenarios)} cells"
+        f"suite '{suite.name}' is valid: {len(suite.scenarios)} scenarios, "
+        f"{sum(len(cells(s)) for s in suite.scenarios)} cells"
     )
     for row in rows:
         time_needed = f", about {row['seconds']:.0f} CPU s" if row["seconds"] is not None else ""
         console.print(
-            f"  {row['scenario']}: {row['attack']}: {row['calls']} calls, {row['evaluations']:,} evaluations{time_needed}"
+            f"  {row['scenario']}: {row['attack']}: {row['calls']} calls, "
+            f"{row['evaluations']:,} evaluations{time_needed}"
         )
     for scenario, refusal in warnings:
         console.print(
-            f"  {scenario}: will refuse: {refusal.subject} needs {refusal.needs}; got {refusal.got}; {refusal.fix}"
+            f"  {scenario}: will refuse: {refusal.subject} needs {refusal.needs}; "
+            f"got {refusal.got}; {refusal.fix}"
         )
     return 0

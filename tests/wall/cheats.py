@@ -1,0 +1,82 @@
+"""Three attacks that cheat. Each works when it is handed what the wall keeps from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.inversion.linear_input import LinearInput
+from glasshouse.data.sources import load
+from glasshouse.data.splits import Want, deal
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.truth.record import read_truth
+from glasshouse.wire import Update
+
+CARD = Card(summary="cheats")
+NEEDS = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+
+
+def claim(view: View, inputs: Tensor) -> tuple[Claim, ...]:
+    """One reconstruction about the view's update."""
+    _, update = view.single(subject="cheat")
+    about = About(rounds=(update.round,), client=update.client)
+    return (Reconstruction(about=about, inputs=inputs, labels=None, confidence=torch.ones(len(inputs))),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildsTheData:
+    """Deals the data again from a seed and a path; ``root`` is the stream it believes was used."""
+
+    card: ClassVar[Card] = CARD
+    needs: ClassVar[Needs] = NEEDS
+    root: Rng | None = None
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """All private images that its guesses of the root lead to."""
+        source = load("digits")
+        wants = {"private": Want(size=12), "auxiliary": Want(size=60), "heldout": Want(size=60)}
+        roots = [self.root] if self.root else [rng, Rng.root(rng.seed()), *(Rng.root(s) for s in range(20))]
+        dealt = [deal(source, wants, rng=root.child("roles")).private for root in roots]
+        return claim(view, torch.cat([part.inputs for part in dealt if part is not None]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegeneratesTheNoise:
+    """Draws the client's noise again and subtracts it; ``root`` is the stream it believes was used."""
+
+    card: ClassVar[Card] = CARD
+    needs: ClassVar[Needs] = NEEDS
+    root: Rng | None = None
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """What the closed form reads off the cleaned update."""
+        broadcast, update = view.single(subject="cheat")
+        stream = (self.root or rng).child("federation").child(f"round/{update.round}")
+        noise = stream.child(f"client/{update.client}").child("defense/0")
+        draws = {n: torch.randn(t.shape, generator=noise.child(n).torch()) for n, t in update.tensors.items()}
+        clean = {n: t - 0.001 * draws[n] for n, t in update.tensors.items()}
+        cleaned = Update(round=update.round, client=update.client, kind="gradient", tensors=clean, examples=1)
+        rounds = (RoundView(round=update.round, broadcast=broadcast, updates={update.client: cleaned}),)
+        honest = View(terms=view.terms, threat=view.threat, rounds=rounds)
+        return LinearInput().run(honest, rng=rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsTheTruth:
+    """Looks for a folder called ``truth`` below and just above where it stands."""
+
+    card: ClassVar[Card] = CARD
+    needs: ClassVar[Needs] = NEEDS
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """The private images if it finds any, else grey."""
+        here = Path.cwd()
+        found = [*here.rglob("truth/private.safetensors"), *here.parent.glob("*/truth/private.safetensors")]
+        if found:
+            return claim(view, read_truth(found[0].parent).private.inputs)
+        return claim(view, torch.full((1, *view.terms.architecture.input_shape), 0.5))

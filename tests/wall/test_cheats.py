@@ -1,0 +1,69 @@
+"""The three cheating attacks fail behind the wall, and each succeeds without it: the tests can fail."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.wall.cheats import ReadsTheTruth, RebuildsTheData, RegeneratesTheNoise
+from tests.wall.conftest import RAW
+
+from glasshouse.audit.build import build, threat_of
+from glasshouse.audit.cell import adversary_side
+from glasshouse.rng import Rng
+from glasshouse.scenario.load import from_dict
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.view import View
+from glasshouse.truth.record import Truth, read_truth
+
+RNG = Rng.root(0).child("attack/cheat").child("round0-client1")
+
+
+@pytest.fixture
+def view(side: Path) -> View:
+    """Client 1's update, as an attack gets it."""
+    transcript, grants, own, memory = adversary_side(str(side))
+    threat = threat_of(from_dict(RAW))
+    return cut(transcript, threat=threat, grants=grants, own=own, memory=memory, rounds=(0,), client=1)
+
+
+@pytest.fixture
+def truth(group: Path) -> Truth:
+    return read_truth(group / "truth")
+
+
+def error(claims, truth: Truth) -> float:
+    """Largest pixel error of the claim that comes nearest to the victim's example."""
+    victim, _ = truth.batch(0, 1)
+    return float((claims[0].inputs - victim.inputs).abs().amax((1, 2, 3)).min())
+
+
+def root() -> Rng:
+    """The stream that the simulation really used: what no attack is given."""
+    return build(from_dict(RAW), seed=RAW["seed"]).rng
+
+
+def test_the_data_cannot_be_rebuilt(view, truth):
+    assert error(RebuildsTheData().run(view, rng=RNG), truth) > 0.2
+    assert error(RebuildsTheData(root=root()).run(view, rng=RNG), truth) == 0
+
+
+def test_the_noise_cannot_be_regenerated(view, truth):
+    assert error(RegeneratesTheNoise().run(view, rng=RNG), truth) > 0.01
+    assert error(RegeneratesTheNoise(root=root()).run(view, rng=RNG), truth) < 1e-3
+
+
+def test_the_truth_is_not_there(view, truth, group, monkeypatch):
+    assert error(ReadsTheTruth().run(view, rng=RNG), truth) > 0.2
+    monkeypatch.chdir(group)
+    assert error(ReadsTheTruth().run(view, rng=RNG), truth) == 0
+
+
+def test_an_attack_stream_leads_to_no_other():
+    """Siblings and parents are unrelated: 20 guesses from what an attack holds never meet the client's stream."""
+    wanted = root().child("federation").child("round/0").child("client/1").key
+    held = [RNG, Rng.root(RNG.seed()), *(Rng.root(s) for s in range(20))]
+    tries = {r.child("federation").child("round/0").child("client/1").key for r in held} | {
+        r.key for r in held
+    }
+    assert wanted not in tries
+    assert torch.equal(torch.randn(3, generator=RNG.torch()), torch.randn(3, generator=RNG.torch()))

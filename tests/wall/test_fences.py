@@ -1,0 +1,149 @@
+"""Type, content and replay: each fence holds, and each is noticed when it is broken."""
+
+import dataclasses
+import inspect
+import json
+import shutil
+import typing
+from pathlib import Path
+
+import pytest
+import torch
+from tests.wall.conftest import RAW, SECRET_NAME
+
+from glasshouse import registry
+from glasshouse.attacks.base import Attack, Reconstruction
+from glasshouse.audit import replay as replaying
+from glasshouse.audit.build import threat_of
+from glasshouse.audit.cell import adversary_side
+from glasshouse.audit.claims import read_outcome
+from glasshouse.audit.judge import judge_of
+from glasshouse.audit.score import score_outcomes, shifted
+from glasshouse.metrics.reconstruction import Psnr
+from glasshouse.scenario.load import from_dict
+from glasshouse.store import read_tensors, write_tensors
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.view import View
+
+
+def takes_only_a_view(attack: type) -> bool:
+    """Whether ``run`` takes (self, view, *, rng) and nothing else."""
+    parameters = inspect.signature(attack.run).parameters
+    return (
+        list(parameters) == ["self", "view", "rng"]
+        and parameters["rng"].kind is inspect.Parameter.KEYWORD_ONLY
+    )
+
+
+@pytest.mark.parametrize("name", registry.names("attacks"))
+def test_type_an_attack_takes_a_view_and_a_stream(name):
+    attack = registry.load("attacks", name)
+    assert takes_only_a_view(attack)
+    hints = typing.get_type_hints(attack.run)
+    assert hints["view"] is View
+    assert dataclasses.is_dataclass(attack)
+    assert attack.__dataclass_params__.frozen
+
+
+def test_type_a_further_argument_is_noticed():
+    class Greedy:
+        def run(self, view, truth, *, rng): ...
+
+    assert not takes_only_a_view(Greedy)
+    assert takes_only_a_view(Attack)
+
+
+def words(value: object) -> list[str]:
+    """Every string and number in a view, tensors left out."""
+    if isinstance(value, torch.Tensor):
+        return []
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [w for f in dataclasses.fields(value) for w in [f.name, *words(getattr(value, f.name))]]
+    if isinstance(value, dict):
+        return [w for k, v in value.items() for w in [*words(k), *words(v)]]
+    if isinstance(value, (list, tuple, frozenset)):
+        return [w for v in value for w in words(v)]
+    return [str(value)]
+
+
+@pytest.fixture
+def view(group: Path) -> View:
+    transcript, grants, own, memory = adversary_side(str(group))
+    return cut(
+        transcript,
+        threat=threat_of(from_dict(RAW)),
+        grants=grants,
+        own=own,
+        memory=memory,
+        rounds=(0,),
+        client=1,
+    )
+
+
+def test_content_a_view_names_neither_seed_nor_path_nor_scenario_nor_defence(view, group):
+    said = " ".join(words(view))
+    for secret in ("seed", SECRET_NAME, str(group), "cells", "digits", "gaussian_noise", "0.001"):
+        assert secret not in said
+
+
+def test_content_a_granted_defence_is_noticed(group, view):
+    transcript, grants, own, memory = adversary_side(str(group))
+    given = dataclasses.replace(grants, defense=from_mechanism())
+    seen = cut(transcript, threat=view.threat, grants=given, own=own, memory=memory, rounds=(0,), client=1)
+    assert "gaussian_noise" in " ".join(words(seen))
+
+
+def from_mechanism():
+    return (registry.load("defenses", "gaussian_noise")(std=0.001).describe(),)
+
+
+def test_content_one_client_is_all_that_an_update_view_holds(view):
+    assert [list(r.updates) for r in view.rounds] == [[1]]
+    assert view.grants.labels == {}
+
+
+def test_replay_in_another_process_gives_the_same_claims(run):
+    rows = replaying.replay(run, "linear_input")
+    assert len(rows) == 4
+    assert all(row["same"] for row in rows)
+
+
+def test_replay_notices_another_transcript_and_ignores_another_truth(run, tmp_path):
+    """One update changed after the fact: its claims do not come from what the adversary saw. All truth
+    exchanged as well: that changes no claim."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (group,) = (copy / "cells").iterdir()
+    lines = [json.loads(x) for x in (group / "transcript" / "rounds.jsonl").read_text().splitlines()]
+    name = next(x["file"] for x in lines if x["message"] == "update" and x["client"] == 2)
+    tensors = read_tensors(group / "transcript" / name)
+    write_tensors(group / "transcript" / name, {n: t + 0.1 for n, t in tensors.items()})
+    pool = read_tensors(group / "truth" / "private.safetensors")
+    write_tensors(group / "truth" / "private.safetensors", {**pool, "inputs": pool["inputs"].flip(0)})
+    rows = {row["unit"]: row["same"] for row in replaying.replay(copy, "linear_input")}
+    assert rows == {
+        "round0-client0": True,
+        "round0-client1": True,
+        "round0-client2": False,
+        "round0-client3": True,
+    }
+
+
+def test_swapping_the_truth_changes_the_scores(group):
+    scenario = from_dict(RAW)
+    judge = judge_of(group, scenario)
+    folders = sorted((group / "claims").glob("*/*"))
+    before = [read_outcome(f) for f in folders]
+    keys = sorted(judge.truth.used)
+    other = judge.against(shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
+    mine = score_outcomes("psnr", Psnr(), before, judge)
+    theirs = score_outcomes("psnr", Psnr(), before, other)
+    assert mine is not None
+    assert theirs is not None
+    assert min(v.mean() for v in mine.values) > max(v.mean() for v in theirs.values)
+
+
+def test_claims_are_about_private_data_at_all(group):
+    """The linear read-out is nearly exact under this little noise: the wall tests have something to protect."""
+    outcome = read_outcome(next(iter(sorted((group / "claims").glob("*/*")))))
+    assert isinstance(outcome.claims[0], Reconstruction)
