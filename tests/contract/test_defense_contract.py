@@ -19,10 +19,16 @@ SETTINGS = {
     "prune": {"share": 0.9},
     "quantise": {"bits": 3},
     "sign": {},
+    "soteria": {"share": 0.5},
+    "round_logits": {"decimals": 0},
+    "top_k": {"k": 1},
+    "temperature": {"value": 3.0},
+    "label_only": {},
+    "subsample": {"share": 0.5},
     "gaussian_mechanism": {"epsilon": 8.0, "delta": 1e-5, "clip": 1.0},
     "dp_sgd": {"noise_multiplier": 1.0, "clip": 1.0},
 }
-ON_LOGITS: set[str] = set()
+ON_LOGITS = {"round_logits", "top_k", "temperature", "label_only"}
 
 
 def test_every_registered_defence_is_here():
@@ -51,7 +57,7 @@ class TestDefenses(DefenseContract):
 
     @pytest.fixture
     def train(self) -> Trainer:
-        return LocalTraining(kind="gradient", batch_size=4)
+        return LocalTraining(kind="gradient", batch_size=2)
 
     @pytest.fixture
     def update(self, name: str, model: nn.Module, batch: Batch) -> Update:

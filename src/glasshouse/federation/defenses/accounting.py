@@ -91,6 +91,6 @@ def _event(sigma: float, rate: float, steps: int) -> Any:  # dp-accounting ships
 def _accountant(name: Accountant, neighbours: Neighbours, sigma: float) -> Any:
     if name == "rdp":
         return RdpAccountant(neighboring_relation=_RELATIONS[neighbours])
-    # The loss of one step spreads over about 1/σ² + 10/σ. This grid cost < 0.1 % of ε where measured, upwards.
+    # The loss of one step spreads over about 1/σ² + 10/σ. This grid cost < 0.1 % of ε where measured.
     spread = 1 / sigma**2 + 10 / sigma
     return PLDAccountant(_RELATIONS[neighbours], value_discretization_interval=5e-5 * spread)

@@ -1,10 +1,12 @@
 """What differential privacy a chain of defences proves, if any."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, final, runtime_checkable
 
 from glasshouse.errors import BadValue
+from glasshouse.federation.defenses.subsample import Subsample
 from glasshouse.wire import Defense
 
 
@@ -69,7 +71,13 @@ def guarantee(defenses: Sequence[Defense], exposure: Exposure) -> Guarantee | No
     What only transforms a private result keeps its guarantee. A defence that looks at the private batch
     afterwards (place ``gradient``, such as Soteria) voids it. Of two guarantees, the one about whole updates
     is returned: it covers every example. It holds for clients that follow the protocol.
+
+    Under ``subsample`` a step takes a larger share of fewer examples; that the others sit out is not counted.
     """
+    for defense in defenses:
+        if isinstance(defense, Subsample):
+            rate = min(1.0, exposure.batch_rate / defense.share)
+            exposure = dataclasses.replace(exposure, batch_rate=rate)
     found: list[Guarantee] = []
     for position, defense in enumerate(defenses):
         later = defenses if defense.place == "local" else defenses[position + 1 :]

@@ -1,0 +1,160 @@
+"""Soteria: hide the parts of the last representation that tell most about the input.
+
+Source: Sun et al. 2021, "Soteria: Provable Defense against Privacy Leakage in Federated Learning from
+Representation Perspective", arXiv:2012.06043; as used by Li et al. 2022, arXiv:2203.15696, section 3.3.
+
+The representation r(x) is the input of the model's last linear layer. The solution of their problem is
+to prune the features f with the largest |r_f| / |∂r_f/∂x|₂, hence the smallest score
+
+    score_f = |∂r_f/∂x|₂ / (|r_f| + 1e-10),
+
+and, since the loss is not computed anew, to zero the columns of these features in the gradient of that
+layer's weight. Where we differ: an exact count of columns instead of those below a quantile (the same up
+to one column and ties); |r_f| also where the authors' code takes r_f, which differs for negative features
+only; several examples are scored by the mean over them (the paper has one). Pixels are in [0, 1]: a
+model that normalises channels by different scales weighs them alike here.
+
+Breaks when: the last linear layer is not in the update; features come from drop-out or from batch
+statistics (scores are taken in ``eval()`` mode). For the change after several local steps the scores are
+those at the received model, as a client would have to compute them beforehand.
+"""
+
+import copy
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import Inapplicable
+from glasshouse.federation.defenses.base import CHANGES, accept, described, require, smallest
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Mechanism, Update
+
+_ROWS = 16
+"""Features per backward pass: the fastest of 8 to 64 on ResNet-18, one thread."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Soteria:
+    """Zero the columns of the ``floor(share * F)`` features of smallest score, of F, in the defended layer.
+
+    Args:
+        share: part of the features that is hidden, in [0, 1]; the paper's settings are 0.4 and 0.8.
+        layer: name of the defended linear layer; empty: the model's last one.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="zero the last layer's gradient columns of the features that tell most about the input",
+        source="Sun et al. 2021, arXiv:2012.06043",
+    )
+    place: ClassVar[Literal["gradient"]] = "gradient"
+
+    share: float
+    layer: str = ""
+
+    def __post_init__(self) -> None:
+        require(
+            "soteria", 0 <= self.share <= 1, needs="share in [0, 1]", fix="0.8 hides 80 %", share=self.share
+        )
+
+    def describe(self) -> Mechanism:
+        return described(self, "soteria")
+
+    def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
+        """A copy in which one tensor, the weight of the defended layer, has columns of zeros.
+
+        Nothing is changed where no example was used (an empty Poisson step).
+
+        Raises:
+            Inapplicable: the model has no such linear layer, or the update does not hold its weight.
+        """
+        del rng  # deterministic
+        accept(update, name="soteria", kinds=CHANGES)
+        name = defended_layer(model, self.layer)
+        key = f"{name}.weight"
+        if key not in update.tensors:
+            raise Inapplicable(
+                "defense 'soteria'",
+                needs=f"'{key}' in the update",
+                got=f"round {update.round}, client {update.client}: {', '.join(update.tensors)}",
+                fix="train the defended layer, or set soteria.layer to one that is trained",
+            )
+        if len(batch) == 0:
+            return update
+        hidden = smallest(feature_scores(model, name, batch.inputs), self.share)
+        masked = update.tensors[key].masked_fill(hidden, 0.0)  # (out, F), columns
+        return dataclasses.replace(update, tensors={**update.tensors, key: masked})
+
+
+def defended_layer(model: nn.Module, name: str = "") -> str:
+    """Name of the linear layer ``name``, checked, or of the last one of the model.
+
+    Raises:
+        Inapplicable: there is none.
+    """
+    linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    chosen = name or (linear[-1] if linear else "")
+    if chosen not in linear:
+        raise Inapplicable(
+            "defense 'soteria'",
+            needs=f"a linear layer '{name}'" if name else "a model with a linear layer",
+            got=", ".join(linear) or "none",
+            fix="set soteria.layer to one of the model's linear layers",
+        )
+    return chosen
+
+
+def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
+    """``score_f`` of every feature that enters the layer called ``name``, averaged over the examples.
+
+    Each example is repeated ``_ROWS`` times in one forward pass; then one backward pass serves as many
+    features, which is faster than batching the backward pass of a single copy (see benchmarks/soteria.py).
+
+    Args:
+        inputs: (B, C, H, W), B >= 1.
+
+    Returns:
+        (F,) float64, never negative.
+    """
+    work = copy.deepcopy(model).eval().requires_grad_(False)
+    work = work.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+    layer = work.get_submodule(name)
+    scores = [_scores_of_one(work, layer, x) for x in inputs]
+    return torch.stack(scores).mean(dim=0)
+
+
+def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
+    copies = x.detach().expand(_ROWS, *x.shape).contiguous(memory_format=torch.channels_last)
+    with torch.enable_grad():
+        copies.requires_grad_(True)
+        r = _entering(model, layer, copies)  # (_ROWS, F), equal rows
+    norms = torch.empty(r.shape[1], dtype=torch.float64, device=x.device)
+    for start in range(0, len(norms), _ROWS):
+        taken = min(_ROWS, len(norms) - start)
+        chosen = torch.zeros_like(r)
+        chosen[:taken, start : start + taken].fill_diagonal_(1.0)
+        (jacobian,) = torch.autograd.grad(r, copies, chosen, retain_graph=True)
+        norms[start : start + taken] = jacobian[:taken].flatten(1).double().norm(dim=1)
+    return norms / (r[0].detach().abs().double() + 1e-10)
+
+
+def _entering(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
+    """What ``layer`` receives when the model sees ``x``: (B, F)."""
+    seen: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        model(x)
+    finally:
+        handle.remove()
+    if not seen:
+        raise Inapplicable(
+            "defense 'soteria'",
+            needs="a defended layer that the model uses",
+            got="a forward pass that does not reach it",
+            fix="set soteria.layer to the layer before the logits",
+        )
+    return seen[-1].flatten(1)

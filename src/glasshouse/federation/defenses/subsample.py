@@ -1,0 +1,65 @@
+"""Train on a fresh random part of one's data in every round.
+
+Source: Kerkouche et al. 2023, "Client-specific Property Inference against Secure Aggregation in Federated
+Learning", arXiv:2303.03908, names it among the countermeasures in its discussion: an update then tells less
+about what the client holds. It costs convergence where clients are small.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import nn
+
+from glasshouse.federation.defenses.base import described, require
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Mechanism, Trained, Trainer
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Subsample:
+    """Each round sees ``ceil(share * n)`` of the client's n examples, drawn without replacement.
+
+    The client's weight stays that of all its data. List it after ``dp_sgd`` where both are wanted.
+
+    Args:
+        share: part of the client's data used in a round, in (0, 1].
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="train on a fresh random part of the client's data in every round",
+        source="Kerkouche et al. 2023, arXiv:2303.03908",
+    )
+    place: ClassVar[Literal["local"]] = "local"
+
+    share: float
+
+    def __post_init__(self) -> None:
+        require("subsample", 0 < self.share <= 1, needs="share in (0, 1]", fix="try 0.5", share=self.share)
+
+    def describe(self) -> Mechanism:
+        return described(self, "subsample")
+
+    def local(self, train: Trainer) -> Trainer:
+        """``train`` on a part of the data."""
+        return SubsampledTraining(inner=train, share=self.share)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SubsampledTraining:
+    """``inner`` on a random share of the data. ``order`` still counts rows of all the client's data."""
+
+    inner: Trainer
+    share: float
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Draw, then train."""
+        count = math.ceil(self.share * len(data) - 1e-9)
+        rows = torch.randperm(len(data), generator=rng.child("subsample").torch())[:count].sort().values
+        trained = self.inner(model, data.pick(rows), rng=rng, ascend=ascend)
+        return dataclasses.replace(trained, order=tuple(rows[step] for step in trained.order))
