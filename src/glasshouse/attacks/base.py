@@ -76,7 +76,7 @@ class Representations:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassRepresentatives:
-    """Asserts: The client's examples of these classes look like this. Inputs (B, C, H, W); labels, source (B,)."""
+    """Asserts: The client's examples of these classes look like this. Inputs (B, C, H, W)."""
 
     about: About
     inputs: Tensor

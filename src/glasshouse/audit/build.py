@@ -160,13 +160,18 @@ def _wants(scenario: Scenario) -> dict[Role, Want]:
         "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
         "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
         "public": (data.public, data.public_split, data.public_classes),
-        "heldout": (data.heldout, data.heldout_split, ()),
+        "heldout": (max(data.heldout, _distractors(scenario)), data.heldout_split, ()),
     }
     return {
         role: Want(size=size, split=split, classes=classes)
         for role, (size, split, classes) in wanted.items()
         if size
     }
+
+
+def _distractors(scenario: Scenario) -> int:
+    """Images that only identification needs: other ones of the private examples' distribution."""
+    return scenario.audit.distractors if any(m.name == "identification" for m in scenario.audit.metrics) else 0
 
 
 def _guarantee(setting: Setting) -> tuple[float, float] | None:
@@ -252,13 +257,7 @@ def trained(
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        recipe = Recipe(
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            learning_rate=how.learning_rate,
-            momentum=how.momentum,
-            weight_decay=how.weight_decay,
-        )
+        recipe = Recipe(**how.model_dump())
         fit(model, data, recipe, rng=rng, checkpoint=checkpoint, label="pre-training")
         return models.state(model)
 
@@ -278,9 +277,8 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
     found: dict[str, Tensor] = {}
     if roles.auxiliary is not None and len(roles.auxiliary):
         found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
-    others = roles.heldout
-    if "identification" in wanted and others is not None and len(others):
-        found["distractors"] = others.inputs[: scenario.audit.distractors]
+    if count := _distractors(scenario):
+        found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
     if "perceptual" in wanted and roles.auxiliary is not None:
         stand_in = network(architecture.input_shape, architecture.classes)
         stream = rng.child("perceptual")

@@ -252,6 +252,7 @@ def refusal_of(error: GlasshouseError) -> Refusal:
 def adversary_side(
     folder: str,
 ) -> tuple[Transcript, Grants, dict[int, dict[str, Tensor]], dict[str, Tensor]]:
+    """Transcript, grants, own and memory of a group: all that an attack's view is cut from."""
     root = Path(folder)
     memory = root / "adversary" / "memory.safetensors"
     return (
