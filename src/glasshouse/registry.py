@@ -21,6 +21,7 @@ GROUPS = (
     "metrics",
     "datasets",
     "partitioners",
+    "transforms",
     "models",
     "protocols",
     "behaviours",

@@ -52,7 +52,7 @@ class DataSource:
 
     Attributes:
         name: as the user named it: ``digits``, ``npz:faces.npz``.
-        splits: by name; ``train`` is always there, ``val`` and ``test`` where the source has them.
+        splits: by name: ``train``, ``val``, ``test``, as far as the source has them.
         class_names: one per class; their number is K.
         checksum: SHA-256 over pixels, labels and class names.
         public: anybody may see these images; the report blurs all others.
@@ -173,7 +173,7 @@ def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
                 fix="divide by 255, undo the normalisation (the model normalises), or store uint8",
             )
         images = images.astype(np.float32)
-    pixels = torch.from_numpy(np.ascontiguousarray(images))
+    pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
     return pixels.unsqueeze(1) if images.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
 
 

@@ -82,6 +82,8 @@ class _Pool:
             here = index[self.split[index] == number]
             if len(here):
                 parts.append(self.source.splits[name].batch(self.row[here]))
+        if len(parts) == 1:
+            return parts[0]
         return Batch(
             inputs=torch.cat([part.inputs for part in parts]),
             labels=torch.cat([part.labels for part in parts]),

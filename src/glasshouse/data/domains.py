@@ -1,0 +1,97 @@
+"""Domain shifts: the same picture as another domain would show it. Size, type and range are kept.
+
+Each transform takes images (B, C, H, W) in [0, 1] and returns as many of the same shape.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+from torch.nn import functional
+
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BoxBlur:
+    """The mean over a square window; edges are mirrored.
+
+    For an even ``size`` the window reaches one pixel further up and left, as in OpenCV's ``blur``,
+    which PLI's authors use with 10 × 10 on 64 × 64 pictures.
+
+    Args:
+        size: side of the window in pixels, at least 1.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="mean over a square window", source="Takahashi et al. 2023, Breaching FedMD, CVPR"
+    )
+
+    size: int = 10
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Blurred images."""
+        before, after = self.size // 2, self.size - 1 - self.size // 2
+        if self.size < 1 or before >= min(inputs.shape[2:]):
+            raise BadValue(
+                "transform 'box_blur'",
+                needs="1 <= size < 2 × the image's side",
+                got=f"size = {self.size} for images {tuple(inputs.shape[2:])}",
+                fix="use a smaller window",
+            )
+        padded = functional.pad(inputs, (before, after, before, after), mode="reflect")
+        return functional.avg_pool2d(padded, self.size, stride=1)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LowerHalfMask:
+    """Rows from H // 2 downwards replaced by one value, as a mask hides mouth and nose.
+
+    Args:
+        fill: what replaces them, in [0, 1]; 0 is black.
+    """
+
+    card: ClassVar[Card] = Card(summary="the lower half replaced by one stated value")
+
+    fill: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fill <= 1:
+            raise BadValue(
+                "transform 'lower_half_mask'", needs="fill in [0, 1]", got=str(self.fill), fix="0 is black"
+            )
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Masked images; the ones passed in are left as they were."""
+        masked = inputs.clone()
+        masked[:, :, inputs.shape[2] // 2 :] = self.fill
+        return masked
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Downsample:
+    """Each ``factor × factor`` block replaced by its mean: coarse, at the same size.
+
+    Args:
+        factor: side of the blocks in pixels; must divide height and width.
+    """
+
+    card: ClassVar[Card] = Card(summary="blocks of pixels replaced by their mean")
+
+    factor: int = 2
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Coarse images."""
+        if self.factor < 1 or any(side % self.factor for side in inputs.shape[2:]):
+            raise BadValue(
+                "transform 'downsample'",
+                needs="a factor that divides height and width",
+                got=f"factor = {self.factor} for images {tuple(inputs.shape[2:])}",
+                fix="use another factor, or resize the images first (data.resize)",
+            )
+        coarse = functional.avg_pool2d(inputs, self.factor)
+        return coarse.repeat_interleave(self.factor, dim=2).repeat_interleave(self.factor, dim=3)

@@ -1,0 +1,105 @@
+"""CIFAR-10's official Python batches, read without running anything in them.
+
+The batches are pickles. We never let a pickle choose code: the reader below knows three names, the
+ones that a numpy array is made of, and gives each a stand-in of our own that only keeps bytes.
+"""
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.paths import existing
+from glasshouse.errors import BadFile
+from glasshouse.registry import Card, carded
+
+NAMES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_PIXELS: Final = 3 * 32 * 32
+
+
+@carded(
+    Card(
+        summary="cifar10:PATH, the folder cifar-10-batches-py: data_batch_1 to 5, test_batch",
+        source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
+    )
+)
+def cifar10(where: str, *, resize: int | None = None) -> DataSource:
+    """Read all batches that are there: ``data_batch_*`` as train, ``test_batch`` as test.
+
+    Raises:
+        BadFile: no such folder, no batches, or a file that is no batch.
+    """
+    name = f"cifar10:{where}"
+    root = existing(where, name=name, folder=True)
+    files = {"train": sorted(root.glob("data_batch_[1-5]")), "test": sorted(root.glob("test_batch"))}
+    batches = {split: [_batch(path, name=name) for path in paths] for split, paths in files.items() if paths}
+    if not batches:
+        raise _bad(name, "data_batch_1 to data_batch_5 and test_batch", f"none of them in '{root}'")
+    arrays = {
+        split: (np.concatenate([i for i, _ in parts]), np.concatenate([k for _, k in parts]))
+        for split, parts in batches.items()
+    }
+    return assemble(name, arrays, class_names=NAMES, public=True, resize=resize)
+
+
+@final
+class _Array:
+    """Stand-in for a numpy array in a pickle: its state is kept, not interpreted."""
+
+    data: bytes = b""
+
+    def __init__(self, *_arguments: object) -> None: ...
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.data = state[-1] if isinstance(state[-1], bytes) else b""
+
+
+@final
+class _Unpickler(pickle.Unpickler):
+    """Reads plain containers and the bytes of arrays; refuses every other name."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        known = {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+        }
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"the file asks for {module}.{name}")
+        return _Array
+
+
+def _batch(path: Path, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    try:
+        found = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        pixels = np.frombuffer(found[b"data"].data, dtype=np.uint8)
+        labels = np.array(found[b"labels"], dtype=np.int64)
+    except (
+        OSError,
+        EOFError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        pickle.UnpicklingError,
+    ) as error:
+        raise _bad(name, "a batch of CIFAR-10", f"'{path.name}': {type(error).__name__}: {error}") from error
+    if labels.ndim != 1 or pixels.size != len(labels) * _PIXELS:
+        raise _bad(
+            name, f"{_PIXELS} bytes per label", f"{pixels.size} bytes, {labels.size} labels in '{path.name}'"
+        )
+    return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
+
+
+def _bad(name: str, needs: str, got: str) -> BadFile:
+    return BadFile(
+        f"data '{name}'",
+        needs=needs,
+        got=got,
+        fix="unpack cifar-10-python.tar.gz and name the folder cifar-10-batches-py",
+    )

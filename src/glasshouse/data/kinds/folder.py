@@ -1,0 +1,86 @@
+"""Pictures in folders: one folder per class."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.kinds.pictures import decoded, stacked
+from glasshouse.data.paths import existing
+from glasshouse.errors import BadFile
+from glasshouse.progress import track
+from glasshouse.registry import Card, carded
+
+SUFFIXES: Final = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+SPLITS: Final = ("train", "val", "test")
+
+
+@carded(
+    Card(summary="folder:PATH, one folder of pictures per class, below train/, val/, test/ where there are")
+)
+def folder(where: str, *, resize: int | None = None) -> DataSource:
+    """Read the pictures below ``where``; classes are numbered in the order of their names.
+
+    Raises:
+        BadFile: no such folder, no classes, a class without pictures, a picture that cannot be read,
+            pictures of several sizes (without ``resize``), or grey and coloured ones mixed.
+    """
+    name = f"folder:{where}"
+    root = existing(where, name=name, folder=True)
+    roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
+    classes = sorted({path.name for split in roots.values() for path in _folders(split)})
+    if not classes:
+        raise BadFile(
+            f"data '{name}'",
+            needs="one folder per class, with its pictures inside",
+            got="no folders" + (f" in {', '.join(roots)}" if len(roots) > 1 else ""),
+            fix="arrange them as PATH/CLASS/picture.png, or PATH/train/CLASS/picture.png",
+        )
+    return assemble(
+        name,
+        {split: _read(path, classes, resize, name=name) for split, path in roots.items()},
+        class_names=classes,
+        public=False,
+        resize=resize,
+    )
+
+
+def _folders(path: Path) -> list[Path]:
+    return [p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")]
+
+
+def _read(
+    root: Path, classes: Sequence[str], resize: int | None, *, name: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    files: list[tuple[Path, int]] = []
+    for path in sorted(_folders(root)):
+        found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+        if not found:
+            raise BadFile(
+                f"data '{name}'",
+                needs=f"pictures ({', '.join(sorted(SUFFIXES))}) in every class",
+                got=f"none in '{path}'",
+                fix="remove the folder, or put pictures into it",
+            )
+        files += [(p, classes.index(path.name)) for p in found]
+    images = [_picture(path, name=name) for path, _ in track(files, f"reading pictures of {root.name}")]
+    return stacked(images, resize, name=name), np.array([label for _, label in files], dtype=np.int64)
+
+
+def _picture(path: Path, *, name: str) -> NDArray[np.uint8]:
+    try:
+        with Image.open(path) as image:
+            return decoded(image, name=name, place=f"'{path}'")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise BadFile(
+            f"data '{name}'",
+            needs="pictures that can be read",
+            got=f"'{path}': {error}",
+            fix="remove or replace the damaged file",
+        ) from error

@@ -1,0 +1,74 @@
+"""MNIST's own files (and those of Fashion-MNIST, KMNIST, EMNIST's digits)."""
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.paths import existing
+from glasshouse.errors import BadFile
+from glasshouse.registry import Card, carded
+
+PREFIXES: Final = {"train": "train", "test": "t10k"}
+_UNSIGNED_BYTE: Final = 8
+
+
+@carded(
+    Card(
+        summary="idx:PATH, a folder with MNIST's files: train-*, t10k-*, as they come or unpacked",
+        source="LeCun et al. 1998, the MNIST database",
+    )
+)
+def idx(where: str, *, resize: int | None = None) -> DataSource:
+    """Read ``images-idx3-ubyte`` and ``labels-idx1-ubyte`` of ``train-`` and ``t10k-``; one pair is enough.
+
+    With or without ``.gz``.
+
+    Raises:
+        BadFile: no such folder, none of the files, one of a pair missing, or a damaged one.
+    """
+    name = f"idx:{where}"
+    root = existing(where, name=name, folder=True)
+    arrays: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+    for split, prefix in PREFIXES.items():
+        images, labels = (
+            _find(root, f"{prefix}-{part}") for part in ("images-idx3-ubyte", "labels-idx1-ubyte")
+        )
+        if images and labels:
+            arrays[split] = (_read(images, 3, name=name), _read(labels, 1, name=name))
+        elif images or labels:
+            raise _bad(name, f"images and labels of '{prefix}'", f"only '{(images or labels)}'")
+    if not arrays:
+        raise _bad(name, "files such as train-images-idx3-ubyte.gz", f"none of them in '{root}'")
+    return assemble(name, arrays, class_names=None, public=False, resize=resize)
+
+
+def _find(root: Path, stem: str) -> Path | None:
+    return next((path for path in (root / stem, root / f"{stem}.gz") if path.is_file()), None)
+
+
+def _read(path: Path, dimensions: int, *, name: str) -> NDArray[np.uint8]:
+    """The array in an idx file: two zero bytes, a type, the number of dimensions, their sizes, the bytes."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _bad(name, "files that can be read", f"'{path}': {error}") from error
+    start = 4 + 4 * dimensions
+    if len(data) < start or data[:4] != bytes([0, 0, _UNSIGNED_BYTE, dimensions]):
+        raise _bad(name, f"an idx file of bytes with {dimensions} dimensions", f"'{path}' begins otherwise")
+    shape = struct.unpack(f">{dimensions}I", data[4:start])
+    array = np.frombuffer(data, dtype=np.uint8, offset=start)
+    if array.size != int(np.prod(shape, dtype=object)):
+        raise _bad(name, f"{shape} bytes, as the header says", f"{array.size} bytes in '{path}'")
+    return array.reshape(shape)
+
+
+def _bad(name: str, needs: str, got: str) -> BadFile:
+    return BadFile(f"data '{name}'", needs=needs, got=got, fix="get the files again; docs/data.md says where")

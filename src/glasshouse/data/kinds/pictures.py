@@ -1,0 +1,60 @@
+"""What the sources share that read single picture files: decoding, and stacking to one array."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from glasshouse.data.base import resized
+from glasshouse.errors import BadFile
+
+_MODES: Final = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
+"""How pictures of a mode are read: grey or colour. Others (transparency, 16 bits, CMYK) are refused."""
+
+
+def decoded(image: Image.Image, *, name: str, place: str) -> NDArray[np.uint8]:
+    """One picture as (H, W) or (H, W, 3), uint8. ``place`` says which one it is.
+
+    Raises:
+        BadFile: neither grey nor RGB with 8 bits.
+    """
+    if image.mode not in _MODES:
+        raise BadFile(
+            f"data '{name}'",
+            needs="grey or RGB pictures with 8 bits",
+            got=f"mode {image.mode} in {place}",
+            fix="convert it: transparency, CMYK and 16 bits have no one right reading",
+        )
+    return np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
+
+
+def stacked(images: Sequence[NDArray[np.uint8]], resize: int | None, *, name: str) -> NDArray[Any]:
+    """(N, H, W) or (N, H, W, 3). Pictures of several sizes are brought to ``resize``, each by itself.
+
+    Raises:
+        BadFile: several sizes without ``resize``, or grey and coloured pictures mixed.
+    """
+    shapes = {image.shape for image in images}
+    if len({shape[2:] for shape in shapes}) == 1 and len(shapes) > 1 and resize is not None:
+        images = [_square(image, resize) for image in images]
+    elif len(shapes) > 1:
+        shown = ", ".join(" × ".join(map(str, shape)) for shape in sorted(shapes)[:4])
+        raise BadFile(
+            f"data '{name}'",
+            needs="pictures of one size, all grey or all in colour",
+            got=f"{len(shapes)} kinds: {shown}" + (", ..." if len(shapes) > 4 else ""),
+            fix="set data.resize for one size; convert pictures that are grey among coloured ones",
+        )
+    return np.stack(images) if images else np.zeros((0, 1, 1), dtype=np.uint8)
+
+
+def _square(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """One picture at ``side`` × ``side``, by the same rule as everywhere."""
+    flat = image.ndim == 2
+    pixels = torch.from_numpy(image[None].copy() if flat else image.transpose(2, 0, 1).copy())[None]
+    out = resized(pixels, side)[0]
+    array: NDArray[np.uint8] = (out[0] if flat else out.permute(1, 2, 0)).numpy()
+    return array
