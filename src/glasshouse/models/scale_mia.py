@@ -86,7 +86,9 @@ class TokenEncoder(nn.Module):
         self.embed = nn.Sequential(nn.LayerNorm(entries), nn.Linear(entries, width), nn.LayerNorm(width))
         self.token = nn.Parameter(torch.randn(1, 1, width))
         self.position = nn.Parameter(torch.randn(1, (height // patch) * (across // patch) + 1, width))
-        blocks = [(Attention(width, heads=2, head_width=64), Mixer(width, hidden=width)) for _ in range(depth)]
+        blocks = [
+            (Attention(width, heads=2, head_width=64), Mixer(width, hidden=width)) for _ in range(depth)
+        ]
         self.blocks = nn.Sequential(*(part for pair in blocks for part in pair))
         self.norm = nn.LayerNorm(width)
 
@@ -138,9 +140,7 @@ def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: int 
         layers += [nn.Conv2d(inward, outward, kernel, stride=2, padding=padding), nn.ReLU()]
         inward = outward
     encoder = nn.Sequential(*layers, nn.Flatten())
-    return _assemble(
-        encoder, input_shape, classes, bins=bins, second=max(bins // 2, 2), name="scale_mia_cnn"
-    )
+    return _assemble(encoder, input_shape, classes, bins=bins, second=max(bins // 2, 2), name="scale_mia_cnn")
 
 
 @carded(Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
@@ -158,11 +158,9 @@ def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: 
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_alexnet")
 
 
-@carded(
-    Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE)
-)
+@carded(Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE))
 def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: int = 1024) -> SplitModel:
-    """Eight 3 × 3 convolutions with batch norm; the last two poolings of VGG-11 are left out (4 × 4 remain)."""
+    """Eight 3 × 3 convolutions with batch norm; without VGG-11's last two poolings (4 × 4 remain)."""
     check_shape(input_shape, classes, model="scale_mia_vgg")
     plan = (
         (64, True),
@@ -206,9 +204,7 @@ def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: i
     return _assemble(encoder, input_shape, classes, bins=bins, second=120, name="scale_mia_resnet")
 
 
-@carded(
-    Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
-)
+@carded(Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
 def scale_mia_vit(
     input_shape: tuple[int, int, int], classes: int, *, bins: int = 512, patch: int = 8, width: int = 512
 ) -> SplitModel:

@@ -8,6 +8,7 @@ posterior's standard deviation is one learned number per entry, so that the enco
 Shape letters: B images, D latent entries.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import final
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.linear.scale_mia.decoders import decoder_for
 from glasshouse.attacks.parts.linear_tail import LinearTail, latents
-from glasshouse.cache import Checkpoint, cached
+from glasshouse.cache import Checkpoint, cached, digest
 from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -63,11 +64,12 @@ class Autoencoder:
         """Latent representations (B, D), without gradients."""
         before = latents(self.model, self.tail.names[0])
         with torch.no_grad():
-            return torch.cat([before(part) for part in images.split(chunk)])
+            return torch.cat([before(part) for part in torch.split(images, chunk)])
 
 
 def trained(architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: Recipe) -> Autoencoder:
-    """From the cache, or trained now on ``images`` (B, C, H, W) alone. Deterministic in its arguments."""
+    """From the cache, or trained now on ``images`` (B, C, H, W) alone; their order does not matter."""
+    images = _sorted(images)
     key = {
         "version": _VERSION,
         "architecture": [architecture.name, list(architecture.input_shape), dict(architecture.arguments)],
@@ -89,7 +91,13 @@ def trained(architecture: Architecture, images: Tensor, *, tail: LinearTail, rec
     return pair
 
 
-def taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _sorted(images: Tensor) -> Tensor:
+    """The images in an order that depends on their content alone: one set, one cache entry."""
+    marks = [digest(image) for image in images]
+    return images[torch.tensor(sorted(range(len(marks)), key=marks.__getitem__))]
+
+
+def taken(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors under ``prefix.``, without it."""
     return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
 
@@ -107,7 +115,7 @@ def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
 
 def _fresh(architecture: Architecture, tail: LinearTail, *, rng: Rng) -> Autoencoder:
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(rng.child("decoder").seed())
+        torch.default_generator.manual_seed(rng.child("decoder").seed())
         decoder = decoder_for(architecture, tail.latent)
     return Autoencoder(model=build(architecture, rng=rng.child("encoder")), decoder=decoder, tail=tail)
 

@@ -1,12 +1,13 @@
 """Decoders: from the latent representation of a target model back to an image.
 
 Source: Shi et al. 2025, arXiv:2311.05808, Section IV-B; layer shapes as in the authors' experiments. Where we
-differ: every decoder ends in a sigmoid (theirs partly in a ReLU, which leaves dead pixels, or in nothing), and
+differ: every decoder ends in a sigmoid (theirs partly in a ReLU, which leaves dead pixels, or in nothing);
 models that the paper does not know get a general one. In the read-out decoders run in evaluation mode.
 
 Shape letters: B images, C channels, H and W pixels, D latent entries.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from torch import nn
@@ -19,7 +20,7 @@ def decoder_for(architecture: Architecture, latent: int) -> nn.Module:
     """A fresh decoder (B, ``latent``) → (B, C, H, W) in [0, 1] for the models of ``architecture``.
 
     Raises:
-        Inapplicable: the images are no multiple of 4 pixels on a side and the model has no decoder of its own.
+        Inapplicable: the sides are no multiples of 4 pixels and the model has no decoder of its own.
     """
     channels, height, width = architecture.input_shape
     family = architecture.name.removeprefix("scale_mia_")
@@ -43,7 +44,7 @@ def _strided(channels: int, side: int, latent: int) -> nn.Sequential:
     else:
         widths = {8: [], 32: [32, 12], 64: [64, 32, 16]}[side]
         steps = [start, *widths, channels]
-        stages = [_up(a, b) for a, b in zip(steps[:-1], steps[1:], strict=True)]
+        stages = [_up(a, b) for a, b in itertools.pairwise(steps)]
     return _sequence(start, stages)
 
 
@@ -74,7 +75,7 @@ def _alexnet(channels: int) -> nn.Sequential:
 
 
 def _pairs(start: int, channels: int, *, norms: int) -> nn.Sequential:
-    """Two 3 × 3 convolutions per size, nearest-neighbour doubling between; batch norm after ``norms`` pairs."""
+    """Two 3 × 3 convolutions per size, doubling between; batch norm after the first ``norms`` pairs."""
     layers: list[nn.Module] = [nn.Unflatten(1, (start, 4, 4))]
     inward = start
     for position, outward in enumerate((128, 64, 32)):

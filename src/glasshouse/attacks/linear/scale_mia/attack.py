@@ -1,0 +1,199 @@
+"""Scale-MIA: whole batches out of a secure sum, without changing the architecture.
+
+Source: Shi et al. 2025, "Scale-MIA", NDSS, arXiv:2311.05808. The server trains an autoencoder around the
+target model's own encoder on auxiliary data, sets the encoder and two consecutive linear layers, and reads
+latent representations off the summed update; the decoder makes images of them.
+
+Where we differ: the read-out is blind (it does not know which bins are filled, nor how many), labels come
+along, the last layer is designed instead of drawn (:mod:`crafting`), and for updates of parameters the size
+of a bin is taken from its weights. ``design = "paper"`` keeps the paper's numbers.
+
+Breaks when: the model does not end in two linear layers; noise on the update exceeds one example's share of
+it; the auxiliary images are of another kind. Which client an example came from is not visible ("privacy by
+shuffling"). Shape letters: B reconstructed images, C, H, W, K classes, R bins, D latent entries.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, restored_decoder, taken, trained
+from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, strength
+from glasshouse.attacks.parts.linear_leakage import (
+    labels_from,
+    normal_thresholds,
+    read_rows,
+    smoothed_thresholds,
+)
+from glasshouse.attacks.parts.linear_tail import LinearTail, find_tail
+from glasshouse.attacks.parts.summed import summed
+from glasshouse.errors import BadValue
+from glasshouse.models.build import build, state
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Broadcast, Crafted, Terms
+
+FAINT = 0.3
+"""A bin below this share of the faintest example's signal counts as empty."""
+_CHUNK = 256
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ScaleMia:
+    """The attack with its settings.
+
+    Args:
+        training_steps, training_batch, training_rate: optimiser steps of the autoencoder, images in each, and
+            the highest learning rate of its one-cycle schedule.
+        mirror: mirror auxiliary images at random. variational: weight of the VAE's KL term; 0: none.
+        fit: of the thresholds: ``normal``, or ``smoothed`` for the smoothed empirical distribution.
+        design: of the last layer: ``ladder`` (ours) or ``paper`` (drawn from U[0, 1)).
+        local_steps: steps that each client takes in a round; 0: the terms' local epochs, one batch each.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="reads a whole cohort's images out of one secure sum through crafted linear layers",
+        source="Shi et al. 2025, arXiv:2311.05808",
+        threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
+        grants=("auxiliary",),
+        details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
+        control={
+            "setting": "2 clients with 4 digits each, no defence",
+            "scenario": {
+                "data": {"auxiliary": 800, "examples": 4, "heldout": 0},
+                "model": {"name": "scale_mia_cnn", "bins": 128},
+                "federation": {"clients": 2, "batch_size": 4, "secure_sum": True},
+                "threat": {"changes": ["parameters"]},
+            },
+            "arguments": {"training_steps": 400, "training_batch": 64, "training_rate": 0.012},
+            "metric": "rate_blind",
+        },
+    )
+
+    training_steps: int = 24_000
+    training_batch: int = 64
+    training_rate: float = 0.012
+    mirror: bool = True
+    variational: float = 0.0
+    fit: Literal["normal", "smoothed"] = "normal"
+    design: Design = "ladder"
+    local_steps: int = 0
+
+    def __post_init__(self) -> None:
+        good = self.training_steps >= 1 and self.training_batch >= 1 and self.training_rate > 0
+        if not (good and self.variational >= 0 and self.local_steps >= 0):
+            raise BadValue(
+                "attack 'scale_mia'",
+                needs="training_steps, training_batch >= 1, training_rate > 0, variational, local_steps >= 0",
+                got=f"{self.training_steps}, {self.training_batch}, {self.training_rate}, "
+                f"{self.variational}, {self.local_steps}",
+                fix="correct the attack's table",
+            )
+        if self.fit not in ("normal", "smoothed") or self.design not in ("ladder", "paper"):
+            raise BadValue(
+                "attack 'scale_mia'",
+                needs='fit = "normal" or "smoothed", design = "ladder" or "paper"',
+                got=f'fit = "{self.fit}", design = "{self.design}"',
+                fix="correct the attack's table",
+            )
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            sees=frozenset({"broadcast"}),
+            scope="round",
+            changes=frozenset({"parameters"}),
+            grants=frozenset({"auxiliary"}),
+        )
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """The agreed model with the autoencoder's encoder and the crafted linear layers.
+
+        Raises:
+            Inapplicable: the model does not end in two consecutive linear layers.
+        """
+        auxiliary = view.grants.auxiliary
+        assert auxiliary is not None  # needs.grants
+        architecture, number = view.terms.architecture, view.rounds[-1].round
+        tail = _tail(view.terms)
+        recipe = Recipe(
+            steps=self.training_steps,
+            batch_size=self.training_batch,
+            peak_rate=self.training_rate,
+            mirror=self.mirror,
+            variational=self.variational,
+        )
+        pair = trained(architecture, auxiliary.inputs, tail=tail, recipe=recipe)
+        brightness = pair.encode(auxiliary.inputs).double().mean(1)
+        fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds
+        thresholds = fitted(brightness, tail.widths[0])
+        head = self._head(view.terms, tail, thresholds, deviation=float(brightness.std()), rng=rng)
+        decoder = {f"decoder.{name}": t for name, t in state(pair.decoder).items()}
+        return Crafted(
+            default=Broadcast(
+                round=number, architecture=architecture, tensors={**state(pair.model), **head.tensors}
+            ),
+            memory={**decoder, "thresholds": thresholds, f"levels.{number}": head.levels},
+        )
+
+    def _head(
+        self, terms: Terms, tail: LinearTail, thresholds: Tensor, *, deviation: float, rng: Rng
+    ) -> Head:
+        chosen = strength(
+            design=self.design,
+            sends=terms.sends,
+            steps=self.local_steps or (1 if terms.sends == "gradient" else terms.local_epochs),
+            batch=terms.batch_size,
+            rate=terms.learning_rate,
+        )
+        return crafted_head(
+            tail, thresholds, deviation=deviation, design=self.design, strength=chosen, rng=rng.child("head")
+        )
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        del rng  # deterministic
+        tail = _tail(view.terms)
+        decoder = restored_decoder(view.terms.architecture, tail.latent, taken(view.memory, "decoder"))
+        claims: list[Claim] = []
+        for one in view.rounds:
+            if f"levels.{one.round}" not in view.memory:
+                continue
+            layer = tail.names[0]
+            total = summed(
+                one,
+                terms=view.terms,
+                names=(f"{layer}.weight", f"{layer}.bias"),
+                subject="attack 'scale_mia'",
+            )
+            levels = view.memory[f"levels.{one.round}"]
+            leak = read_rows(
+                total.gradient[f"{layer}.weight"],
+                total.gradient[f"{layer}.bias"],
+                view.memory["thresholds"],
+                floor=FAINT * total.unit * float(levels.abs().min()),
+                limit=total.examples,
+                by_measure=view.terms.sends != "gradient",
+            )
+            if not len(leak.rows):
+                continue
+            with torch.no_grad():
+                images = torch.cat([decoder(part) for part in torch.split(leak.inputs.float(), _CHUNK)])
+            claims.append(
+                Reconstruction(
+                    about=About(rounds=(one.round,)),
+                    inputs=images,
+                    labels=labels_from(leak.signal / total.unit, levels),
+                    confidence=leak.signal.abs(),
+                )
+            )
+        return tuple(claims)
+
+
+def _tail(terms: Terms) -> LinearTail:
+    """Found afresh on both sides of the round: it depends on the public architecture alone."""
+    return find_tail(build(terms.architecture), terms.architecture.input_shape, subject="attack 'scale_mia'")

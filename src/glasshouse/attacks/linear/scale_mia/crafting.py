@@ -1,0 +1,148 @@
+"""The crafted linear layers of Scale-MIA: same architecture, chosen numbers.
+
+Source: Shi et al. 2025, arXiv:2311.05808, Section IV-C. ``fc1`` measures the mean of its input against one
+threshold per row; all later layers but the last are constant, so that every row has the same gradient
+delta = sum over classes of A_c (p_c - y_c), where A_c is the slope of logit c. It depends on the label alone
+as long as p hardly moves.
+
+The paper draws the last layer from U[0, 1) ("paper"). We choose it ("ladder"): p is uniform, every class but
+one has a delta of the same sign, and these form a geometric ladder. Then two examples of one bin do not
+cancel but mix with unequal weights, and the stronger one often survives; and no class sits at delta near 0.
+
+Shape letters: K classes, R rows of ``fc1``, D entries that enter it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.parts.linear_tail import LinearTail
+from glasshouse.rng import Rng
+from glasshouse.wire import Kind
+
+Design = Literal["ladder", "paper"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Head:
+    """Numbers for the linear tail.
+
+    Attributes:
+        tensors: by state_dict name. levels: (K,), delta of one example of each class, float64.
+    """
+
+    tensors: dict[str, Tensor]
+    levels: Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Strength:
+    """How hard the crafted layers pull.
+
+    Attributes:
+        span: of the ladder, largest over smallest.
+        gain: factor on ``fc1``. The gradient does not shrink with it, so a small gain makes an update large
+            against the parameters.
+        contrast: how far logits may spread; small keeps p where it is.
+    """
+
+    span: float
+    gain: float
+    contrast: float
+
+
+def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float) -> Strength:
+    """For what clients send and how many local steps they take; tuned on CIFAR-10's train images.
+
+    One step: only rounding matters, and a small gain makes it negligible. Several steps: each moves the
+    thresholds by about rate · contrast / gain² (in bins, times the square root of the batch for the sum of a
+    client's examples), and rounding grows as that falls; the constant balances the two.
+    """
+    if design == "paper" or sends == "gradient":
+        return Strength(span=100.0, gain=1.0, contrast=1e-3)
+    if steps <= 1:
+        return Strength(span=100.0, gain=0.1, contrast=1e-3)
+    gain = 0.01
+    return Strength(span=10.0, gain=gain, contrast=4e-6 * gain**2 * batch**0.5 / rate)
+
+
+def ladder(classes: int, span: float, *, rng: Rng) -> tuple[Tensor, Tensor]:
+    """Deltas (K,), one negative, the others 1 to ``span`` in equal ratios; p (K,), under which they sum to 0.
+
+    Which class gets which delta is drawn.
+
+    Example:
+        >>> deltas, chances = ladder(4, 4.0, rng=Rng.root(0))
+        >>> sorted(deltas.tolist()), round(abs(float((deltas * chances).sum())), 9)
+        ([-10.0, 1.0, 2.0, 4.0], 0.0)
+    """
+    steps = torch.logspace(0, 1, classes - 1, base=span, dtype=torch.float64)
+    steps = steps if classes > 2 else torch.ones(1, dtype=torch.float64)
+    against = 2.5 * span
+    alone = 1 / (1 + (classes - 1) * against / float(steps.sum()))
+    values = torch.cat((torch.tensor([-against], dtype=torch.float64), steps))
+    chances = torch.full((classes,), (1 - alone) / (classes - 1), dtype=torch.float64)
+    chances[0] = alone
+    order = torch.randperm(classes, generator=rng.torch())
+    return values[order], chances[order]
+
+
+def crafted_head(
+    tail: LinearTail,
+    thresholds: Tensor,
+    *,
+    deviation: float,
+    design: Design,
+    strength: Strength,
+    rng: Rng,
+) -> Head:
+    """Weights and biases of the tail's layers.
+
+    Args:
+        tail: of the model. thresholds: (R,) ascending. deviation: of u on the auxiliary data.
+        design: of the last layer. strength: the paper's design uses its gain alone.
+        rng: shuffles the ladder, or draws the paper's last layer.
+    """
+    rows, classes = len(thresholds), tail.widths[-1]
+    gain, contrast = strength.gain, strength.contrast
+    tensors: dict[str, Tensor] = {}
+    inward = tail.latent
+    for name, width in zip(tail.names, tail.widths, strict=True):
+        tensors[f"{name}.weight"] = torch.full((width, inward), 1.0 / inward)
+        tensors[f"{name}.bias"] = torch.full((width,), 1.0 / width)
+        inward = width
+    first, last = tail.names[0], tail.names[-1]
+    tensors[f"{first}.weight"] *= gain
+    tensors[f"{first}.bias"] = (-gain * thresholds).float()
+    reach = rows * gain * deviation  # typical sum of all rows' outputs
+    direct = len(tail.names) == 2  # else the layers between average over rows: a slope is divided by R
+    fan, path = tail.widths[-2], 1.0 if direct else 1.0 / rows
+    if design == "ladder":
+        wanted, chances = ladder(classes, strength.span, rng=rng.child("ladder"))
+        slopes = -wanted * (contrast / (reach * float(wanted.abs().max())))  # A_c, (K,)
+        last_bias = chances.log().float()
+        if not direct:
+            quiet = _quiet(contrast, gain)
+            middle = tail.names[-2]
+            tensors[f"{middle}.weight"] *= quiet
+            tensors[f"{middle}.bias"] = torch.full((fan,), quiet * gain * deviation)
+            path *= quiet
+        columns = (slopes / path / (1 if direct else fan)).float()[:, None].expand(classes, fan)
+    else:
+        drawn = torch.rand(classes, 1 if direct else fan, generator=rng.child("weight").torch())
+        slopes = drawn.double().sum(1) * path
+        last_bias = torch.rand(classes, generator=rng.child("bias").torch())
+        columns = drawn.expand(classes, fan)
+    tensors[f"{last}.weight"], tensors[f"{last}.bias"] = columns.contiguous(), last_bias
+    chance = (last_bias.double() + slopes * 0.4 * reach).softmax(0)
+    return Head(tensors=tensors, levels=(chance * slopes).sum() - slopes)
+
+
+def _quiet(contrast: float, gain: float) -> float:
+    """Scale of the last but one layer at which it and the last one change least in local steps."""
+    return math.sqrt(contrast / gain)

@@ -1,0 +1,179 @@
+"""Linear leakage: single inputs of a linear layer, read from the sum of many gradients.
+
+All rows of a linear layer measure the same scalar u(x) of its input x (the mean, say) and differ only in the
+threshold above which their ReLU lets it through. With dL/dy the same for every row, the gradient of row r is
+the sum of delta(x) · x over all x with u(x) above threshold r. So the difference of two adjacent rows holds
+the inputs of one *bin*: alone there, an input is the quotient of weight and bias difference, exactly.
+An input below the lowest threshold touches no row and never leaks.
+
+Source: Fowl et al. 2022, arXiv:2110.13057 (imprint); Shi et al. 2025, arXiv:2311.05808, Eq. 7. Where we
+differ: float64 throughout; empty bins are recognised; the quotient's scale can be taken from the bin itself,
+whose inputs have a known u, because the bias difference drowns first when parameters are sent as float32.
+
+Shape letters: R rows = bins (ascending thresholds), D entries of the layer's input, N auxiliary values,
+L leaked bins, K classes.
+"""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import final
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+
+TAIL = 0.001
+"""Share of the fitted distribution left below the lowest, and above the highest threshold."""
+
+
+def normal_thresholds(values: Tensor, bins: int, *, tail: float = TAIL) -> Tensor:
+    """Quantiles, equally spaced in probability, of the Normal fitted to ``values`` by maximum likelihood.
+
+    Returns:
+        (R,) ascending, float64.
+
+    Raises:
+        BadValue: fewer than 2 values, values that do not vary, or fewer than 2 bins.
+
+    Example:
+        >>> normal_thresholds(torch.tensor([-1.0, 1.0]), 3, tail=0.158655).round(decimals=3).abs().tolist()
+        [1.0, 0.0, 1.0]
+    """
+    mean, deviation = _moments(values, bins)
+    normal = NormalDist(mean, deviation)
+    return torch.tensor([normal.inv_cdf(float(p)) for p in _levels(bins, tail)], dtype=torch.float64)
+
+
+def smoothed_thresholds(values: Tensor, bins: int, *, tail: float = TAIL) -> Tensor:
+    """Quantiles of the empirical distribution smoothed by a Normal kernel (Silverman's bandwidth).
+
+    Raw empirical quantiles follow the sample's gaps and lose to the Normal fit; smoothing keeps skew and
+    peaks without them.
+
+    Returns:
+        (R,) ascending, float64.
+
+    Raises:
+        BadValue: as :func:`normal_thresholds`.
+    """
+    _, deviation = _moments(values, bins)
+    v = values.double().flatten().sort().values
+    width = 0.9 * min(deviation, float(v.quantile(0.75) - v.quantile(0.25)) / 1.349 or deviation)
+    width *= len(v) ** -0.2
+    grid = torch.linspace(float(v[0]) - 4 * width, float(v[-1]) + 4 * width, 8 * bins + 1, dtype=v.dtype)
+    mass = torch.stack([torch.special.ndtr((g - v) / width).mean() for g in grid])
+    return _interpolated(_levels(bins, tail), mass, grid)
+
+
+def _levels(bins: int, tail: float) -> Tensor:
+    return torch.linspace(tail, 1 - tail, bins, dtype=torch.float64)
+
+
+def _interpolated(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    right = torch.searchsorted(x, at).clamp(1, len(x) - 1)
+    left = right - 1
+    share = (at - x[left]) / (x[right] - x[left]).clamp_min(1e-300)
+    return y[left] + share.clamp(0, 1) * (y[right] - y[left])
+
+
+def _moments(values: Tensor, bins: int) -> tuple[float, float]:
+    v = values.double().flatten()
+    deviation = float(v.std(correction=0)) if len(v) > 1 else 0.0
+    if not deviation > 0 or bins < 2 or not bool(v.isfinite().all()):
+        raise BadValue(
+            "thresholds of a linear leakage",
+            needs="2 or more finite values that differ, and 2 or more bins",
+            got=f"{len(v)} values with deviation {deviation:.3g}, {bins} bins",
+            fix="give more auxiliary data, or a wider layer",
+        )
+    return float(v.mean()), deviation
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Leak:
+    """What fell out of the rows, bin by bin.
+
+    Attributes:
+        rows: (L,) bins, strongest first. inputs: (L, D), inputs of the layer, or mixtures of one bin's.
+        signal: (L,) signed size of the bin: the sum of delta(x) over its inputs, in the units of the sum.
+    """
+
+    rows: Tensor
+    inputs: Tensor
+    signal: Tensor
+
+
+def read_rows(
+    weight: Tensor,
+    bias: Tensor,
+    thresholds: Tensor,
+    *,
+    floor: float,
+    limit: int,
+    by_measure: bool = False,
+) -> Leak:
+    """Inputs from the summed gradient of the crafted layer.
+
+    Args:
+        weight: (R, D) and bias: (R,), float64, the sum (or mean) of gradients; rows by ascending threshold.
+        thresholds: (R,), of u, ascending. u is the mean of an input's entries.
+        floor: bins with a smaller absolute signal count as empty, in the units of ``bias``.
+        limit: at most so many bins, the strongest: the number of examples that the sum is known to hold.
+        by_measure: take the size of a bin from its weights and the known u instead of the bias difference,
+            wherever the bin is narrow enough to know u; otherwise always the bias difference.
+
+    Raises:
+        BadValue: shapes do not fit, thresholds do not ascend, or ``weight`` is not float64.
+    """
+    _check_rows(weight, bias, thresholds)
+    inside = torch.cat((weight[:-1] - weight[1:], weight[-1:]))
+    signal = torch.cat((bias[:-1] - bias[1:], bias[-1:]))
+    if by_measure:
+        upper = torch.cat((thresholds[1:], thresholds[-1:]))
+        middle, half = (thresholds + upper) / 2, (upper - thresholds) / 2
+        known = (middle.abs() > 20 * half) & (half > 0)
+        signal = torch.where(known, inside.mean(1) / torch.where(known, middle, 1.0), signal)
+    order = signal.abs().argsort(descending=True, stable=True)[:limit]
+    rows = order[signal[order].abs() > floor]
+    return Leak(rows=rows, inputs=inside[rows] / signal[rows, None], signal=signal[rows])
+
+
+def _check_rows(weight: Tensor, bias: Tensor, thresholds: Tensor) -> None:
+    fits = weight.ndim == 2 and bias.shape == weight.shape[:1] == thresholds.shape
+    if not fits or weight.dtype != torch.float64 or bool((thresholds.diff() < 0).any()):
+        raise BadValue(
+            "read-out of a linear leakage",
+            needs="weight (R, D) in float64, bias (R,) and ascending thresholds (R,)",
+            got=f"{tuple(weight.shape)} {weight.dtype}, {tuple(bias.shape)}, {tuple(thresholds.shape)}",
+            fix="sort rows by threshold and convert the sum with .double()",
+        )
+
+
+def labels_from(signal: Tensor, levels: Tensor) -> Tensor:
+    """The class whose delta is nearest to each bin's signal: by sign, then by ratio.
+
+    Args:
+        signal: (L,), in units of one example's delta. levels: (K,), delta of each class, none 0.
+
+    Returns:
+        (L,) int64. A bin that mixes classes gets one of them, or another: nothing marks it.
+
+    Example:
+        >>> labels_from(torch.tensor([2.2, -0.9]), torch.tensor([-1.0, 1.0, 2.0])).tolist()
+        [2, 0]
+    """
+    apart = (signal.abs()[:, None].clamp_min(1e-300).log() - levels.abs()[None].log()).abs()
+    wrong = signal.sign()[:, None] * levels.sign()[None] < 0
+    return apart.masked_fill(wrong, torch.inf).argmin(1) if len(signal) else torch.zeros(0, dtype=torch.int64)
+
+
+def expected_alone(bins: int, examples: int) -> float:
+    """(1 - 1/k)^(m - 1): the share of m examples that are alone in one of k equally likely bins.
+
+    Example:
+        >>> round(expected_alone(1024, 64), 3)
+        0.94
+    """
+    return float((1 - 1 / bins) ** (examples - 1))

@@ -1,0 +1,92 @@
+"""What a round's sum says about the mean gradient, whatever clients sent and whether the sum was secure.
+
+Shape letters: N clients that answered, S local steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from glasshouse.errors import Inapplicable
+from glasshouse.tensors import mapped, weighted_sum
+from glasshouse.transcript.view import RoundView
+from glasshouse.wire import Kind, Terms
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Summed:
+    """A round as one gradient.
+
+    Attributes:
+        gradient: by parameter name, float64: sum over S local steps of the clients' weighted mean gradients.
+        examples: behind it. steps: S. unit: what one example's loss gradient is multiplied by in it.
+    """
+
+    gradient: Mapping[str, Tensor]
+    examples: int
+    steps: int
+
+    @property
+    def unit(self) -> float:
+        """Steps / examples: every example takes part in a share of the steps, with weight 1 / batch."""
+        return self.steps / self.examples
+
+
+def summed(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: str) -> Summed:
+    """The part ``names`` of a round's sum, as a gradient.
+
+    A change of parameters is divided by the learning rate and turned round; of sent parameters the difference
+    to what was broadcast is taken first, in float64. Clients are assumed to hold equally many examples.
+
+    Raises:
+        Inapplicable: neither a sum nor updates are seen, or a name is missing from it.
+    """
+    if view.aggregate is not None:
+        total: Mapping[str, Tensor] = view.aggregate.tensors
+        kind, weight = view.aggregate.kind, view.aggregate.weight
+        examples, steps = view.aggregate.examples, view.aggregate.steps
+    elif view.updates:
+        updates = list(view.updates.values())
+        by_size = terms.weighting == "size"
+        weights = [float(u.examples) if by_size else 1.0 for u in updates]
+        total = weighted_sum([(w, u.tensors) for w, u in zip(weights, updates, strict=True)])
+        kind, weight = updates[0].kind, sum(weights)
+        examples, steps = sum(u.examples for u in updates), updates[0].steps
+    else:
+        raise Inapplicable(
+            subject,
+            needs="the sum of a round, or its updates",
+            got=f"round {view.round}: neither",
+            fix='let the adversary see them: threat.role = "server"',
+        )
+    if missing := [name for name in names if name not in total]:
+        raise Inapplicable(
+            subject,
+            needs=f"'{missing[0]}' in what clients send",
+            got=", ".join(sorted(total)) or "nothing",
+            fix="let clients train all layers (this protocol trains a part)",
+        )
+    mean = {name: total[name].double() / weight for name in names}
+    gradient = _as_gradient(mean, kind, view, terms, subject=subject)
+    return Summed(gradient=gradient, examples=examples, steps=steps)
+
+
+def _as_gradient(
+    mean: dict[str, Tensor], kind: Kind, view: RoundView, terms: Terms, *, subject: str
+) -> dict[str, Tensor]:
+    if kind == "gradient":
+        return mean
+    if kind == "parameters":
+        before = view.broadcast.tensors
+        mean = {name: t - before[name].double() for name, t in mean.items()}
+    elif kind != "delta":
+        raise Inapplicable(
+            subject,
+            needs="gradients or parameters on the wire",
+            got=f"'{kind}'",
+            fix="use protocol fedsgd or fedavg",
+        )
+    return mapped(mean, lambda t: -t / terms.learning_rate)
