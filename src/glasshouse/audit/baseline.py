@@ -20,6 +20,7 @@ from glasshouse.wire import Batch
 
 Guess = Callable[[Batch, int, Rng], Batch]
 PSEUDO_VICTIMS = 40
+DRAWS = 10
 CHANCE = "chance"
 """The metric's own chance level, where it has one in closed form."""
 
@@ -102,6 +103,24 @@ def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext
         classes = context.classes or int(max(claimed.labels.max(), truth.labels.max())) + 1
         return metric.score(counts(claimed.labels, classes), counts(truth.labels, classes), context=context)
     return metric.score(claimed.inputs, truth.inputs, context=context)
+
+
+def average_score(
+    name: str, metric: Metric, auxiliary: Batch, truth: Batch, *, context: ScoreContext, rng: Rng
+) -> NDArray[np.float64]:
+    """What the null called ``name`` scores on one victim, per unit, averaged over its draws.
+
+    Without the average the luck of one draw would widen, or fake, the gain over it.
+    """
+    if name == CHANCE:
+        level = metric.chance(context)
+        return np.full(len(truth), np.nan if level is None else level)
+    draws = DRAWS if metric.claim == "labels" or NULLS[name] in (random_image, class_means) else 1
+    scores = [
+        score(metric, NULLS[name](auxiliary, len(truth), rng.child(str(i))), truth, context=context)
+        for i in range(draws)
+    ]
+    return np.mean(scores, axis=0)
 
 
 def counts(labels: Tensor, classes: int) -> Tensor:

@@ -65,7 +65,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     Raises:
         GlasshouseError: data, model, defence and federation do not fit each other; says which.
     """
-    source = load_source(scenario.data.source, resize=scenario.data.resize)
+    source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
     rng = Rng.root(seed, salt=source.checksum)
     roles = deal(source, _wants(scenario), by=scenario.data.deal, rng=rng.child("roles"))
     architecture = Architecture(
@@ -171,7 +171,9 @@ def _wants(scenario: Scenario) -> dict[Role, Want]:
 
 def _distractors(scenario: Scenario) -> int:
     """Images that only identification needs: other ones of the private examples' distribution."""
-    return scenario.audit.distractors if any(m.name == "identification" for m in scenario.audit.metrics) else 0
+    return (
+        scenario.audit.distractors if any(m.name == "identification" for m in scenario.audit.metrics) else 0
+    )
 
 
 def _guarantee(setting: Setting) -> tuple[float, float] | None:

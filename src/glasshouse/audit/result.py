@@ -245,7 +245,8 @@ def read_result(path: Path) -> Result:
 
 def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
     """The images of a ``pictures`` exhibit, (rows, columns, H, W, C) in [0, 1]."""
-    with np.load(run / exhibit.file) as archive:
+    # Opened here: np.load leaves a file open that turns out to be no archive.
+    with (run / exhibit.file).open("rb") as stream, np.load(stream) as archive:
         return np.asarray(archive["images"], dtype=np.float64)
 
 

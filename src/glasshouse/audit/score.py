@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, ClientScores, Labels, Reconstruction
-from glasshouse.audit.baseline import CHANCE, NULLS, chosen, counts
-from glasshouse.audit.baseline import score as score_batch
+from glasshouse.audit.baseline import average_score, chosen, counts
 from glasshouse.audit.claims import Outcome
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
@@ -122,11 +121,11 @@ def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Sc
         where = f"victim/{name}/{number}/{claim.about.client}"
         assert judge.auxiliary is not None  # judge.null has checked
         values.append(_score_claim(metric, claimed, truth, judge.context))
-        if baseline == CHANCE:
-            nulls.append(np.full_like(values[-1], metric.chance(judge.context)))
-        else:
-            guess = NULLS[baseline](judge.auxiliary, len(truth), judge.rng.child(where))
-            nulls.append(score_batch(metric, guess, truth, context=judge.context))
+        nulls.append(
+            average_score(
+                baseline, metric, judge.auxiliary, truth, context=judge.context, rng=judge.rng.child(where)
+            )
+        )
     return Scored(values=tuple(values), nulls=tuple(nulls), baseline=baseline)
 
 
