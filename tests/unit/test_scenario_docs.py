@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from glasshouse.errors import BadScenario
 from glasshouse.scenario import spec
+from glasshouse.scenario.load import load
 from glasshouse.scenario.overrides import override
 from glasshouse.scenario.problems import condition
 from glasshouse.scenario.spec import Scenario
@@ -81,6 +83,15 @@ def test_the_assignments_can_be_made():
     made = override({"attacks": [{"name": "dlg"}]}, lines)
     assert made == {
         "federation": {"batch_size": 4},
-        "attacks": [{"name": "dlg", "iterations": 50, "restarts": 8}],
+        "attacks": [{"name": "dlg", "steps": 50, "restarts": 8}],
         "axes": {"federation.batch_size": [1, 2]},
     }
+
+
+def test_the_refusal_shown_is_real(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = 'name = "clinic"\nfederation = {rouns = 2, clients = 0}\nattacks = ["idlgg"]\n'
+    Path("clinic.toml").write_text(text)
+    with pytest.raises(BadScenario) as caught:
+        load("clinic.toml")
+    assert str(caught.value) in TEXT

@@ -219,6 +219,19 @@ def test_rules_across_keys(tmp_path, sets, path, words):
     assert words in found[path]
 
 
+def test_a_problem_of_some_cells_is_said_once(tmp_path):
+    axes = 'axes={"federation.batch_size"=[2, 8], "seed"=[0, 1], defenses=[[], ["noise"]]}'
+    found = problems(tmp_path, GOOD, axes)
+    assert found == {
+        "federation.batch_size": "needs at most data.examples = 4, a client's whole data; got 8 "
+        "(in 4 of 8 cells: federation.batch_size = 8); ",
+        "defenses[0].std": "needs a value ('noise' has no default for it); got nothing "
+        "(in 4 of 8 cells: defenses = noise); ",
+    }
+    found = problems(tmp_path, GOOD, "axes={seed=[0, 1]}", "data.alpha=1.0")
+    assert found["data.alpha"].endswith('got 1.0 with "iid"; ')
+
+
 def test_misbehaving_clients_are_counted(tmp_path, monkeypatch):
     monkeypatch.setitem(TOYS, ("behaviours", "flip"), object)
     found = problems(
@@ -235,6 +248,12 @@ def test_what_an_attack_lacks_is_foreseen_not_refused(tmp_path):
         ("a server that changes parameters", "changes nothing"),
         ("the grant labels", "grants auxiliary"),
     ]
+
+
+def test_refusals_of_all_cells_are_foreseen_once(tmp_path):
+    axes = 'axes={"grants.labels"=[true, false], "threat.changes"=[["parameters"]], seed=[0, 1]}'
+    (scenario,) = load(written(tmp_path), [axes]).scenarios
+    assert [r.got for r in foreseen(scenario)] == ["grants auxiliary"]
 
 
 def test_not_toml_names_line_and_column(tmp_path):

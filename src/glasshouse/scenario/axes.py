@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from glasshouse.errors import Problem
 from glasshouse.scenario.overrides import PathError, assign
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import canonical, frozen
@@ -123,11 +122,3 @@ def _rows(index: int, table: dict[str, Any]) -> list[dict[str, Any]]:
     if len(lengths) != 1:
         raise PathError(where, needs="lists of one length", got=f"lengths {sorted(lengths) or 'none'}")
     return [{path: values[i] for path, values in table.items()} for i in range(lengths.pop())]
-
-
-def in_cell(problem: Problem, labels: Mapping[str, Value]) -> Problem:
-    """The problem, with the cell it was found in."""
-    cell = ", ".join(f"{path} = {label}" for path, label in labels.items())
-    return Problem(
-        path=problem.path, needs=problem.needs, got=f"{problem.got} (where {cell})", hint=problem.hint
-    )

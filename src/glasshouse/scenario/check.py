@@ -2,18 +2,20 @@
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from glasshouse.errors import Problem
-from glasshouse.scenario.axes import expanded, in_cell
-from glasshouse.scenario.overrides import PathError, parse_path
+from glasshouse.scenario.axes import expanded
+from glasshouse.scenario.overrides import PathError
 from glasshouse.scenario.plugins import plugin_problems, used
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.rules import rule_problems
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import canonical, frozen
+from glasshouse.wire import Value
 
 
 def checked(raw: dict[str, Any]) -> tuple[Scenario | None, list[Problem]]:
@@ -50,24 +52,24 @@ def _drop(node: Any, loc: tuple[str | int, ...]) -> None:
 
 
 def _all_cells(raw: dict[str, Any], *, rules: bool) -> list[Problem]:
-    problems: list[Problem] = []
+    """What is wrong in some cell, said once, with what the cells in question have in common."""
+    found: dict[Problem, list[dict[str, Value]]] = {}
     memo: dict[str, list[Problem]] = {}
+    total = 0
     try:
         for labels, one in expanded(raw):
+            total += 1
             for problem in _cell_problems(one, memo, rules=rules):
-                # What is wrong without the axes too is said once.
-                twins = (problem, in_cell(problem, labels))
-                if not any(t in problems for t in twins):
-                    problems.append(twins[1] if labels and _depends(problem, labels) else problem)
+                found.setdefault(problem, []).append(labels)
     except PathError as error:
-        problems.append(error.problem)
-    return problems
+        return [error.problem]
+    return [p if len(where) == total else _located(p, where, total) for p, where in found.items()]
 
 
-def _depends(problem: Problem, labels: dict[str, Any]) -> bool:
-    """Whether an axis can be behind a problem: it sets something in the same table."""
-    heads = {parse_path(path)[0] for path in labels}
-    return any(head in problem.path or head in problem.needs for head in heads)
+def _located(problem: Problem, where: list[dict[str, Value]], total: int) -> Problem:
+    shared = [f"{k} = {v}" for k, v in where[0].items() if all(labels[k] == v for labels in where)]
+    cells = f"in {len(where)} of {total} cells" + (f": {', '.join(shared)}" if shared else "")
+    return replace(problem, got=f"{problem.got} ({cells})")
 
 
 def _cell_problems(raw: dict[str, Any], memo: dict[str, list[Problem]], *, rules: bool) -> list[Problem]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
 from glasshouse.registry import nearest
 from glasshouse.scenario.check import checked
-from glasshouse.scenario.overrides import PathError, assign, parse_path, split_assignment
+from glasshouse.scenario.overrides import PathError, assign, joined, parse_path, split_assignment
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.spec import Entry, Member, Scenario, Suite, SuiteFile
 from glasshouse.scenario.table import canonical, frozen
@@ -150,7 +150,7 @@ def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> lis
                 for i, ((_, raw), entry) in enumerate(zip(raws, entries, strict=True))
                 if parts[1] in ("*", str(i), entry.use, raw.get("name"))
             ]
-            path = path.split(".", 2)[2]
+            path = joined(parts[2:])
             known = tuple(str(raw.get("name")) for _, raw in raws)
             if not targets:
                 hint = nearest(parts[1], known)

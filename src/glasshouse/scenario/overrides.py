@@ -98,6 +98,16 @@ def parse_path(path: str) -> list[str]:
     return parts
 
 
+def joined(parts: Sequence[str]) -> str:
+    """The path of these keys.
+
+    Example:
+        >>> joined(["axes", "federation.batch_size"])
+        'axes."federation.batch_size"'
+    """
+    return ".".join(f'"{p}"' if re.search(r"[.\[\]\s]", p) else p for p in parts)
+
+
 def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
     """Pin the axes that ``parts`` sets, write into the values of those above; how many were written."""
     reached = 0

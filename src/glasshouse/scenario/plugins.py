@@ -21,6 +21,8 @@ from glasshouse.scenario.table import Plugin, canonical
 HANDED = {"models": 2}
 # Cheap to construct, so that their own checks run at the door too.
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours"})
+# Where the name stands, if not below the plug-in's own path.
+NAMED = {"protocols": "federation.protocol", "datasets": "data.source", "partitioners": "data.partition"}
 # Missing arguments are looked for here; the builder gives the others what they need.
 CHECKED = CONSTRUCTED | {"models"}
 
@@ -44,42 +46,35 @@ def used(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
 
 def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
     """Everything wrong with one plug-in: its name, unknown, missing or ill-typed arguments, bad values."""
-    where = {"protocols": "federation.protocol", "datasets": path, "partitioners": path}.get(
-        group, f"{path}.name"
-    )
     if group not in CHECKED and not plugin.arguments and plugin.name in registry.names(group):
         return []  # nothing to check, and nothing slow to import
     try:
         factory = resolve(group, plugin.name)
-    except UnknownName as error:
-        return [Problem(path=where, needs=error.needs, got=error.got, hint=error.fix)]
     except GlasshouseError as error:
-        return [Problem(path=where, needs=error.needs, got=error.got, hint=error.fix)]
+        return [
+            Problem(path=NAMED.get(group, f"{path}.name"), needs=error.needs, got=error.got, hint=error.fix)
+        ]
+    problems = _argument_problems(group, path, plugin, factory)
+    return problems or (_refused(factory, path, plugin.arguments) if group in CONSTRUCTED else [])
+
+
+def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[..., Any]) -> list[Problem]:
     takes = dict(list(registry.arguments(factory).items())[HANDED.get(group, 0) :])
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
+    keys = (*takes, *(type(plugin).model_fields.keys() - {"arguments"}))
     problems: list[Problem] = []
     for key, value in plugin.arguments.items():
+        here = f"{path}.{key}"
         if key in takes:
-            problems += _value_problems(f"{path}.{key}", value, takes[key])
+            problems += _value_problems(here, value, takes[key])
         elif not open_ended:
-            hint = registry.nearest(
-                key, tuple(takes) + (tuple(type(plugin).model_fields) if group == "models" else ())
-            )
-            problems.append(
-                Problem(
-                    path=f"{path}.{key}", needs=f"an argument of '{plugin.name}'", got=f"'{key}'", hint=hint
-                )
-            )
-    problems += [
-        Problem(
-            path=f"{path}.{name}", needs=f"a value ('{plugin.name}' has no default for it)", got="nothing"
-        )
-        for name, p in takes.items()
-        if p.default is p.empty and name not in plugin.arguments and group in CHECKED
-    ]
-    if problems or group not in CONSTRUCTED:
-        return problems
-    return _construct(factory, path, plugin.arguments)
+            needs, hint = f"an argument of '{plugin.name}'", registry.nearest(key, keys)
+            problems.append(Problem(path=here, needs=needs, got=f"'{key}'", hint=hint))
+    for key, parameter in takes.items():
+        if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
+            needs = f"a value ('{plugin.name}' has no default for it)"
+            problems.append(Problem(path=f"{path}.{key}", needs=needs, got="nothing"))
+    return problems
 
 
 def resolve(group: str, name: str) -> Callable[..., Any]:
@@ -134,7 +129,7 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
     return [Problem(path=path, needs=condition(schema, schema), got=shown(value), hint=hint)]
 
 
-def _construct(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:
+def _refused(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:
     try:
         factory(**arguments)
     except GlasshouseError as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 from glasshouse import registry
 from glasshouse.errors import Problem
+from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -17,17 +18,17 @@ def rule_problems(scenario: Scenario) -> list[Problem]:
 
 
 def foreseen(scenario: Scenario) -> tuple[Refusal, ...]:
-    """Attacks that will refuse under this threat, protocol and these grants; ``check`` warns of them.
+    """Attacks that some cell's threat, protocol or grants will make refuse; ``check`` warns of them.
 
     Not mistakes: a report that says "could not run, because ..." is a result.
     """
-    found = []
-    for plugin in scenario.attacks:
-        needs = registry.load("attacks", plugin.name)(**plugin.arguments).needs
-        found += [
-            Refusal(subject=f"attack '{plugin.label or plugin.name}'", needs=want, got=got, fix=fix)
-            for want, got, fix in _lacks(scenario, needs)
-        ]
+    found: dict[Refusal, None] = {}
+    for cell in cells(scenario):
+        for plugin in cell.scenario.attacks:
+            needs = registry.load("attacks", plugin.name)(**plugin.arguments).needs
+            subject = f"attack '{plugin.label or plugin.name}'"
+            for want, got, fix in _lacks(cell.scenario, needs):
+                found[Refusal(subject=subject, needs=want, got=got, fix=fix)] = None
     return tuple(found)
 
 
