@@ -1,0 +1,82 @@
+"""What the behaviours share: reading the trainer's settings, and changing what it sends."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.federation.client import LocalTraining
+from glasshouse.tensors import difference, norm, scaled
+from glasshouse.wire import Trained, Trainer
+
+Change = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+
+
+@runtime_checkable
+class Wrapped(Protocol):
+    """A trainer around another one: a local defence, or a further behaviour."""
+
+    @property
+    def inner(self) -> Trainer: ...
+
+
+def require(name: str, holds: bool, *, needs: str, fix: str, **got: object) -> None:
+    """Refuse a setting of behaviour ``name`` unless the condition holds.
+
+    Raises:
+        BadValue: it does not.
+    """
+    if not holds:
+        found = ", ".join(f"{setting} = {value}" for setting, value in got.items())
+        raise BadValue(f"behaviour '{name}'", needs=needs, got=found, fix=fix)
+
+
+def settings_of(train: Trainer, *, name: str) -> LocalTraining:
+    """The federation's own trainer below all wrappers.
+
+    Raises:
+        Inapplicable: the protocol trains in another way, which behaviour ``name`` cannot imitate.
+    """
+    while isinstance(train, Wrapped):
+        train = train.inner
+    if not isinstance(train, LocalTraining):
+        raise Inapplicable(
+            f"behaviour '{name}'",
+            needs="the federation's own trainer",
+            got=type(train).__name__,
+            fix="use a protocol that exchanges gradients or parameters",
+        )
+    return train
+
+
+def received(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters as they came, kept apart from what training does to them."""
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def altered(trained: Trained, before: Mapping[str, Tensor], change: Change, *, name: str) -> Trained:
+    """``trained`` with its change of the model replaced; new parameters are altered relative to ``before``.
+
+    Raises:
+        Inapplicable: it holds logits.
+    """
+    if trained.kind == "logits":
+        raise Inapplicable(
+            f"behaviour '{name}'",
+            needs="a gradient, a change or new parameters",
+            got="logits",
+            fix="use label_flip, which acts on the data",
+        )
+    if trained.kind != "parameters":
+        return dataclasses.replace(trained, tensors=change(trained.tensors))
+    start = {key: before[key] for key in trained.tensors}
+    moved = change(difference(trained.tensors, start))
+    return dataclasses.replace(trained, tensors={key: start[key] + moved[key] for key in start})
+
+
+def clipped(tensors: Mapping[str, Tensor], radius: float | None) -> Mapping[str, Tensor]:
+    """Scaled into the L2 ball of ``radius`` over all tensors; None: as they are."""
+    size = norm(tensors)
+    return tensors if radius is None or size <= radius else scaled(tensors, radius / size)

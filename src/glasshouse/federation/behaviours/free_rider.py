@@ -1,0 +1,101 @@
+"""Answer without training: take the model, contribute nothing.
+
+Source: Fraboni et al. 2021, arXiv:2006.11901 (plain free riders return the model as it came, disguised ones
+add noise); Lin et al. 2019, arXiv:1911.12560 (repeating the last change of the global model).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.federation.behaviours.base import require, settings_of
+from glasshouse.federation.client import LocalTraining
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.tensors import scaled
+from glasshouse.wire import Batch, Trained, Trainer
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FreeRider:
+    """Send no change, or the last change of the global model, either with noise; private data stay unused.
+
+    Riders of one instance tell each other what they received, so a rider knows the global model of every
+    earlier round in which any of them took part. In the first of these rounds there is nothing to repeat.
+
+    Args:
+        sends: ``zero`` or ``repeat``.
+        std: standard deviation of Gaussian noise on every entry, in units of a parameter change; >= 0.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="no training: send nothing, noise, or the last global change",
+        source="Fraboni et al. 2021, arXiv:2006.11901",
+    )
+
+    sends: Literal["zero", "repeat"] = "zero"
+    std: float = 0.0
+    _seen: dict[int, Mapping[str, Tensor]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        require(
+            "free_rider",
+            self.sends in ("zero", "repeat") and 0 <= self.std < math.inf,
+            needs="sends = zero or repeat, a finite std >= 0",
+            fix="noise alone is sends = zero with std > 0",
+            sends=self.sends,
+            std=self.std,
+        )
+
+    def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
+        """The idle trainer of this round."""
+        del rng  # noise comes from the stream of the training
+        return Idle(inner=train, rider=self, round=round)
+
+    def change(self, now: Mapping[str, Tensor], *, round: int) -> dict[str, Tensor]:
+        """The change of parameters to pretend, before noise; remembers ``now`` for later rounds."""
+        last = max((r for r in self._seen if r < round), default=None)
+        before = now if last is None or self.sends == "zero" else self._seen[last]
+        for old in [r for r in self._seen if last is not None and r < last]:
+            del self._seen[old]
+        self._seen[round] = now
+        return {name: t - before[name] for name, t in now.items()}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """Reports as many steps as honest training takes, and no order: no example was used."""
+
+    inner: Trainer
+    rider: FreeRider
+    round: int
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Make up an update of the kind that ``inner`` would send."""
+        del ascend  # nothing is trained
+        settings = settings_of(self.inner, name="free_rider")
+        now = {name: p.detach().clone() for name, p in settings.parameters(model).items()}
+        moved = self.rider.change(now, round=self.round)
+        for name, t in moved.items():
+            generator = rng.child(f"free_rider/{name}").torch(t.device)
+            noise = torch.randn(t.shape, generator=generator, dtype=t.dtype, device=t.device)
+            moved[name] = t + self.rider.std * noise
+        steps = sum(1 for _ in settings.schedule(len(data), rng=rng))
+        return Trained(tensors=_as(settings, now, moved), kind=settings.kind, steps=steps, order=())
+
+
+def _as(settings: LocalTraining, now: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A change of parameters, written as the update that would cause it."""
+    if settings.kind == "gradient":
+        return scaled(moved, -1 / settings.learning_rate)
+    if settings.kind == "parameters":
+        return {name: now[name] + t for name, t in moved.items()}
+    return dict(moved)

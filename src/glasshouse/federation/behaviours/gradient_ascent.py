@@ -1,0 +1,62 @@
+"""Climb the loss instead of descending: an untargeted poisoning of the model.
+
+Source: Kerkouche et al. 2023, arXiv:2303.03908, section 4 (gradient ascent attack: w + η·∇). Where we
+differ: their code also clips the gradient of every local step, of honest clients as well; that is a
+setting of training, not of the attack, so ``clip_norm`` here bounds what is sent.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import nn
+
+from glasshouse.federation.behaviours.base import altered, clipped, received, require
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Trained, Trainer
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradientAscent:
+    """Train with the sign of the loss reversed. With one local step the same as ``gradient_inversion``.
+
+    Args:
+        clip_norm: L2 bound on the change that is sent, so as not to stand out; None: no bound.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="climb the loss in local training", source="Kerkouche et al. 2023, arXiv:2303.03908"
+    )
+
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            "gradient_ascent",
+            self.clip_norm is None or 0 < self.clip_norm < math.inf,
+            needs="a finite clip_norm > 0, or none",
+            fix="try 2",
+            clip_norm=self.clip_norm,
+        )
+
+    def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
+        """The climbing trainer; the same in every round."""
+        del round, rng  # always the same
+        return Ascending(inner=train, clip_norm=self.clip_norm)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ascending:
+    """``inner``, climbing."""
+
+    inner: Trainer
+    clip_norm: float | None
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Train upwards (downwards when asked to ascend)."""
+        before = received(model)
+        trained = self.inner(model, data, rng=rng, ascend=not ascend)
+        return altered(trained, before, lambda t: clipped(t, self.clip_norm), name="gradient_ascent")

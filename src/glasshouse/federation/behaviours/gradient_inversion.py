@@ -1,0 +1,71 @@
+"""Train honestly, then send the opposite: an untargeted poisoning of the model.
+
+Source: Kerkouche et al. 2023, arXiv:2303.03908, section 4 (gradient inversion attack: −Δw; their code sends
+−0.5·Δw and trains its detector on −Δw). Not to be confused with inverting gradients, an attack on privacy.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import nn
+
+from glasshouse.federation.behaviours.base import altered, clipped, received, require
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.tensors import scaled
+from glasshouse.wire import Batch, Trained, Trainer
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradientInversion:
+    """Send ``-scale`` times the honest change (gradient, or difference of parameters).
+
+    Args:
+        scale: > 0; 1 sends the exact opposite.
+        clip_norm: L2 bound on what is sent, after scaling; None: no bound.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="send the opposite of the honest update", source="Kerkouche et al. 2023, arXiv:2303.03908"
+    )
+
+    scale: float = 1.0
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            "gradient_inversion",
+            0 < self.scale < math.inf and (self.clip_norm is None or 0 < self.clip_norm < math.inf),
+            needs="a finite scale > 0, and a finite clip_norm > 0 or none",
+            fix="try scale = 1",
+            scale=self.scale,
+            clip_norm=self.clip_norm,
+        )
+
+    def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
+        """The inverting trainer; the same in every round."""
+        del round, rng  # always the same
+        return Inverting(inner=train, scale=self.scale, clip_norm=self.clip_norm)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Inverting:
+    """``inner``, and then the opposite of what it found."""
+
+    inner: Trainer
+    scale: float
+    clip_norm: float | None
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Train, then turn the change around."""
+        before = received(model)
+        trained = self.inner(model, data, rng=rng, ascend=ascend)
+        return altered(
+            trained,
+            before,
+            lambda t: clipped(scaled(t, -self.scale), self.clip_norm),
+            name="gradient_inversion",
+        )

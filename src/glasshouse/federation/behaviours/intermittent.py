@@ -1,0 +1,56 @@
+"""Misbehave in some rounds only, so as to be harder to find.
+
+Source: Kerkouche et al. 2023, arXiv:2303.03908, discussion (a client that poisons selectively is
+harder to detect, and poisons less).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import torch
+
+from glasshouse import registry
+from glasshouse.federation.behaviours.base import require
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Behaviour, Trainer, Value
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Intermittent:
+    """In each round, with the given chance, the named behaviour; else honest training.
+
+    Args:
+        probability: chance of misbehaving in a round in which the client takes part, in [0, 1].
+        behaviour: name of a registered behaviour. arguments: its settings.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="another behaviour, in some rounds only", source="Kerkouche et al. 2023, arXiv:2303.03908"
+    )
+
+    probability: float
+    behaviour: str = "gradient_ascent"
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    _other: Behaviour = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(
+            "intermittent",
+            0 <= self.probability <= 1 and self.behaviour != "intermittent",
+            needs="probability in [0, 1], and another behaviour to switch on and off",
+            fix="try probability = 0.5, behaviour = gradient_ascent",
+            probability=self.probability,
+            behaviour=self.behaviour,
+        )
+        other = registry.load("behaviours", self.behaviour)(**self.arguments)
+        object.__setattr__(self, "_other", other)  # frozen: this is still construction
+
+    def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
+        """``train`` itself in an honest round."""
+        draw = torch.rand((), generator=rng.child(f"intermittent/{round}").torch(), dtype=torch.float64)
+        if float(draw) >= self.probability:
+            return train
+        return self._other.deviate(train, round=round, rng=rng)
