@@ -114,7 +114,7 @@ def _load(exhibit: Exhibit, run: Path) -> Images:
         raise BadFile(subject, needs="a file below the run directory", got=exhibit.file, fix=fix)
     try:
         images = pictures(exhibit, run)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise BadFile(subject, needs=f"{exhibit.file} with 'images'", got=str(error), fix=fix) from error
     inside = images.size and np.isfinite(images).all() and images.min() >= 0 and images.max() <= 1
     if images.ndim != 5 or images.shape[-1] not in {1, 3} or not inside:

@@ -1,0 +1,109 @@
+"""Two results side by side: a change is a change beyond the intervals; the rest is said to be unclear."""
+
+import dataclasses
+import io
+
+import pytest
+import report_specimen as specimen
+from rich.console import Console
+
+from glasshouse.audit.result import Result
+from glasshouse.report import compare, comparison_html, comparison_summary, write_comparison
+
+
+def result(*findings, **rest):
+    return Result(suite="x", findings=findings, **rest)
+
+
+def moved(gain, half=0.06, **rest):
+    return compare(result(specimen.finding()), result(specimen.finding(gain=gain, half=half, **rest)))
+
+
+def text(comparison):
+    stream = io.StringIO()
+    Console(file=stream, width=300, color_system=None).print(comparison_summary(comparison))
+    return stream.getvalue()
+
+
+def test_the_same_is_the_same():
+    comparison = moved(0.41)
+    assert (comparison.same, comparison.changed, comparison.unclear) == (1, (), ())
+    assert comparison.answer == "No clear change"
+
+
+@pytest.mark.parametrize(
+    ("gain", "half", "said", "worse"),
+    [
+        (0.54, 0.06, "gain is higher", True),
+        (0.28, 0.06, "gain is lower", False),
+        (0.02, 0.05, "now: no leak found", False),
+        (0.05, 0.20, "now: inconclusive", False),
+    ],
+)
+def test_changes_beyond_the_intervals(gain, half, said, worse):
+    comparison = moved(gain, half)
+    (change,) = comparison.changed
+    assert (change.said, change.worse) == (said, worse)
+    assert comparison.worse == worse
+
+
+def test_overlap_is_unclear_not_equal():
+    comparison = moved(0.45)
+    assert comparison.changed == ()
+    assert [c.said for c in comparison.unclear] == ["within the intervals"]
+    assert comparison.same == 0
+
+
+def test_a_leak_that_was_not_there_comes_first():
+    before = (specimen.finding(), specimen.finding(attack="ggl", gain=0.0, half=0.02))
+    after = (specimen.finding(gain=0.2), specimen.finding(attack="ggl"))
+    comparison = compare(result(*before), result(*after))
+    assert [c.said for c in comparison.changed] == ["leaks now", "gain is lower"]
+    assert comparison.answer == "More leaks than before"
+    assert (
+        comparison.qualification == "2 of 2 findings in both changed beyond their intervals; 1 for the worse."
+    )
+
+
+def test_losing_power_is_not_getting_better():
+    comparison = moved(0.0, 0.02, verdict="no power", control=specimen.WEAK)
+    assert [c.said for c in comparison.changed] == ["now: no power"]
+    assert comparison.answer == "Something changed"
+
+
+def test_what_is_only_in_one():
+    a = result(specimen.finding(), refusals=(specimen.refused("a"),))
+    b = result(specimen.finding(axes={"batch": 4}), refusals=(specimen.refused("b"),))
+    comparison = compare(a, b, names=("old", "new"))
+    assert comparison.answer == "Nothing in common"
+    assert comparison.only_before == (
+        "inversion-defences, no defence: Inverting Gradients, SSIM 0.62 [0.56, 0.68], leaks",
+    )
+    assert "batch = 4" in comparison.only_after[0]
+    assert [len(r) for r in (comparison.refused_before, comparison.refused_after)] == [1, 1]
+    assert "Only in old: inversion-defences, no defence: Inverting Gradients" in text(comparison)
+    assert "Refused only in new: attack 'linear_input': needs an update" in text(comparison)
+
+
+def test_utility_beside_it():
+    (before,) = specimen.utilities("s")[:1]
+    after = dataclasses.replace(before, value=0.5, low=0.47, high=0.53)
+    comparison = compare(result(utility=(before,)), result(utility=(after,)))
+    (change,) = comparison.utility
+    assert (change.before, change.after, change.said) == ("61\u00a0% [58, 64]", "50\u00a0% [47, 53]", "lower")
+
+
+def test_page_and_terminal_show_the_intervals(tmp_path):
+    comparison = moved(0.54)
+    for shown in (comparison_html(comparison), text(comparison)):
+        assert "+0.41 [0.35, 0.47]" in shown
+        assert "+0.54 [0.48, 0.60]" in shown
+        assert "gain is higher" in shown
+    assert write_comparison(comparison, tmp_path / "compare.html").read_text() == comparison_html(comparison)
+
+
+def test_hostile_names_stay_text():
+    evil = specimen.finding(scenario="<script>alert(1)</script>")
+    page = comparison_html(compare(result(evil), result(dataclasses.replace(evil, gain=0.9, gain_low=0.8))))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page

@@ -1,0 +1,200 @@
+"""The page: it holds everything, trusts nothing it was given, and needs nothing beside it."""
+
+import dataclasses
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+import report_specimen as specimen
+
+from glasshouse.audit.result import Result
+from glasshouse.errors import BadFile, BadValue, DiskFull
+from glasshouse.report import write_html
+
+HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{ 7*7 }}{%s}"""
+# Words with a meaning for the program; everything else in a result is free text.
+FIXED = {"verdict", "kind", "file", "metric"}
+
+
+class Page(HTMLParser):
+    """Collects what could act: tags, ids, addresses and event handlers."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.addresses, self.handlers, self.words = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in {"src", "href", "srcset", "action", "data", "xlink:href"}:
+                self.addresses.append(value)
+            if name.startswith("on"):
+                self.handlers.append(name)
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def render(result, run, **options):
+    return write_html(specimen.write(result, run), **options).read_text()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    run = tmp_path_factory.mktemp("run")
+    return render(specimen.specimen(run), run)
+
+
+def poison(value, name=""):
+    """The same data with hostile text wherever text is free."""
+    if dataclasses.is_dataclass(value):
+        changed = {f.name: poison(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **changed)
+    if isinstance(value, dict):
+        return {(k if name in {"data", ""} else k + HOSTILE): poison(v, name or k) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(poison(v, name) for v in value)
+    if isinstance(value, str) and name not in FIXED:
+        return value + HOSTILE
+    return value
+
+
+def test_needs_nothing_beside_it(page):
+    parsed = Page(page)
+    assert {"script", "iframe", "object", "embed", "base", "form"} & set(parsed.tags) == set()
+    assert all(a.startswith(("#", "data:image/png;base64,", "data:,")) for a in parsed.addresses)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+
+
+def test_hostile_names_stay_text(tmp_path):
+    hostile = poison(specimen.specimen(tmp_path))
+    text = render(hostile, tmp_path)
+    parsed = Page(text)
+    assert "script" not in parsed.tags
+    assert parsed.handlers == []
+    assert all(a.startswith(("#", "data:image/png;base64,", "data:,")) for a in parsed.addresses)
+    assert parsed.text.count("<script>alert(1)</script>") > 100
+    assert "{{ 7*7 }}" in parsed.text
+    assert "49" not in {word for word in parsed.text.split() if word.isdigit()}
+
+
+def test_every_part_is_there_once_and_every_link_leads_somewhere(tmp_path):
+    parsed = Page(render(specimen.large(tmp_path), tmp_path))
+    assert len(parsed.ids) == len(set(parsed.ids))
+    links = {a[1:] for a in parsed.addresses if a.startswith("#")}
+    assert links <= set(parsed.ids)
+    for part in ("threat", "leak", "cost", "refusals", "controls", "findings"):
+        assert {f"s{i}-{part}" for i in range(1, 7)} <= links
+
+
+@pytest.mark.parametrize("verdict", ["leaks", "no leak found", "inconclusive", "no power"])
+def test_every_verdict_is_said_in_words(verdict, tmp_path):
+    result = Result(suite="one", findings=(specimen.finding(verdict=verdict),))
+    assert verdict in Page(render(result, tmp_path)).text
+
+
+def test_a_refusal_shows_its_four_parts_and_where(page):
+    text = Page(page).text
+    for part in (
+        "attack 'linear_input'",
+        "needs an update computed from exactly 1 example",
+        "got round 0, client 3: 4 examples",
+        "fix set federation.batch = 1, or use 'inverting_gradients'",
+        "where no defence; Gaussian noise 0.1; clip L2 4; prune 90 % and 1 setting more",
+    ):
+        assert part in text
+
+
+def test_what_a_finding_used_stands_beside_it(page):
+    text = Page(page).text
+    assert "GradInversion given true labels" in text
+    assert "4 restarts, lowest loss of the attack" in text
+    assert "20 victims" in text
+
+
+def test_a_structural_change_is_marked(page):
+    assert Page(page).text.count("Changes the model's structure.") == 1
+
+
+def test_policy(page, tmp_path):
+    text = Page(page).text
+    assert "Broken." in text
+    assert "SSIM gain 0.42 of Inverting Gradients without a defence is above 0.10" in text
+    assert "inversion-defences: no finding with power for LPIPS" in text
+    assert "No limits were set." in Page(render(Result(suite="none"), tmp_path)).text
+
+
+def test_a_policy_that_could_not_be_checked_does_not_hold_quietly(tmp_path):
+    """A finding without power is no evidence that a limit is kept."""
+    result = Result(
+        suite="one",
+        threats=(specimen.card("a", limits={"ssim": 0.1}),),
+        findings=(specimen.finding(scenario="a", gain=0.0, verdict="no power", control=specimen.WEAK),),
+    )
+    assert "Not checked: a: no finding with power for SSIM" in Page(render(result, tmp_path)).text
+
+
+def test_no_nan_anywhere(page):
+    text = Page(page).text.lower()
+    assert "nan" not in text.replace("finance", "").split()
+    assert 'nan"' not in page.lower()
+    assert "infinity" not in page.lower()
+
+
+@pytest.mark.parametrize("field", ["value", "low", "gain_high", "baseline_value", "seconds"])
+def test_a_number_that_is_none_is_refused(field, tmp_path):
+    specimen.write(Result(suite="one", findings=(specimen.finding(),)), tmp_path)
+    file = tmp_path / "result.json"
+    number = getattr(specimen.finding(), field)
+    file.write_text(file.read_text().replace(f'"{field}": {number}', f'"{field}": NaN'))
+    with pytest.raises(BadValue, match="finite number"):
+        write_html(tmp_path)
+
+
+def test_an_exhibit_that_cannot_be_drawn_costs_only_itself(tmp_path):
+    result = specimen.specimen(tmp_path)
+    lines = next(e for e in result.exhibits if e.kind == "lines")
+    broken = dataclasses.replace(lines, data={"x_label": "x", "y_label": "y", "series": [{"name": "a"}]})
+    text = Page(render(dataclasses.replace(result, exhibits=(broken, *result.exhibits)), tmp_path)).text
+    assert "This could not be shown. needs data of a lines exhibit" in text
+    assert "Entropy of weight vectors" in text
+
+
+def test_missing_pictures_cost_only_themselves(tmp_path):
+    result = specimen.specimen(tmp_path)
+    (tmp_path / "exhibits" / "ward-7.npz").unlink()
+    text = Page(render(result, tmp_path)).text
+    assert "This could not be shown. needs exhibits/ward-7.npz with 'images'" in text
+
+
+def test_an_empty_result_is_not_good_news(tmp_path):
+    text = Page(render(Result(suite="none"), tmp_path)).text
+    assert "Nothing was measured" in text
+    assert "This is no sign of safety." in text
+
+
+def test_a_run_without_result_is_an_error(tmp_path):
+    with pytest.raises(BadFile, match=r"result\.json"):
+        write_html(tmp_path)
+
+
+def test_a_page_that_cannot_be_written_says_so(tmp_path):
+    specimen.write(Result(suite="none"), tmp_path)
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(DiskFull, match="free some space"):
+        write_html(tmp_path)
+
+
+def test_opens_without_torch():
+    code = "import glasshouse.report, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

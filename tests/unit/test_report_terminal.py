@@ -1,0 +1,59 @@
+"""The summary after a run: plain without a terminal, and no name can steer one."""
+
+import dataclasses
+import io
+
+import report_specimen as specimen
+from rich.console import Console
+
+from glasshouse.audit.result import Result
+from glasshouse.report import lines, summary
+
+
+def test_plain_lines_say_what_the_page_says(tmp_path):
+    text = lines(specimen.specimen(tmp_path), width=400)
+    assert text[0] == "Private data came out"
+    assert any("Inverting Gradients rebuilt private images with SSIM 0.62 [0.59, 0.65]" in t for t in text)
+    row = next(t for t in text if t.startswith("  prune 90 %"))
+    for cell in ("Inverting Gradients", "SSIM +0.18 [0.15, 0.21]", "leaks", "57\u00a0% [54, 60]"):
+        assert cell in row
+    assert "Policy: broken." in text
+    assert any("not checked: inversion-defences: no finding with power for LPIPS" in t for t in text)
+    assert not any("\x1b" in t for t in text)
+
+
+def test_keeps_to_the_width(tmp_path):
+    assert max(map(len, lines(specimen.specimen(tmp_path), width=60))) <= 60
+
+
+def test_the_strongest_attack_is_one_with_power(tmp_path):
+    """DLG's control failed: its number is not what a defence is judged by."""
+    rows = [t for t in lines(specimen.specimen(tmp_path), width=300) if t.startswith("  Soteria 80 %")]
+    assert len(rows) == 1
+    assert "DLG" not in rows[0]
+
+
+def test_many_settings_are_cut_and_counted():
+    findings = tuple(specimen.finding(defenses=(f"noise {i}",)) for i in range(20))
+    text = lines(Result(suite="x", findings=findings))
+    assert any("and 8 settings more in the report" in t for t in text)
+
+
+def test_colour_on_a_terminal(tmp_path):
+    stream = io.StringIO()
+    Console(file=stream, force_terminal=True, color_system="standard", width=100).print(
+        summary(specimen.specimen(tmp_path))
+    )
+    assert "\x1b[1;31mPrivate data came out" in stream.getvalue()
+
+
+def test_names_cannot_steer_the_terminal():
+    evil = "[bold]x[/bold]\x1b]0;owned\x07\x9b2J"
+    finding = specimen.finding(scenario=evil, defenses=(evil,))
+    text = "\n".join(lines(Result(suite=evil, findings=(finding, dataclasses.replace(finding, attack=evil)))))
+    assert not {"\x1b", "\x07", "\x9b"} & set(text)
+    assert "[bold]x[/bold]" in text
+
+
+def test_nothing_measured_is_said():
+    assert "Nothing was measured" in lines(Result(suite="x"))[0]
