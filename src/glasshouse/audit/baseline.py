@@ -49,11 +49,13 @@ def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     return Batch(inputs=torch.full_like(drawn.inputs, 0.5), labels=drawn.labels)
 
 
+LABELS = "labels drawn from auxiliary data"
 NULLS: Mapping[str, Guess] = {
     "mean auxiliary image": mean_image,
     "random auxiliary image": random_image,
     "mean image of a guessed class": class_means,
     "grey image": grey,
+    LABELS: random_image,
 }
 
 
@@ -84,7 +86,7 @@ def chosen(
     sign = 1 if metric.higher_leaks else -1
     level = metric.chance(_on_auxiliary(context, known))
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
-    for name in among or tuple(NULLS):
+    for name in among or _fitting(metric):
         scores = []
         for number in range(PSEUDO_VICTIMS):
             stream = rng.child(f"pseudo/{number}")
@@ -120,12 +122,17 @@ def average_score(
         score(metric, NULLS[name](auxiliary, len(truth), rng.child(str(i))), truth, context=context)
         for i in range(draws)
     ]
-    return np.mean(scores, axis=0)
+    return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
 
 def counts(labels: Tensor, classes: int) -> Tensor:
     """How many of each class, (K,)."""
     return torch.bincount(labels.long(), minlength=classes)
+
+
+def _fitting(metric: Metric) -> tuple[str, ...]:
+    """Nulls that say what the metric scores: labels, or images."""
+    return (LABELS,) if metric.claim == "labels" else tuple(n for n in NULLS if n != LABELS)
 
 
 def _draw(batch: Batch, count: int, rng: Rng) -> Batch:

@@ -18,6 +18,7 @@ from torch import Tensor
 from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.build import Built, build
 from glasshouse.audit.claims import Outcome, Unit, check_claims, finished, write_outcome
+from glasshouse.audit.device import moved
 from glasshouse.audit.grants import granted
 from glasshouse.audit.recorder import BothSides
 from glasshouse.errors import BadFile, DiskFull, GlasshouseError, Inapplicable, Interrupted
@@ -289,7 +290,7 @@ def run_attack(task: AttackTask) -> str:
                 rounds=task.unit.rounds or None,
                 client=task.unit.client,
             )
-            claims = attack.run(view, rng=rng)
+            claims = moved(attack.run(moved(view, task.device), rng=rng), "cpu")
             check_claims(claims, terms=transcript.terms, unit=task.unit, subject=subject)
             outcome = Outcome(claims=claims, seconds=time.process_time() - started)
         except (DiskFull, Interrupted, BadFile):
