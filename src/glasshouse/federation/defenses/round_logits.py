@@ -1,7 +1,7 @@
 """Round the logits to few decimals before they are sent.
 
 Source: Fredrikson et al. 2015, "Model Inversion Attacks that Exploit Confidence Information and Basic
-Countermeasures", section 6 (rounding of confidences; here of logits, which is what these protocols send).
+Countermeasures" (rounding of confidences; here of logits, which is what these protocols send).
 """
 
 from dataclasses import dataclass

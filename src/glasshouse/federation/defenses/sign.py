@@ -1,7 +1,7 @@
 """Send the sign of every entry, times one magnitude per tensor.
 
 Source: Bernstein et al. 2018, "signSGD", arXiv:1802.04434 (the sign); Karimireddy et al. 2019,
-arXiv:1901.09847, section 3 (its scale, the mean magnitude). There is no error feedback.
+arXiv:1901.09847 (its scale, the mean magnitude). There is no error feedback.
 """
 
 import dataclasses

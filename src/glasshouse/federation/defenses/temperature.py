@@ -1,7 +1,7 @@
 """Divide the logits by a temperature: softer predictions, a smaller gap between confident and unsure.
 
 Source: Hinton et al. 2015, arXiv:1503.02531, section 2 (the temperature); Shokri et al. 2017,
-arXiv:1610.05820, section VIII (raising it as a defence). Nothing is lost to who knows the temperature and
+arXiv:1610.05820 (raising it as a defence). Nothing is lost to who knows the temperature and
 receives all decimals: it protects against attacks that take logits at face value.
 """
 

@@ -1,6 +1,6 @@
 """Send the k largest logits of each example; give all others one common value.
 
-Source: Shokri et al. 2017, arXiv:1610.05820, section VIII (restricting the prediction vector to the top
+Source: Shokri et al. 2017, arXiv:1610.05820 (restricting the prediction vector to the top
 k classes). A protocol that averages logits needs a value for every class, so the others get the one that
 leaves the softmax probabilities of the k classes as they are.
 """
