@@ -1,6 +1,8 @@
 """One self-contained page: no script, no network, no file beside it."""
 
+import re
 from pathlib import Path
+from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -9,6 +11,8 @@ from glasshouse import __version__
 from glasshouse.audit.result import Result, read_result
 from glasshouse.errors import DiskFull
 from glasshouse.report import figures, numbers, sections, tables, verdict, words
+
+FEW: Final = 3  # with more scenarios than this, the verdict keeps to two sentences for each
 
 
 def write_html(run: Path, *, show_private: bool = False) -> Path:
@@ -50,6 +54,7 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
             sections=parts,
             manifest=tables.manifest(result.manifest),
             show_private=show_private,
+            brief=len(parts) > FEW,
         )
     )
 
@@ -63,9 +68,24 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"slug": figures.slug, "grant": lambda name: words.grants([name]), "counted": words.count}
+    env.filters |= {
+        "slug": figures.slug,
+        "unbroken": unbroken,
+        "grant": lambda name: words.grants([name]),
+        "counted": words.count,
+    }
     env.globals |= {"mark": _mark, "orders": verdict.ORDER}
     return env
+
+
+def unbroken(text: str) -> str:
+    """Intervals in a sentence stay on one line.
+
+    Example:
+        >>> unbroken("SSIM 0.6 [0.5, 0.7] here").count(numbers.NBSP)
+        1
+    """
+    return re.sub(r"\[[^\[\]]{1,40}\]", lambda found: found[0].replace(" ", numbers.NBSP), text)
 
 
 def save(page: str, path: Path) -> Path:
