@@ -145,6 +145,12 @@ def test_a_set_path_pins_the_axis():
     assert "axes" not in override(raw, ["federation.batch_size=2", "defenses=[]"])
 
 
+def test_zipped_axes_are_pinned_one_by_one():
+    raw = {"axes_zipped": [{"seed": [1, 2], "attack_seed": [3, 4]}]}
+    assert override(raw, ["seed=7"]) == {"seed": 7, "axes_zipped": [{"attack_seed": [3, 4]}]}
+    assert override(raw, ["seed=7", "attack_seed=8"]) == {"seed": 7, "attack_seed": 8}
+
+
 def test_below_an_axis_every_value_is_reached():
     raw = {"axes": {"attacks": [["slow"], {"label": "two", "value": ["exact", {"name": "slow"}]}, ["exact"]]}}
     assert override(raw, ["attacks.*.iterations=3"])["axes"]["attacks"] == [

@@ -118,8 +118,11 @@ def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
                 del table[axis]
             elif parts[: len(keys)] == keys:
                 reached += _into_values(table[axis], parts[len(keys) :], value, group=keys[0])
-    if not raw.get("axes", True):
-        del raw["axes"]
+    if "axes_zipped" in raw and isinstance(raw["axes_zipped"], list):
+        raw["axes_zipped"] = [table for table in raw["axes_zipped"] if table != {}]
+    for key in ("axes", "axes_zipped"):
+        if raw.get(key) in ({}, []):
+            del raw[key]
     return reached
 
 

@@ -1,0 +1,45 @@
+"""Every preset that ships loads, says what it is, and can be shrunk to a smoke test."""
+
+import pytest
+
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import load, presets
+
+NAMES = presets()
+PAPER = [name for name in NAMES if name.endswith("-paper")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_loads_and_introduces_itself(name):
+    suite = load(name)
+    assert suite.name == name
+    assert all(s.summary.endswith(".") for s in suite.scenarios)
+    assert all(s.tuning.source for s in suite.scenarios), "which data were the defaults tuned on?"
+    for scenario in suite.scenarios:
+        same_split = scenario.tuning.split == scenario.data.private_split != ""
+        assert not (scenario.tuning.source == scenario.data.source and same_split)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_paper_preset_has_a_reduced_sibling(name):
+    assert name.removesuffix("-paper") in NAMES
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_paper_preset_shrinks_to_one_cell_of_built_in_data(name):
+    (scenario,) = load(
+        name,
+        [
+            'data={source="digits", auxiliary=100, heldout=100, public=100}',
+            "federation.clients=2", "federation.batch_size=1", "federation.rounds=1",
+            "model.pretraining.epochs=1", "defenses=[]", "attacks.*.restarts=1", "audit.victims=2",
+        ],
+    ).scenarios  # fmt: skip
+    (cell,) = cells(scenario)
+    assert cell.scenario.data.examples == 1
+    assert all(a.arguments["restarts"] == 1 for a in cell.scenario.attacks)
+
+
+def test_the_quickstart_needs_no_download():
+    assert {s.data.source for s in load("quickstart").scenarios} == {"digits"}
+    assert all(m.system for m in load("quickstart").members)
