@@ -16,6 +16,8 @@ from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 
 PROBE = 3
+BUDGETS = ("iterations", "steps")
+"""What attacks call the length of their search."""
 
 
 def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
@@ -31,7 +33,7 @@ def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
         calls = sum(_calls(c.scenario, attack) for c in every) * max(1, len(scenario.audit.seeds))
         per_call = _evaluations(attack)
         seconds = None
-        if probe and per_call > 1 and not attack.needs.changes and attack.needs.scope == "update":
+        if probe and _budget(attack) and not attack.needs.changes and attack.needs.scope == "update":
             seconds = _probe(every[0].scenario, position) / PROBE * per_call * calls
         rows.append(
             {
@@ -57,14 +59,18 @@ def _calls(scenario: Scenario, attack: Attack) -> int:
 
 def _evaluations(attack: Attack) -> int:
     """Iterations times restarts, for attacks that have them; 1 for a closed form."""
-    return int(getattr(attack, "iterations", 1)) * int(getattr(attack, "restarts", 1))
+    return int(getattr(attack, _budget(attack) or "", 1)) * int(getattr(attack, "restarts", 1))
+
+
+def _budget(attack: Attack) -> str | None:
+    return next((name for name in BUDGETS if hasattr(attack, name)), None)
 
 
 def _probe(scenario: Scenario, position: int) -> float:
     """CPU seconds of all restarts over ``PROBE`` iterations, divided by the restarts."""
     spec = scenario.attacks[position]
     full = attack_of(spec.name, spec.arguments)
-    arguments: Mapping[str, Any] = {**spec.arguments, "iterations": PROBE}
+    arguments: Mapping[str, Any] = {**spec.arguments, str(_budget(full)): PROBE}
     short = scenario.model_copy(
         update={"audit": scenario.audit.model_copy(update={"victims": 1, "utility": False, "rounds": (0,)})}
     )
@@ -83,7 +89,6 @@ def _probe(scenario: Scenario, position: int) -> float:
             attack_seed=scenario.attack_seed,
             unit=unit,
         )
-        started = time.process_time()
         run_attack(task)
         warm = replace(task, out=str(folder / "again"))
         started = time.process_time()
