@@ -90,7 +90,7 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
     metric = load("metrics", metric_name)()
     judge = judge_of(place, scenario)
     honest = score_outcomes(metric_name, metric, outcomes, judge)
-    keys = sorted(judge.truth.used)
+    keys = sorted(judge.truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged as a whole
     exchanged = shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
     other = score_outcomes(metric_name, metric, outcomes, judge.against(exchanged))
     if honest is None or other is None:

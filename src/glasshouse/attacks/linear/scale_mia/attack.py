@@ -63,11 +63,12 @@ class ScaleMia:
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
         control={
-            "setting": "2 clients with 4 digits each, no defence",
+            "setting": "2 clients with 4 digits each, 4 rounds, no defence",
             "scenario": {
-                "data": {"auxiliary": 800, "examples": 4, "heldout": 0},
+                "data": {"auxiliary": 800, "examples": 150},
                 "model": {"name": "scale_mia_cnn", "bins": 128},
-                "federation": {"clients": 2, "batch_size": 4, "secure_sum": True},
+                "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
+                "audit": {"rounds": [0, 1, 2, 3]},
                 "threat": {"changes": ["parameters"]},
             },
             "arguments": {"training_steps": 400, "training_batch": 64, "training_rate": 0.012},
