@@ -51,6 +51,7 @@ class ScaleMia:
         training_steps, training_batch, training_rate: optimiser steps of the autoencoder, images in each, and
             the highest learning rate of its one-cycle schedule.
         mirror: mirror auxiliary images at random. variational: weight of the VAE's KL term; 0: none.
+        bfloat16: train it in mixed precision.
         fit: of the thresholds: ``normal``, or ``smoothed`` for the smoothed empirical distribution.
         design: of the last layer: ``ladder`` (ours) or ``paper`` (drawn from U[0, 1)).
         local_steps: steps that each client takes in a round; 0: the terms' local epochs, one batch each.
@@ -81,6 +82,7 @@ class ScaleMia:
     training_rate: float = 0.012
     mirror: bool = True
     variational: float = 0.0
+    bfloat16: bool = False
     fit: Literal["normal", "smoothed"] = "normal"
     design: Design = "ladder"
     local_steps: int = 0
@@ -128,6 +130,7 @@ class ScaleMia:
             peak_rate=self.training_rate,
             mirror=self.mirror,
             variational=self.variational,
+            bfloat16=self.bfloat16,
         )
         pair = trained(architecture, auxiliary.inputs, tail=tail, recipe=recipe)
         brightness = pair.encode(auxiliary.inputs).double().mean(1)

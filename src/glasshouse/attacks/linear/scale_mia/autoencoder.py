@@ -36,6 +36,8 @@ class Recipe:
         steps: optimiser steps. batch_size: images per step. peak_rate: highest learning rate of the cycle.
         mirror: mirror each image with probability one half.
         variational: weight of the KL term per latent entry; 0 for a plain autoencoder.
+        bfloat16: train in mixed precision, channels last: twice as fast for the large models on a CPU that
+            knows the format, and no gain for the small CNN.
     """
 
     steps: int
@@ -43,6 +45,7 @@ class Recipe:
     peak_rate: float = 4e-3
     mirror: bool = True
     variational: float = 0.0
+    bfloat16: bool = False
 
 
 @final
@@ -74,7 +77,7 @@ def trained(architecture: Architecture, images: Tensor, *, tail: LinearTail, rec
         "version": _VERSION,
         "architecture": [architecture.name, list(architecture.input_shape), dict(architecture.arguments)],
         "images": images,
-        "recipe": asdict(recipe),
+        "recipe": {name: value for name, value in asdict(recipe).items() if name != "bfloat16" or value},
     }
     rng = Rng.root(0).child("scale_mia/autoencoder")
 
@@ -122,6 +125,8 @@ def _fresh(architecture: Architecture, tail: LinearTail, *, rng: Rng) -> Autoenc
 
 def _train(pair: Autoencoder, images: Tensor, *, recipe: Recipe, rng: Rng, checkpoint: Checkpoint) -> None:
     whole = nn.ModuleDict({"model": pair.model, "decoder": pair.decoder}).train()
+    if recipe.bfloat16:
+        whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     spread = nn.Parameter(torch.full((pair.tail.latent,), -2.0))  # log of the posterior's deviation
     head = tuple(f"model.{name}." for name in pair.tail.names)
     weights = [p for name, p in whole.named_parameters() if not name.startswith(head)]
@@ -139,13 +144,15 @@ def _train(pair: Autoencoder, images: Tensor, *, recipe: Recipe, rng: Rng, check
         if recipe.mirror:
             flip = torch.rand(len(batch), generator=stream.child("mirror").torch()) < 0.5
             batch = torch.where(flip[:, None, None, None], batch.flip(3), batch)
-        latent = before(batch)
-        loss = torch.zeros(())
-        if recipe.variational:
-            noise = torch.randn(latent.shape, generator=stream.child("posterior").torch())
-            divergence = (latent.square() + (2 * spread).exp() - 2 * spread - 1).mean() / 2
-            loss, latent = loss + recipe.variational * divergence, latent + spread.exp() * noise
-        loss = loss + nn.functional.mse_loss(pair.decoder(latent), batch)
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+            latent = before(batch)
+            loss = torch.zeros(())
+            if recipe.variational:
+                noise = torch.randn(latent.shape, generator=stream.child("posterior").torch())
+                divergence = (latent.square() + (2 * spread).exp() - 2 * spread - 1).mean() / 2
+                loss, latent = loss + recipe.variational * divergence, latent + spread.exp() * noise
+            images_again = pair.decoder(latent)
+        loss = loss + nn.functional.mse_loss(images_again.float(), batch)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
