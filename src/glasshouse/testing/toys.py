@@ -1,0 +1,104 @@
+"""Toy federations that run in a tenth of a second: random images, a small model, everything recorded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.federation.setting import FederationProtocol, Setting
+from glasshouse.models import build as models
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Keep, Log, Transcript
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Batch, Defense, Tamper, Terms
+
+SHAPE, CLASSES = (1, 8, 8), 10
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Toy:
+    """A finished toy federation.
+
+    Attributes:
+        setting: as it was run. transcript: everything on the wire. final: the server's last model.
+    """
+
+    setting: Setting
+    transcript: Transcript
+    final: Mapping[str, Tensor]
+
+    def view(self, *, round: int = 0, client: int | None = 0, grants: Grants | None = None) -> View:
+        """What a server sees of one update (``client`` None: of a round)."""
+        return cut(
+            self.transcript,
+            threat=Threat(),
+            grants=grants or Grants(),
+            own={},
+            memory={},
+            rounds=(round,),
+            client=client,
+        )
+
+
+def toy(
+    *,
+    model: str = "mlp",
+    arguments: Mapping[str, Any] | None = None,
+    protocol: str = "fedsgd",
+    clients: int = 3,
+    examples: int = 1,
+    rounds: int = 1,
+    defenses: Sequence[Defense] = (),
+    tamper: Tamper | None = None,
+    seed: int = 0,
+    dropout: float = 0.0,
+    **terms: Any,
+) -> Toy:
+    """Run one. ``examples`` per client; ``terms`` overrides fields of :class:`glasshouse.wire.Terms`."""
+    rng = Rng.root(seed, salt="toy")
+    total = clients * examples
+    draws = rng.child("data").torch()
+    private = Batch(
+        inputs=torch.rand((total, *SHAPE), generator=draws),
+        labels=torch.randint(CLASSES, (total,), generator=draws),
+    )
+    architecture = Architecture(name=model, input_shape=SHAPE, classes=CLASSES, arguments=arguments or {})
+    sends = "gradient" if protocol == "fedsgd" else "delta"
+    fields: dict[str, Any] = {"sends": sends, "cohort": clients, "batch_size": examples, **terms}
+    setting = Setting(
+        terms=Terms(protocol=protocol, architecture=architecture, clients=clients, **fields),
+        rounds=rounds,
+        private=private,
+        shards=tuple(torch.arange(total).split(examples)),  # type: ignore[no-untyped-call]  # torch's own
+        start=models.state(models.build(architecture, rng=rng.child("model"))),
+        build=models.build,
+        defenses=tuple(defenses),
+        dropout=dropout,
+    )
+    log = Log(terms=setting.terms, keep=Keep())
+    recorder = Recorder(log)
+    runner: FederationProtocol = load("protocols", protocol)()
+    final = runner.play(setting, recorder=recorder, rng=rng.child("federation"), tamper=tamper)
+    return Toy(setting=setting, transcript=log.transcript(), final=final)
+
+
+@final
+class Recorder:
+    """Passes the wire on to a log and forgets the truth."""
+
+    def __init__(self, log: Log) -> None:
+        self.prepare = log.prepare
+        self.broadcast = log.broadcast
+        self.update = log.update
+        self.aggregate = log.aggregate
+        self.own = log.own
+
+    def private(self, round: int, client: int, **_: object) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,134 @@
+"""Transcripts on disk, and cut to what one adversary may see."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from glasshouse.errors import BadFile, BadValue, Inapplicable, Undefined
+from glasshouse.store import read_tensors, write_tensors
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.files import read_grants, read_transcript, write_grants, write_transcript
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Keep, Log
+from glasshouse.transcript.threat import Threat
+from glasshouse.wire import Batch, Mechanism
+
+
+def views(transcript, threat, **given):
+    return cut(transcript, threat=threat, grants=Grants(), own={}, memory={}, **given)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_transcript_comes_back_from_disk_as_it_was(tmp_path, hidden):
+    made = toy(rounds=2, secure_sum=hidden, protocol="fedavg", examples=2).transcript
+    write_transcript(made, tmp_path)
+    again = read_transcript(tmp_path)
+    assert vars(again.terms) == vars(made.terms)
+    for before, after in zip(made.rounds, again.rounds, strict=True):
+        pairs = [
+            *zip(before.broadcasts, after.broadcasts, strict=True),
+            *zip(before.updates, after.updates, strict=True),
+        ]
+        pairs += [(before.aggregate, after.aggregate)] if hidden else []
+        for one, two in pairs:
+            left, right = dict(vars(one)), dict(vars(two))
+            mine, theirs = left.pop("tensors"), right.pop("tensors")
+            assert left == right
+            assert all(torch.equal(t, theirs[n]) for n, t in mine.items())
+
+
+def test_public_data_travels_with_the_terms(tmp_path):
+    made = toy().transcript
+    public = Batch(inputs=torch.rand(3, 1, 8, 8), labels=torch.tensor([1, 2, 3]))
+    terms = dataclasses.replace(made.terms, public=public)
+    write_transcript(dataclasses.replace(made, terms=terms), tmp_path)
+    assert torch.equal(read_transcript(tmp_path).terms.public.inputs, public.inputs)
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    write_transcript(toy().transcript, tmp_path)
+    terms = json.loads((tmp_path / "terms.json").read_text())
+    (tmp_path / "terms.json").write_text(json.dumps({**terms, "format": 99}))
+    with pytest.raises(BadFile, match="upgrade"):
+        read_transcript(tmp_path)
+
+
+def test_a_nan_in_a_transcript_is_refused(tmp_path):
+    write_transcript(toy().transcript, tmp_path)
+    tensors = read_tensors(tmp_path / "000001.safetensors")
+    write_tensors(tmp_path / "000001.safetensors", {n: t * float("nan") for n, t in tensors.items()})
+    with pytest.raises(BadValue, match="not finite"):
+        read_transcript(tmp_path)
+
+
+def test_a_message_of_an_unknown_kind_is_refused(tmp_path):
+    write_transcript(toy().transcript, tmp_path)
+    path = tmp_path / "rounds.jsonl"
+    path.write_text(path.read_text().replace('"update"', '"gossip"'))
+    with pytest.raises(BadFile, match="gossip"):
+        read_transcript(tmp_path)
+
+
+def test_grants_come_back_from_disk(tmp_path):
+    grants = Grants(
+        auxiliary=Batch(inputs=torch.rand(2, 1, 8, 8), labels=torch.tensor([0, 1])),
+        labels={(0, 1): torch.tensor([3])},
+        batch_norm={(0, 1): {"features.bn0.mean": torch.zeros(2)}},
+        defense=(Mechanism(name="clip", place="update", parameters={"norm": 1.0}),),
+    )
+    write_grants(grants, tmp_path)
+    again = read_grants(tmp_path)
+    assert again.given() == ("auxiliary", "labels", "batch_norm", "defense")
+    assert again.labels[0, 1].tolist() == [3]
+    assert list(again.batch_norm[0, 1]) == ["features.bn0.mean"]
+    assert again.defense == grants.defense
+
+
+def test_a_client_sees_broadcasts_only():
+    threat = Threat(role="client", sees=frozenset({"broadcast"}), client=1)
+    view = views(toy(rounds=2).transcript, threat)
+    assert [r.updates for r in view.rounds] == [{}, {}]
+    assert view.rounds[0].broadcast.tensors.keys() == view.rounds[1].broadcast.tensors.keys()
+
+
+def test_a_client_cannot_be_given_the_servers_eyes():
+    with pytest.raises(BadValue, match="only a server receives updates"):
+        Threat(role="client", sees=frozenset({"broadcast", "update"}))
+
+
+def test_an_aggregate_needs_to_be_seen():
+    made = toy(secure_sum=True).transcript
+    blind = Threat(sees=frozenset({"broadcast"}))
+    assert views(made, blind).rounds[0].aggregate is None
+    assert views(made, Threat()).rounds[0].aggregate is not None
+
+
+def test_a_single_update_under_secure_sum_is_refused():
+    with pytest.raises(Inapplicable, match="secure_sum"):
+        toy(secure_sum=True).view(client=None).single(subject="an attack")
+
+
+def test_a_round_that_was_not_kept_is_said_so():
+    with pytest.raises(Undefined, match="kept rounds"):
+        toy().view(round=5)
+
+
+def test_own_and_grants_are_cut_to_the_round_and_client():
+    grants = Grants(labels={(0, 0): torch.tensor([1]), (0, 1): torch.tensor([2]), (1, 0): torch.tensor([3])})
+    view = toy(rounds=2).view(round=0, client=1, grants=grants)
+    assert list(view.grants.labels) == [(0, 1)]
+
+
+def test_what_is_not_kept_is_not_stored():
+    made = toy(rounds=3)
+    log = Log(terms=made.setting.terms, keep=Keep(updates=frozenset({1}), broadcasts=frozenset({1, 2})))
+    for record in made.transcript.rounds:
+        for broadcast in record.broadcasts:
+            log.broadcast(broadcast)
+        for update in record.updates:
+            log.update(update)
+    kept = {r.round: (len(r.broadcasts), len(r.updates)) for r in log.transcript().rounds}
+    assert kept == {1: (1, 3), 2: (1, 0)}
