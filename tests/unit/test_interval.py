@@ -57,6 +57,8 @@ def test_mean_is_never_shorter_than_students_t_nor_than_the_bootstrap():
     assert found.low == pytest.approx(t[0])
     assert found.high == pytest.approx(bootstrap)
     assert bootstrap > t[1]
+    mirrored = mean_interval(-tail, rng=RNG)
+    assert ends(mirrored) == pytest.approx((-found.high, -found.low))
 
 
 def test_mean_repeats_with_its_stream_and_leaves_global_randomness_alone():
@@ -142,6 +144,49 @@ def test_refuses_shares_of_nothing_and_more_than_all():
 @settings(max_examples=30, deadline=None)
 def test_one_outcome_per_victim_is_the_exact_interval(hits):
     assert share_interval(hits) == proportion_interval(sum(hits), len(hits))
+
+
+def test_averaged_outcomes_are_not_cut_to_whole_ones():
+    assert share_interval([0.5, 0.25, 1.0, 0.0]).value == 0.4375
+
+
+def slow_share(hits: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    """Korn & Graubard 1998, step by step: variance over clusters, effective n, exact ends."""
+    n, share, names = len(hits), hits.mean(), sorted(set(groups))
+    k = len(names)
+    sums = [sum(hits[groups == g] - share) for g in names]
+    variance = k / (k - 1) * sum(s**2 for s in sums) / n**2
+    effective = share * (1 - share) / variance * (stats.t.ppf(0.975, n - 1) / stats.t.ppf(0.975, k - 1)) ** 2
+    effective = min(effective, n)
+    low = stats.beta.ppf(0.025, share * effective, effective - share * effective + 1)
+    return low, stats.beta.ppf(0.975, share * effective + 1, effective - share * effective)
+
+
+def slow_gain(difference: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    """The docstring of paired_share_gain as a list of weighted victims."""
+    names, n = sorted(set(groups)), len(difference)
+    k = len(names)
+    sizes = [(groups == g).sum() * k / n for g in names]
+    means = [difference[groups == g].mean() for g in names]
+    between = sum((s * (m - difference.mean())) ** 2 for s, m in zip(sizes, means, strict=True)) / k
+    weight = min(1.0, max(between / difference.var(), k / n))
+    centre = sum(s * m for s, m in zip(sizes, means, strict=True)) / (k + 2 * weight)
+    spread = sum((s * (m - centre)) ** 2 for s, m in zip(sizes, means, strict=True))
+    spread += weight * ((0 - centre) ** 2 + (1 - centre) ** 2 / 2 + (-1 - centre) ** 2 / 2)
+    reach = stats.t.ppf(0.975, k - 1) * math.sqrt(spread) / (k + 2 * weight)
+    return max(-1, centre - reach), min(1, centre + reach)
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.5, 5.0])
+@pytest.mark.parametrize("victims", [5, 12])
+def test_clustered_intervals_agree_with_their_slow_twins(rho, victims):
+    """Victims of 1 to 6 images; small rho: images of a victim succeed together."""
+    random = np.random.default_rng(victims)
+    groups = np.repeat(np.arange(victims), random.integers(1, 7, victims))
+    luck = random.beta(rho, rho, (2, victims))
+    hits, null = ((random.random(len(groups)) < luck[i][groups]).astype(float) for i in (0, 1))
+    assert ends(share_interval(hits, groups)) == pytest.approx(slow_share(hits, groups))
+    assert ends(paired_share_gain(hits, null, groups)) == pytest.approx(slow_gain(hits - null, groups))
 
 
 def test_images_that_agree_within_each_victim_count_as_the_victims():

@@ -138,6 +138,46 @@ def test_runs_that_succeed_or_fail_as_a_whole_widen_every_interval():
         assert together.high - together.low > 1.2 * (alone.high - alone.low)
 
 
+def slow_effect(scores: np.ndarray, member: np.ndarray, runs: np.ndarray) -> float:
+    """Variance of the AUC between runs over that between clients (Obuchowski 1997), client by client."""
+    value, inside, outside = slow_auc(scores, member), scores[member], scores[~member]
+
+    def part(i: int) -> float:
+        if member[i]:
+            return (np.mean((scores[i] > outside) + (scores[i] == outside) / 2) - value) / len(inside)
+        return (np.mean((inside > scores[i]) + (inside == scores[i]) / 2) - value) / len(outside)
+
+    def variance(groups: np.ndarray) -> float:
+        names = sorted(set(groups))
+        sums = [sum(part(i) for i in range(len(scores)) if groups[i] == g) for g in names]
+        return len(names) / (len(names) - 1) * sum(s**2 for s in sums)
+
+    return variance(runs) / variance(np.arange(len(scores)))
+
+
+@pytest.mark.parametrize("shift", [0.0, 4.0])
+def test_the_auc_over_runs_has_fewer_clients_by_the_design_effect(shift):
+    """``shift``: runs differ in how well the attack works, or they do not (and then nothing shrinks)."""
+    random = np.random.default_rng(4)
+    runs, member = np.repeat(np.arange(5), 8), np.tile(np.arange(8) < 3, 5)
+    scores = random.normal(0, 1, 40) + member * shift * (runs % 2 - 0.5)
+    effect = max(1.0, slow_effect(scores, member, runs))
+    assert (effect > 1.2) == (shift > 0)
+    found = auc(scores, member, runs=runs)
+    m, n = 15 / effect, 25 / effect
+    star = (m + n) / 2 - 1
+    for theta in (found.low, found.high):
+        variance = (
+            theta
+            * (1 - theta)
+            * (1 + star * (1 - theta) / (2 - theta) + star * theta / (1 + theta))
+            / (m * n)
+        )
+        assert abs(found.value - theta) == pytest.approx(
+            stats.norm.ppf(0.975) * math.sqrt(variance), rel=1e-6
+        )
+
+
 def test_runs_that_are_alike_leave_the_auc_as_it_is():
     runs, member = np.repeat(np.arange(10), 10), np.tile(np.arange(10) < 5, 10)
     scores = np.random.default_rng(2).permutation(np.tile(np.arange(10.0), 10))

@@ -247,7 +247,7 @@ def share_interval(hits: ArrayLike, clusters: ArrayLike | None = None, *, level:
         raise _one_victim("share", count)
     effective = _effective(share, np.bincount(index, weights=y - share).astype(np.float64), n, level)
     low, high = _exact(share * effective, effective, level)
-    return Interval(value=share, low=min(low, share), high=max(high, share), n=count, level=level)
+    return Interval(value=share, low=low, high=high, n=count, level=level)
 
 
 def paired_share_gain(
