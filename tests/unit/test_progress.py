@@ -28,9 +28,8 @@ def test_every_step_is_heard_after_it_is_done():
     with listening(heard):
         for _ in track(range(2), "rounds"):
             heard.lines.append("work")
-    assert heard.lines == [
-        ("begin", "rounds", 2), "work", ("advance", "rounds"), "work", ("advance", "rounds"), ("close", "rounds"),
-    ]  # fmt: skip
+    step = ["work", ("advance", "rounds")]
+    assert heard.lines == [("begin", "rounds", 2), *step, *step, ("close", "rounds")]
 
 
 def test_a_failure_closes_the_bar():
