@@ -1,6 +1,7 @@
 """What an attack is, and what it may assert.
 
-Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, D features, N clients.
+Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, D features, N clients,
+n rounds, H held-out shadow clients.
 """
 
 from collections.abc import Mapping
@@ -113,7 +114,24 @@ class DefenseGuess:
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
 
-Claim = Reconstruction | Representations | ClassRepresentatives | Labels | ClientScores | DefenseGuess
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DetectorReport:
+    """How an attack's own detectors did on its own shadow data, round by round: shown, never scored.
+
+    ``accuracy``, ``overlap`` (of the two kinds' features, in [0, 1]) and ``norm`` (of the weights): (n,), one per
+    round of ``about``; ``without`` and ``having``: features of held-out shadows of either kind, (n, H).
+    """
+
+    about: About
+    accuracy: Tensor
+    overlap: Tensor
+    norm: Tensor
+    without: Tensor
+    having: Tensor
+
+
+Claim = Reconstruction | Representations | ClassRepresentatives | Labels | ClientScores | DefenseGuess | DetectorReport
 
 
 class Attack(Protocol):

@@ -17,6 +17,7 @@ from glasshouse.attacks.base import (
     ClassRepresentatives,
     ClientScores,
     DefenseGuess,
+    DetectorReport,
     Labels,
     Reconstruction,
     Representations,
@@ -28,7 +29,15 @@ from glasshouse.wire import Refusal, Terms
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Reconstruction, Representations, ClassRepresentatives, Labels, ClientScores, DefenseGuess)
+    for kind in (
+        Reconstruction,
+        Representations,
+        ClassRepresentatives,
+        Labels,
+        ClientScores,
+        DefenseGuess,
+        DetectorReport,
+    )
 }
 
 

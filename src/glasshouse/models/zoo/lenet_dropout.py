@@ -1,0 +1,46 @@
+"""The MNIST network of the PROLIN paper; its CIFAR-10 network is ``lenet5`` on 32 × 32 images."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+from glasshouse.models.base import Normalize, SplitModel, check_shape, flat_size
+from glasshouse.registry import Card, carded
+
+
+@carded(
+    Card(
+        summary="LeNet of PyTorch's MNIST example: 10 and 20 channels, dropout, 50 units (21,840 numbers)",
+        source="Kerkouche et al. 2023, arXiv:2303.03908, section 6.1",
+    )
+)
+def lenet_dropout(
+    input_shape: tuple[int, int, int], classes: int, *, mean: float = 0.1307, std: float = 0.3081
+) -> SplitModel:
+    """Two convolutions with max-pooling, channel dropout after the second, unit dropout before the head.
+
+    Dropout acts in training mode only, which a federation switches on with ``options.dropout = true``.
+    Images smaller than 16 × 16 are padded by 2 before each convolution; at 28 × 28 nothing is.
+    """
+    check_shape(input_shape, classes, model="lenet_dropout")
+    pad = 2 if min(input_shape[1:]) < 16 else 0
+    convolutions = OrderedDict[str, nn.Module](
+        conv1=nn.Conv2d(input_shape[0], 10, 5, padding=pad),
+        pool1=nn.MaxPool2d(2),
+        act1=nn.ReLU(),
+        conv2=nn.Conv2d(10, 20, 5, padding=pad),
+        drop2=nn.Dropout2d(0.5),
+        pool2=nn.MaxPool2d(2),
+        act2=nn.ReLU(),
+        flatten=nn.Flatten(),
+    )
+    linear = OrderedDict[str, nn.Module](
+        fc1=nn.Linear(flat_size(nn.Sequential(convolutions), input_shape), 50),
+        act3=nn.ReLU(),
+        drop3=nn.Dropout(0.5),
+    )
+    return SplitModel(
+        normalize=Normalize(mean=mean, std=std),
+        features=nn.Sequential(OrderedDict(**convolutions, **linear)),
+        head=nn.Linear(50, classes),
+    )
