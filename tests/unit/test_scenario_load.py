@@ -1,19 +1,26 @@
 """A scenario file: what it loads to, and every mistake named at once, with its path and a way out."""
 
 import dataclasses
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from glasshouse import registry
 from glasshouse.errors import BadFile, BadScenario, BadValue, UnknownName
 from glasshouse.scenario import load as loading
-from glasshouse.scenario.axes import cells
+from glasshouse.scenario.axes import cells, plain
+from glasshouse.scenario.check import checked
 from glasshouse.scenario.load import from_dict, load, read_resolved, write_resolved
 from glasshouse.scenario.rules import foreseen
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import frozen
+from glasshouse.scenario.write import resolved_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +226,20 @@ def test_rules_across_keys(tmp_path, sets, path, words):
     assert words in found[path]
 
 
+@pytest.mark.parametrize("value", ["2026-01-01", "[1, 07:30:00]", "{a = 2026-01-01}"])
+def test_dates_are_no_arguments(tmp_path, value):
+    assert "not steps = " in problems(tmp_path, GOOD, f"attacks.0.steps={value}")["attacks[0].arguments"]
+    found = problems(tmp_path, GOOD, f'axes={{"attacks.0.steps" = [{value}]}}')
+    assert "not steps = " in found["attacks[0].arguments"]
+
+
+def test_a_plugin_that_takes_anything_still_gets_finite_numbers(tmp_path, monkeypatch):
+    monkeypatch.setitem(TOYS, ("defenses", "open"), lambda **settings: settings)
+    assert load(written(tmp_path), ['defenses=[{name="open", x=[1.5]}]']).scenarios[0].defenses
+    found = problems(tmp_path, GOOD, 'defenses=[{name="open", x=[nan]}]')
+    assert found == {"defenses[0].x": "needs finite numbers; got [nan]; "}
+
+
 def test_a_problem_of_some_cells_is_said_once(tmp_path):
     axes = 'axes={"federation.batch_size"=[2, 8], "seed"=[0, 1], defenses=[[], ["noise"]]}'
     found = problems(tmp_path, GOOD, axes)
@@ -314,6 +335,47 @@ def test_resolved_round_trips(tmp_path):
 def test_plain_data_is_checked_too():
     with pytest.raises(BadScenario, match="attacks"):
         from_dict({"name": "empty", "model": {"name": "toy_model"}})
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abname", max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def paths(node: Any, above: str = "") -> list[str]:
+    """Every path in a raw scenario."""
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    found = [p for key, child in children for p in paths(child, f"{above}.{key}" if above else str(key))]
+    return found + ([above] if above else [])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), value=ANYTHING)
+def test_whatever_stands_anywhere_it_loads_or_is_refused_in_our_words(data, value):
+    raw = plain(from_dict(tomllib.loads(GOOD)))
+    raw |= {
+        "axes": {"seed": [1]},
+        "axes_zipped": [{"attack_seed": [1]}],
+        "policy": {"max_gain": {"psnr": 1.0}},
+    }
+    *above, key = data.draw(st.sampled_from(paths(raw))).split(".")
+    node: Any = raw
+    for part in above:
+        node = node[int(part)] if isinstance(node, list) else node[part]
+    node[int(key) if isinstance(node, list) else key] = value
+    scenario, found = checked(raw)
+    assert (scenario is None) == bool(found)
+    assert all(p.path and p.needs and p.got for p in found)
+    if scenario is not None:
+        assert load_resolved(scenario) == scenario
+
+
+def load_resolved(scenario: Scenario) -> Scenario:
+    return Scenario.model_validate(frozen(tomllib.loads(resolved_toml(scenario))))
 
 
 def test_the_model_may_be_the_users_own(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """``[axes]``: one scenario expanded to cells, each a scenario without axes."""
 
+import copy
 import hashlib
 import itertools
 import json
@@ -61,13 +62,13 @@ def expanded(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[str, 
             "axes", needs=f"at most {MAX_CELLS} cells", got=str(total), hint="make several scenarios"
         )
     for row in itertools.product(*groups):
-        cell = json.loads(json.dumps(base))
+        cell = copy.deepcopy(base)
         labels: dict[str, Value] = {}
         for path, choice in itertools.chain.from_iterable(step.items() for step in row):
             labelled = isinstance(choice, dict) and choice.keys() == {"label", "value"}
             value = choice["value"] if labelled else choice
             labels[path] = str(choice["label"]) if labelled else label_of(value)
-            assign(cell, path, json.loads(json.dumps(value)))
+            assign(cell, path, copy.deepcopy(value))
         yield labels, cell
 
 
@@ -82,6 +83,8 @@ def label_of(value: Any) -> Value:
         return value
     if isinstance(value, (list, tuple)):
         return " + ".join(str(label_of(v)) for v in value) or "none"
+    if not isinstance(value, Mapping):
+        return str(value)
     if value.get("label"):
         return str(value["label"])
     rest = (f"{k}={label_of(v)}" for k, v in value.items() if k != "name")

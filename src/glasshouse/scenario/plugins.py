@@ -30,7 +30,7 @@ CHECKED = CONSTRUCTED | {"models"}
 def used(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
     """(group, path, plug-in) of everything that a scenario names."""
     yield "models", "model", scenario.model
-    protocol = Plugin.model_validate({"name": scenario.federation.protocol, **scenario.federation.options})
+    protocol = Plugin.model_validate({**scenario.federation.options, "name": scenario.federation.protocol})
     yield "protocols", "federation.options", protocol
     for i, behaviour in enumerate(scenario.federation.behaviours):
         yield "behaviours", f"federation.behaviours[{i}]", behaviour
@@ -65,7 +65,9 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
     problems: list[Problem] = []
     for key, value in plugin.arguments.items():
         here = f"{path}.{key}"
-        if key in takes:
+        if not _is_finite(value):
+            problems.append(Problem(path=here, needs="finite numbers", got=shown(value)))
+        elif key in takes:
             problems += _value_problems(here, value, takes[key])
         elif not open_ended:
             needs, hint = f"an argument of '{plugin.name}'", registry.nearest(key, keys)
@@ -105,8 +107,6 @@ def resolve(group: str, name: str) -> Callable[..., Any]:
 
 
 def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list[Problem]:
-    if not _is_finite(value):
-        return [Problem(path=path, needs="finite numbers", got=shown(value))]
     annotation = parameter.annotation
     if annotation is parameter.empty or isinstance(annotation, str):
         return []

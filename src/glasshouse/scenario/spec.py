@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from glasshouse.registry import load
 from glasshouse.scenario.table import (
+    Arguments,
     Clients,
     Count,
     Message,
@@ -152,7 +153,7 @@ class Federation(Table):
     sends: Kind | None = None
     keep: Keep = Keep()
     behaviours: tuple[Behaviour, ...] = ()
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Arguments = Field(default_factory=dict)
 
     @property
     def kind(self) -> Kind:

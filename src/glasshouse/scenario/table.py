@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -59,6 +60,26 @@ Clients = Annotated[
 ]
 
 
+def _check_arguments(value: dict[str, Any]) -> dict[str, Any]:
+    strange = [f"{key} = {v}" for key, v in value.items() if not _is_plain(v)]
+    if strange:
+        needs = f"texts, numbers, true or false, lists and tables, not {', '.join(strange)}"
+        raise PydanticCustomError("needs", "{needs}", {"needs": needs})
+    return value
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(v) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(v) for v in value)
+    return isinstance(value, (str, int, float, bool))
+
+
+# Keyword arguments as TOML holds them, except dates and times: JSON, and so a cell's hash, has none.
+Arguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
+
+
 class Plugin(Table):
     """A registered name with its arguments: in TOML one flat table, or just the name.
 
@@ -70,7 +91,7 @@ class Plugin(Table):
 
     name: Name
     label: str = ""
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Arguments = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
