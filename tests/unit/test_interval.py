@@ -10,11 +10,8 @@ from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics import interval
-from glasshouse.metrics.interval import (
-    Interval,
-    mean_bound,
-    mean_interval,
-    paired_gain,
+from glasshouse.metrics.interval import Interval, mean_bound, mean_interval, paired_gain
+from glasshouse.metrics.shares import (
     paired_share_gain,
     proportion_bounds,
     proportion_interval,
@@ -269,6 +266,7 @@ def test_clustered_images_make_a_gain_less_sure():
         (lambda: share_interval([math.nan, 0.0]), "each in"),
         (lambda: share_interval([1, 0], [1]), "one cluster per outcome"),
         (lambda: paired_share_gain([1, 0], [1, 0, 1]), "of one length"),
+        (lambda: paired_share_gain([1, 0], [1, 0], [1, 2, 3]), "one cluster per outcome"),
         (lambda: share_interval([1, 0], level=2), "level in"),
     ],
 )

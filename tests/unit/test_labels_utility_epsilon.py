@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.epsilon import epsilon_lower_bound
-from glasshouse.metrics.interval import proportion_bounds, proportion_interval
 from glasshouse.metrics.labels import LabelAccuracy, label_counts
+from glasshouse.metrics.shares import proportion_bounds, proportion_interval
 from glasshouse.metrics.utility import Accuracy, accuracy, accuracy_interval
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=8)

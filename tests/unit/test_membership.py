@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.interval import proportion_interval, share_interval
 from glasshouse.metrics.membership import auc, f1, precision, recall, tpr_at_fpr
+from glasshouse.metrics.shares import proportion_interval, share_interval
 
 
 @st.composite

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.interval import proportion_bounds
+from glasshouse.metrics.shares import proportion_bounds
 
 
 @final

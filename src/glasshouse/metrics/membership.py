@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.interval import Interval, share_interval
+from glasshouse.metrics.interval import Interval
+from glasshouse.metrics.shares import share_interval
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
-from glasshouse.metrics.interval import Interval, proportion_interval
+from glasshouse.metrics.interval import Interval
+from glasshouse.metrics.shares import proportion_interval
 from glasshouse.registry import Card
 
 
