@@ -1,19 +1,23 @@
 """The formulas behind ghost norms, layer by layer: input and output gradient in, moments out.
 
 Shape letters: R restarts, B images of one restart, N = R * B, P positions that share one weight gradient
-(B images times L output positions), O outputs, D inputs of one output (for a convolution: channels times
-kernel area). All functions are differentiable in their arguments.
+(B images times output positions), O outputs, D inputs of one output (for a convolution: channels C times
+kernel area). All functions are differentiable, once, in input and output gradient.
 """
 
-from typing import Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn import functional as F
 
 Form = Literal["auto", "explicit", "pairs"]
 Triple = tuple[Tensor, Tensor, Tensor | None]
 """dot (R,), square (R,) and gap (R,) or None of one parameter tensor; see ``ghost.Moments``."""
+
+GROUPED = 128 * 128
+"""Up to this many pairs of channels one grouped convolution beats a loop over restarts (measured, CPU)."""
 
 
 def refusal(module: nn.Module) -> str | None:
@@ -41,7 +45,7 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
 
 
 def weight(
-    module: nn.Module,
+    module: nn.Linear | nn.Conv2d,
     given: Tensor,
     delta: Tensor,
     *,
@@ -55,28 +59,30 @@ def weight(
     A mask of shape (1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask only
     the explicit one.
     """
+    whole = mask is None or mask.shape[0] == 1
+    if not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts)):
+        full = None if mask is None else mask.expand_as(target)
+        gradient = weight_gradient(module, given, delta, restarts)
+        return explicit(gradient, target, full, exact=form == "explicit")
     left, right = rows(module, given, delta, restarts)  # (R, O, P), (R, D, P)
-    matrix = target.flatten(1)  # (O, D)
-    columns = None
     if mask is not None:
-        mask = mask.flatten(1)
-        columns, mask = (mask, None) if mask.shape[0] == 1 and matrix.shape[0] != 1 else (None, mask)
-    if columns is not None:
-        right = right * columns.T
-    outputs, inputs, positions = left.shape[1], right.shape[1], left.shape[2]
-    cheap = positions * (outputs + inputs) < outputs * inputs
-    if mask is not None or form == "explicit" or (form == "auto" and not cheap):
-        return explicit(left @ right.mT, matrix, mask, exact=form == "explicit")
-    square = _wide((left.mT @ left), matrix) * _wide((right.mT @ right), matrix)  # (R, P, P)
-    through = _wide(matrix @ right, matrix) * left  # (R, O, P)
-    return through.sum((1, 2)), square.sum((1, 2)), None
+        right = right * mask.reshape(1, -1, 1)
+    square = (left.mT @ left).to(target.dtype) * (right.mT @ right).to(target.dtype)  # (R, P, P)
+    if isinstance(module, nn.Conv2d):
+        through = F.conv2d(given, target, None, module.stride, module.padding, module.dilation)
+    else:
+        through = F.linear(given, target)
+    dot = (through.to(target.dtype) * delta).reshape(restarts, -1).sum(1)
+    return dot, square.sum((1, 2)), None
 
 
-def _wide(product: Tensor, like: Tensor) -> Tensor:
-    return product.to(like.dtype)
+def _pairs_are_cheap(target: Tensor, delta: Tensor, restarts: int) -> bool:
+    outputs, inputs = target.flatten(1).shape
+    positions = delta.numel() // (restarts * outputs)
+    return positions * (outputs + inputs) < outputs * inputs
 
 
-def rows(module: nn.Module, given: Tensor, delta: Tensor, restarts: int) -> tuple[Tensor, Tensor]:
+def rows(module: nn.Linear | nn.Conv2d, given: Tensor, delta: Tensor, restarts: int) -> tuple[Tensor, Tensor]:
     """(R, O, P) and (R, D, P) whose product over P is the weight gradient (R, O, D)."""
     if isinstance(module, nn.Conv2d):
         patches = F.unfold(given, module.kernel_size, module.dilation, _fixed(module), module.stride)
@@ -98,6 +104,87 @@ def _gather(tensor: Tensor, restarts: int) -> Tensor:
         return tensor
     outputs, positions = tensor.shape[1:]
     return tensor.reshape(restarts, images, outputs, positions).transpose(1, 2).flatten(2)
+
+
+def weight_gradient(module: nn.Linear | nn.Conv2d, given: Tensor, delta: Tensor, restarts: int) -> Tensor:
+    """The weight gradient of every restart, (R, *weight.shape)."""
+    if isinstance(module, nn.Linear):
+        left, right = rows(module, given, delta, restarts)
+        return left @ right.mT
+    geometry = ((module.stride, _fixed(module), module.dilation), tuple(module.weight.shape), restarts)
+    found: Tensor = _ConvolutionGradient.apply(given.to(delta.dtype), delta, geometry)  # type: ignore[no-untyped-call]  # torch's own
+    return found
+
+
+@final
+class _ConvolutionGradient(Function):
+    """Weight gradients of a convolution, one per restart, (R, O, C, kernel), without unfolding patches.
+
+    They, and their own derivatives, are convolutions again, with R times the channels in R groups; in wide
+    layers, where grouped kernels are slow, a loop over restarts.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, delta: Tensor, geometry: Any) -> Tensor:
+        ctx.save_for_backward(given, delta)
+        ctx.geometry = geometry
+        options, shape, restarts = geometry
+        parts = _split(shape, restarts)
+        blank = given.new_empty(()).expand(parts * shape[0], *shape[1:])
+        found = [
+            _backward(d, x, blank, options, wanted=(False, True))[1]
+            for x, d in zip(_stack(given, restarts, parts), _stack(delta, restarts, parts), strict=True)
+        ]
+        return torch.cat(found).reshape(restarts, *shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
+        given, delta = ctx.saved_tensors
+        options, shape, restarts = ctx.geometry
+        parts = _split(shape, restarts)
+        kernels = grad.reshape(-1, parts * shape[0], *shape[1:])
+        stride, padding, dilation = options
+        on_given, on_delta = [], []
+        for x, d, k in zip(
+            _stack(given, restarts, parts), _stack(delta, restarts, parts), kernels, strict=True
+        ):
+            on_delta.append(F.conv2d(x, k, None, stride, padding, dilation, parts))
+            if ctx.needs_input_grad[0]:
+                on_given.append(_backward(d, x, k, options, wanted=(True, False))[0])
+        first = _unstack(on_given, given) if on_given else None
+        return first, _unstack(on_delta, delta), None
+
+
+def _split(shape: tuple[int, ...], restarts: int) -> int:
+    """Restarts per convolution: all in one grouped one, or one each."""
+    return restarts if shape[0] * shape[1] <= GROUPED else 1
+
+
+def _backward(
+    delta: Tensor, given: Tensor, kernel: Tensor, options: Any, *, wanted: tuple[bool, bool]
+) -> tuple[Tensor, Tensor]:
+    stride, padding, dilation = options
+    groups = given.shape[1] // kernel.shape[1]
+    on_given, on_kernel, _ = torch.ops.aten.convolution_backward(
+        delta, given, kernel, [0], stride, padding, dilation, False, [0, 0], groups, [*wanted, False]
+    )
+    return on_given, on_kernel
+
+
+def _stack(tensor: Tensor, restarts: int, parts: int) -> Tensor:
+    """(N, C, H, W) → (R / parts, B, parts * C, H, W): restarts side by side in the channels."""
+    channels, height, width = tensor.shape[1:]
+    images = tensor.shape[0] // restarts
+    apart = tensor.reshape(restarts // parts, parts, images, channels, height, width)
+    return apart.transpose(1, 2).reshape(restarts // parts, images, parts * channels, height, width)
+
+
+def _unstack(parts: list[Tensor], like: Tensor) -> Tensor:
+    """The inverse of :func:`_stack`."""
+    joined = torch.stack(parts)
+    count, images = joined.shape[:2]
+    apart = joined.reshape(count, images, -1, *like.shape[1:])
+    return apart.transpose(1, 2).reshape(like.shape)
 
 
 def bias(module: nn.Module, delta: Tensor, restarts: int) -> Tensor:
