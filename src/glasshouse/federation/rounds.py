@@ -10,10 +10,23 @@ from glasshouse.federation.secure_sum import SecureSum
 from glasshouse.federation.setting import Setting
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Crafted, Recorder, Tamper, Trained, Update
+from glasshouse.wire import (
+    Aggregate,
+    Architecture,
+    Batch,
+    Broadcast,
+    Crafted,
+    Recorder,
+    Tamper,
+    Terms,
+    Trained,
+    Update,
+)
 
 
-def play(setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None) -> dict[str, Tensor]:
+def play(
+    setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+) -> dict[str, Tensor]:
     """All rounds: select, broadcast, train, defend, sum, apply. See ``FederationProtocol.play``.
 
     The server broadcasts everything in round 0 and afterwards only what training changes.
@@ -34,7 +47,9 @@ def play(setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | Non
             recorder.own(number, state)
             for broadcast in (crafted.default, *crafted.addressed.values()):
                 recorder.broadcast(broadcast)
-        total = one_round(setting, number, clients, sent, crafted, recorder=recorder, rng=rng.child(f"round/{number}"))
+        total = one_round(
+            setting, number, clients, sent, crafted, recorder=recorder, rng=rng.child(f"round/{number}")
+        )
         if crafted is None or crafted.applies:
             state = applied(state, total, setting)
     return state
@@ -116,7 +131,7 @@ class Clients:
             client=client,
             kind=trained.kind,
             tensors=trained.tensors,
-            examples=_examples(trained, data),
+            examples=_examples(trained, data, self._setting.terms),
             steps=trained.steps,
         )
         if any(d.place == "gradient" for d in self._setting.defenses):
@@ -134,8 +149,9 @@ class Clients:
         return model
 
 
-def _examples(trained: Trained, data: Batch) -> int:
-    return len(trained.order[0]) if trained.kind == "gradient" and trained.order else len(data)
+def _examples(trained: Trained, data: Batch, terms: Terms) -> int:
+    """The public size: a step of DP-SGD may hold more or fewer examples, and must not tell how many."""
+    return terms.batch_size if trained.kind == "gradient" else len(data)
 
 
 def applied(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:
