@@ -92,8 +92,19 @@ class Descent:
     noise: float = 0.0
 
 
-def adam(loss: Loss, start: Tensor, how: Descent, *, box: tuple[Tensor, Tensor], rng: Rng) -> Found:
-    """Descend from ``start`` (R, B, C, H, W) inside ``box`` and keep the best iterate of every restart."""
+def adam(
+    loss: Loss,
+    start: Tensor,
+    how: Descent,
+    *,
+    box: tuple[Tensor, Tensor],
+    rng: Rng,
+    pull: Loss | None = None,
+) -> Found:
+    """Descend from ``start`` (R, B, C, H, W) inside ``box`` and keep the best iterate of every restart.
+
+    ``pull`` is a further loss to go down that does not count when iterates are compared.
+    """
     low, high = box
     here = start.detach().clamp(low, high).requires_grad_()
     points, losses = here.detach().clone(), torch.full((len(start),), torch.inf, dtype=torch.float64)
@@ -101,7 +112,7 @@ def adam(loss: Loss, start: Tensor, how: Descent, *, box: tuple[Tensor, Tensor],
     generator = rng.child("noise").torch()
     for i in track(range(how.iterations), "matching the gradient"):
         values = loss(here)
-        (gradient,) = torch.autograd.grad(values.sum(), here)
+        (gradient,) = torch.autograd.grad((values if pull is None else values + pull(here)).sum(), here)
         with torch.no_grad():
             better = values < losses  # False for NaN
             points[better], losses[better] = here.detach()[better], values.detach().double()[better]

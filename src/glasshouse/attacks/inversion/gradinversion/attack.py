@@ -1,0 +1,130 @@
+"""GradInversion (GI): several seeds match the gradient together, pulled towards their common image.
+
+Source: Yin et al. 2021, "See through Gradients: Image Batch Recovery via GradInversion", CVPR,
+arXiv:2104.07586, equations 1 to 11.
+
+The loss of a seed is the squared L2 distance of gradients + total variation + squared norm of the image
++ distance to the seeds' registered mean (group consistency) + distance to the private batch-norm
+statistics where these are granted. Adam with warm-up and cosine decay, Gaussian noise on every step,
+inside the image range. Labels by column-wise minima (no class twice), unless granted; a batch larger than
+the number of classes falls back to counts.
+
+Where we differ: the distance is divided by the received squared norm and every other term is a mean over
+entries, so that the weights mean the same on every model and image size (the paper's are tied to ImageNet
+and a ResNet-50); registration is by translation; the best iterate of the best seed by this loss is
+claimed, without the group term, which compares seeds with each other. Without the batch-norm grant (GGL's
+variant) that term is left out. After several local steps they are simulated, as in IG.
+
+Breaks when: the batch holds a class twice (labels), seeds end in different places (the mean is nobody's
+image), or the update is noisy.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.inversion.gradinversion.consensus import Group
+from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
+from glasshouse.attacks.parts.exact import check_positive, claimed
+from glasshouse.attacks.parts.labels import Rule, known_labels
+from glasshouse.attacks.parts.matching import Steps, objective
+from glasshouse.attacks.parts.optimise import Descent, Loss, adam, random_start, roughness
+from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+WARM = 1 / 20
+"""Share of the iterations over which the learning rate rises."""
+
+
+def warm_cosine(done: float) -> float:
+    """Linear rise, then half a cosine down to 0.
+
+    Example:
+        >>> [round(warm_cosine(x), 2) for x in (0.025, 0.05, 0.525, 1.0)]
+        [0.5, 1.0, 0.5, 0.0]
+    """
+    if done < WARM:
+        return max(done, 1e-3) / WARM
+    return (1 + math.cos(math.pi * (done - WARM) / (1 - WARM))) / 2
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradInversion:
+    """Squared-L2 matching with priors and group consistency.
+
+    Args:
+        restarts: seeds of the group, all from N(0, 1).
+        iterations: of Adam; the paper takes 20,000.
+        learning_rate: in units of the model input.
+        tv: weight of total variation. l2: of the mean squared value. group: of the mean squared distance
+            to the seeds' registered mean.
+        batch_norm: weight of the batch-norm statistics; used where they are granted.
+        noise: standard deviation of the noise on each step, as a multiple of the learning rate.
+        adaptive, steps, bf16: as in ``InvertingGradients``.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="squared-L2 gradient matching with group consistency of several seeds",
+        source="Yin et al. 2021, arXiv:2104.07586",
+        threat="server, sees single updates",
+        details={"uses, if granted": "batch_norm, labels"},
+    )
+    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+
+    restarts: int = 4
+    iterations: int = 600
+    learning_rate: float = 0.1
+    tv: float = 0.01
+    l2: float = 1e-4
+    group: float = 0.01
+    batch_norm: float = 0.1
+    noise: float = 0.2
+    adaptive: bool = False
+    steps: Steps = "simulate"
+    bf16: bool = False
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One reconstruction of the B images behind the update.
+
+        Raises:
+            Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
+        """
+        check_positive(restarts=self.restarts, iterations=self.iterations)
+        client = replica(view, subject="attack 'gradinversion'")
+        rule: Rule = "minima" if client.images <= client.classes else "sums"
+        labels = known_labels(view, client, rng=rng.child("labels"), rule=rule)
+        how = Descent(
+            iterations=self.iterations,
+            learning_rate=self.learning_rate,
+            pace=warm_cosine,
+            noise=self.noise,
+        )
+        start = random_start(client, restarts=self.restarts, rng=rng)
+        pull = Group(self.group) if self.group and self.restarts > 1 else None
+        loss = self._loss(view, client, labels)
+        found = adam(loss, start, how, box=client.box(), rng=rng, pull=pull)
+        best = found.best()
+        low, high = client.terms.image_range
+        pixels = client.to_pixels(found.points[best]).clamp(low, high)
+        return (claimed(client, pixels, labels, loss=float(found.losses[best])),)
+
+    def _loss(self, view: View, client: Replica, labels: Tensor) -> Loss:
+        distance = objective(
+            client, distance="squared", steps=self.steps, adaptive=self.adaptive, bf16=self.bf16
+        )
+        granted = view.grants.batch_norm.get((client.update.round, client.update.client))
+        statistics = Statistics(client.model, granted) if granted else None
+
+        def loss(points: Tensor) -> Tensor:
+            pixels = client.to_pixels(points)
+            total = distance(pixels, labels.expand(len(points), -1)) / distance.target_square
+            total = total + self.tv * roughness(points) + self.l2 * points.square().flatten(1).mean(1)
+            return total if statistics is None else total + self.batch_norm * statistics(pixels)
+
+        return loss

@@ -1,0 +1,81 @@
+"""Group consistency: register the seeds by translation and pull each one towards their mean.
+
+Shape letters: R seeds, B images of one seed, C channels, H and W pixels.
+
+Source: Yin et al. 2021 (GradInversion), arXiv:2104.07586, section 3.4. Where we differ: they register by
+RANSAC-flow, we by whole-pixel translation, which is all that convolutions leave open at 32 × 32.
+"""
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+REACH = 4
+"""Largest shift in pixels that registration tries."""
+
+RENEW = 10
+"""Calls after which the consensus is computed anew."""
+
+
+@final
+class Group:
+    """The pull of each seed towards the group, as a loss; remembers the consensus between calls.
+
+    Args:
+        weight: of the mean squared distance to the registered mean, > 0.
+    """
+
+    def __init__(self, weight: float) -> None:
+        self._weight, self._calls = weight, 0
+        self._towards = torch.empty(0)
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """(R,) of candidates (R, B, C, H, W)."""
+        if self._calls % RENEW == 0:
+            self._towards = consensus(points, reach=min(REACH, (min(points.shape[-2:]) - 1) // 2))
+        self._calls += 1
+        return self._weight * (points - self._towards).square().flatten(1).mean(1)
+
+
+def shifts(images: Tensor, reference: Tensor, *, reach: int) -> Tensor:
+    """Rows and columns by which each image must be rolled to fit ``reference`` best, (N, 2) int64.
+
+    The best cyclic cross-correlation, over colour channels together, among shifts of at most ``reach``.
+
+    Args:
+        images: (N, C, H, W). reference: of the same shape. reach: pixels, 0 for no shift.
+
+    Example:
+        >>> image = torch.zeros(1, 1, 8, 8)
+        >>> image[..., 2, 3] = 1.0
+        >>> shifts(image, image.roll((1, -2), (-2, -1)), reach=2).tolist()
+        [[1, -2]]
+    """
+    height, width = images.shape[-2:]
+    centred, wanted = (t - t.mean((-2, -1), keepdim=True) for t in (images, reference))
+    spectrum = torch.fft.rfft2(wanted) * torch.fft.rfft2(centred).conj()
+    fit = torch.fft.irfft2(spectrum, s=(height, width)).sum(1)  # (N, H, W): fit at each shift, cyclic
+    rows = torch.arange(-reach, reach + 1) % height
+    columns = torch.arange(-reach, reach + 1) % width
+    near = fit[:, rows][:, :, columns].flatten(1).argmax(1)
+    side = 2 * reach + 1
+    return torch.stack([near // side - reach, near % side - reach], 1)
+
+
+def rolled(images: Tensor, by: Tensor) -> Tensor:
+    """Each image (N, C, H, W) rolled by its own (rows, columns) of (N, 2)."""
+    moved = [x.roll((int(down), int(right)), (-2, -1)) for x, (down, right) in zip(images, by, strict=True)]
+    return torch.stack(moved)
+
+
+def consensus(points: Tensor, *, reach: int) -> Tensor:
+    """For every seed the registered mean of all seeds, in that seed's own position, (R, B, C, H, W).
+
+    Image b of every seed is taken for the same private image, which holds where labels differ.
+    """
+    seeds = len(points)
+    flat, mean = points.detach().flatten(0, 1), points.detach().mean(0)
+    by = shifts(flat, mean.repeat(seeds, 1, 1, 1), reach=reach)
+    registered = rolled(flat, by).reshape(points.shape).mean(0)
+    return rolled(registered.repeat(seeds, 1, 1, 1), -by).reshape(points.shape)

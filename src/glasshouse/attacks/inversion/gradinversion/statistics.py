@@ -1,0 +1,63 @@
+"""The batch-norm prior: candidates should have the statistics that the client computed (a grant).
+
+Shape letters: R restarts, B images, C channels of the layer.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import Inapplicable
+
+Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+
+
+@final
+class Statistics:
+    """Distance between the granted batch statistics and those of each candidate.
+
+    Args:
+        model: with batch-norm layers. granted: ``"layer.mean"`` and ``"layer.var"`` (biased), (C,).
+
+    Raises:
+        Inapplicable: the model has no batch norm, or a layer's statistics are missing.
+    """
+
+    def __init__(self, model: nn.Module, granted: Mapping[str, Tensor]) -> None:
+        self._model, self._granted = model, dict(granted)
+        self._layers = [(name, m) for name, m in model.named_modules() if isinstance(m, NORMS)]
+        missing = [n for n, _ in self._layers if not {f"{n}.mean", f"{n}.var"} <= granted.keys()]
+        if missing or not self._layers:
+            raise Inapplicable(
+                "batch-norm statistics",
+                needs="mean and variance of every batch-norm layer",
+                got=f"none for {', '.join(missing)}" if missing else "a model without batch norm",
+                fix="take the grant away, or choose a model with batch norm",
+            )
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """(R,) squared L2 distances of means and variances, averaged over layers, of (R, B, C, H, W)."""
+        restarts = len(inputs)
+        terms: list[Tensor] = []
+        handles = [m.register_forward_pre_hook(self._note(n, restarts, terms)) for n, m in self._layers]
+        try:
+            self._model(inputs.flatten(0, 1))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return torch.stack(terms).mean(0)
+
+    def _note(self, name: str, restarts: int, terms: list[Tensor]) -> Hook:
+        mean, variance = self._granted[f"{name}.mean"], self._granted[f"{name}.var"]
+
+        def seen(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            x = given[0].transpose(0, 1).reshape(len(mean), restarts, -1)  # (C, R, positions)
+            terms.append(
+                (x.mean(2) - mean[:, None]).square().sum(0)
+                + (x.var(2, unbiased=False) - variance[:, None]).square().sum(0)
+            )
+
+        return seen
