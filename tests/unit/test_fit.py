@@ -43,6 +43,7 @@ def test_digits_are_learnt(digits, architecture, recipe):
     assert len(losses) == recipe.epochs
     assert losses[-1] < 0.4 * losses[0]
     assert accuracy(model, digits["test"]) > 0.85  # chance is 0.1
+    assert all(p.is_contiguous() for p in model.parameters())  # whatever layout it was trained in
 
 
 def test_the_stream_decides_and_the_global_generator_is_left_alone(digits):

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from glasshouse.data import splits
 from glasshouse.data.base import assemble
 from glasshouse.data.sources import load
 from glasshouse.data.splits import ROLES, Want, check_disjoint, deal
@@ -130,3 +133,17 @@ def test_the_digits_themselves_hold_no_copies():
     digits = load("digits")
     roles = deal(digits, {"private": Want(split="test"), "auxiliary": Want(split="train")}, rng=RNG)
     assert roles.duplicates == {"private": 0, "auxiliary": 0}
+
+
+def test_the_deal_is_checked_after_it_was_made(monkeypatch):
+    """Were copies overlooked while dealing, the comparison at the end would still see them."""
+    whole = splits._pool
+
+    def blind(*arguments):
+        pool = whole(*arguments)
+        return replace(pool, content=torch.arange(len(pool.row)))
+
+    monkeypatch.setattr(splits, "_pool", blind)
+    twice = source(n=20, test=20, copies=[(20 + i, i) for i in range(20)])
+    with pytest.raises(BadValue, match="images in both"):
+        deal(twice, {"private": Want(split="train"), "auxiliary": Want(split="test")}, rng=RNG)

@@ -144,6 +144,8 @@ def fit(
             )
         if checkpoint is not None:
             checkpoint.save(_snapshot(model, optimizer, losses), epoch + 1)
+    if recipe.channels_last:
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # likewise
     model.train(was_training)
     return losses
 
