@@ -4,9 +4,9 @@ import json
 import logging
 import sys
 
-import click
 import torch
 import typer
+from typer._click.exceptions import ClickException  # typer exports it under no other name
 
 from glasshouse.cli import audit, listing, runs
 from glasshouse.errors import GlasshouseError
@@ -40,12 +40,12 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(args=given, standalone_mode=False)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         code = stop.exit_code
-    except click.ClickException as error:
+    except ClickException as error:
         error.show()
         code = error.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted; what is finished is kept, --resume goes on", file=sys.stderr)
         code = INTERRUPTED
     except GlasshouseError as error:

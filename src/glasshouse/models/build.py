@@ -40,7 +40,15 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
     _check_arguments(factory, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
-        model = factory(architecture.input_shape, architecture.classes, **architecture.arguments)
+        try:
+            model = factory(architecture.input_shape, architecture.classes, **architecture.arguments)
+        except TypeError as error:
+            raise BadValue(
+                f"model '{architecture.name}'",
+                needs="a factory that takes (input_shape, classes) and the arguments of the [model] table",
+                got=str(error),
+                fix="correct the factory's signature, or the arguments",
+            ) from error
         if ":" in architecture.name:
             _check_module(model, architecture)
     model.__dict__[_MARK] = architecture
