@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from glasshouse.audit.property import holders, with_members
 from glasshouse.cache import Checkpoint, cached, digest
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
@@ -76,6 +77,8 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     setting = _setting(scenario, architecture, roles, behaviours, rng=rng)
+    setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
+    marked |= members | holders(scenario, setting)
     attacked = frozenset(r % setting.rounds for r in scenario.audit.rounds)
     return Built(
         setting=setting,
@@ -83,7 +86,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         threat=threat_of(scenario),
         grants=scenario.grants,
         auxiliary=roles.auxiliary,
-        challenge=None,
+        challenge=challenge,
         heldout=roles.heldout if scenario.audit.utility else None,
         attacked=attacked,
         keep=_keep(scenario, attacked),

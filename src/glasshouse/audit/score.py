@@ -1,6 +1,6 @@
 """Joins claim and truth, in one place: numbers per victim for every metric of one attack in one cell."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -104,10 +104,16 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
     """
     total = Scored()
     for outcome in outcomes:
-        for claim in outcome.claims:
+        for claim in judged(outcome.claims):
             one = _score_clients(metric, claim, judge) or _score_examples(name, metric, claim, judge)
             total = total + one if one else total
     return total if total.values or total.clients else None
+
+
+def judged(claims: Sequence[Claim]) -> list[Claim]:
+    """Without the scores of clients after fewer rounds: the longest prefix is judged, the others are curves."""
+    longest = max((len(c.about.rounds) for c in claims if isinstance(c, ClientScores)), default=0)
+    return [c for c in claims if not isinstance(c, ClientScores) or len(c.about.rounds) == longest]
 
 
 def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:

@@ -38,7 +38,8 @@ class Data(Table):
         private_split, auxiliary_split, public_split, heldout_split: split that the part comes from; empty:
             dealt by the seed from all that the others leave.
         deal: what is dealt to parts: single images, or whole labels (people, classes).
-        examples: private examples per client. auxiliary, public, heldout: images in that part.
+        examples: private examples per client. members: clients that hold the challenge example, each in place
+            of one of theirs. auxiliary, public, heldout: images in that part.
         partition: registered way to spread private images over clients. alpha: of ``dirichlet``.
         private_classes, auxiliary_classes, public_classes: labels that the part may hold; empty: all.
         images_are_public: the report need not blur originals; None: as the source says.
@@ -53,6 +54,7 @@ class Data(Table):
     heldout_split: Split = ""
     deal: Literal["image", "label"] = "image"
     examples: Count = 1
+    members: Natural = 0
     auxiliary: Natural = 200
     public: Natural = 0
     heldout: Natural = 200
