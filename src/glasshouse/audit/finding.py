@@ -31,6 +31,11 @@ def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
     return mean_interval(_means(scored.values), rng=rng)
 
 
+def middle(scored: Scored) -> float:
+    """The median over victims of their means: what a few failures do not move."""
+    return float(np.median(_means(scored.values)))
+
+
 def null_of(scored: Scored, metric: Metric) -> float:
     """The null adversary's value on the same victims."""
     if scored.clients:

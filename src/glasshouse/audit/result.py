@@ -57,6 +57,7 @@ class Finding:
         control: name → outcome, None where the attack has none.
         chosen: how the number was chosen ("4 restarts, lowest loss of the attack").
         given: grants that were used. seconds: attack time, all units. about: rounds and clients in words.
+        chance: of a guess, where known. median: over victims, None for pooled metrics and shares.
     """
 
     scenario: str
@@ -85,6 +86,7 @@ class Finding:
     seconds: float
     about: str
     chance: float | None = None
+    median: float | None = None
 
 
 @final

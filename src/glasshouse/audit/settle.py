@@ -11,7 +11,7 @@ from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
 from glasshouse.audit.exhibits import Place, gallery
-from glasshouse.audit.finding import gain_of, null_of, value_of, verdict_of
+from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of
 from glasshouse.audit.judge import judge_of
 from glasshouse.audit.result import Control, Exhibit, Finding, Refused, Utility
 from glasshouse.audit.score import Judge, Scored, score_outcomes
@@ -177,6 +177,7 @@ def _finding(
         given=given_words(scenario, attack),
         seconds=sum(o.seconds for o in every),
         about=_about(scored, every),
+        median=None if scored.clients or metric.counts else middle(scored),
         chance=None if scored.clients else metric.chance(context),
     )
 
