@@ -42,6 +42,10 @@ class DLG:
         summary="gradient matching by L-BFGS, labels searched too",
         source="Zhu et al. 2019, arXiv:1906.08935",
         threat="server, sees single updates",
+        control={
+            "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
+            "arguments": {"steps": 60, "restarts": 2},
+        },
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
 

@@ -32,8 +32,14 @@ class IDLG:
         summary="gradient matching by L-BFGS, labels inferred first",
         source="Zhao et al. 2020, arXiv:2001.02610",
         threat="server, sees single updates",
+        control={
+            "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
+            "arguments": {"steps": 60, "restarts": 2},
+        },
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
+    )
 
     restarts: int = 4
     steps: int = 300

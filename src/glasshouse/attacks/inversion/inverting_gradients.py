@@ -51,8 +51,15 @@ class InvertingGradients:
         summary="cosine gradient matching with total variation",
         source="Geiping et al. 2020, arXiv:2003.14053",
         threat="server, sees single updates",
+        control={
+            "setting": "a two-layer network, digits, one example, no defence",
+            "scenario": {"model": {"name": "mlp"}},
+            "arguments": {"iterations": 150, "restarts": 1},
+        },
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
+    )
 
     restarts: int = 4
     iterations: int = 600

@@ -41,6 +41,10 @@ class LinearInput:
         summary="one input in closed form from a first linear layer with a bias",
         source="Geiping et al. 2020, arXiv:2003.14053, Proposition 3.1",
         threat="server, sees single updates",
+        control={
+            "setting": "a two-layer network, digits, one example, no defence",
+            "scenario": {"model": {"name": "mlp"}},
+        },
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
 

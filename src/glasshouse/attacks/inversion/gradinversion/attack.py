@@ -73,9 +73,16 @@ class GradInversion:
         summary="squared-L2 gradient matching with group consistency of several seeds",
         source="Yin et al. 2021, arXiv:2104.07586",
         threat="server, sees single updates",
+        control={
+            "setting": "a two-layer network, digits, one example, no defence",
+            "scenario": {"model": {"name": "mlp"}},
+            "arguments": {"iterations": 150, "restarts": 2},
+        },
         details={"uses, if granted": "batch_norm, labels"},
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels", "batch_norm"})
+    )
 
     restarts: int = 4
     iterations: int = 600
