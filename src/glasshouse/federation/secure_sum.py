@@ -62,7 +62,10 @@ class SecureSum:
         """
         if self._last is None:
             raise BadValue(
-                f"secure sum of round {self.round}", needs="at least one answer", got="none", fix="lower federation.dropout"
+                f"secure sum of round {self.round}",
+                needs="at least one answer",
+                got="none",
+                fix="lower federation.dropout",
             )
         return Aggregate(
             round=self.round,
@@ -84,7 +87,10 @@ def quantised(tensors: dict[str, Tensor], *, bits: int, bound: float, rng: Rng) 
     """
     if not (2 <= bits <= 32 and bound > 0):
         raise BadValue(
-            "quantised secure sum", needs="2 <= bits <= 32 and bound > 0", got=f"bits = {bits}, bound = {bound}", fix="correct federation.options"
+            "quantised secure sum",
+            needs="2 <= bits <= 32 and bound > 0",
+            got=f"bits = {bits}, bound = {bound}",
+            fix="correct federation.options",
         )
     step = 2 * bound / (2**bits - 1)
     out = {}

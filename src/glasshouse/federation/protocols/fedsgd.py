@@ -27,6 +27,8 @@ class FedSGD:
     )
     sends: ClassVar[Kind] = "gradient"
 
-    def play(self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None) -> dict[str, Tensor]:
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.rounds.play`."""
         return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)
