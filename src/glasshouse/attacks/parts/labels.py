@@ -55,12 +55,13 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     """How many examples of each class, (K,) int64, summing to ``examples``.
 
     Args:
-        sums: (K,), see :func:`sums`, in any positive unit (a clipped gradient will do).
+        sums: (K,), see :func:`sums`; for B <= K in any positive unit (a clipped gradient will do).
         expected: (K,) mean probabilities of the model before the update.
         examples: B.
 
-    The unit follows from the classes with negative sums: unscaled, these add up to their share of
-    ``expected`` minus 1. Then n_c is about B (expected_c - sums_c), rounded so that the counts add up.
+    n_c is about B (expected_c - sums_c), rounded so that the counts add up. The unit: as long as B <= K,
+    present classes have negative sums, which unscaled add up to their share of ``expected`` minus 1. In
+    a larger batch a present class may be positive; the gradient is then taken as it is.
 
     Source: the idea is Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for B = 1, and Wainakh et
     al. 2022 (LLG), arXiv:2105.09369, for batches; the unit and the rounding are ours.
@@ -72,8 +73,9 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
         >>> counts(torch.tensor([0.25, -0.75, 0.25, 0.25]), even, 2)
         tensor([0, 2, 0, 0])
     """
-    negative = sums < 0
-    unit = float(sums[negative].sum() / (expected[negative].sum() - 1)) if bool(negative.any()) else 1.0
+    negative, unit = sums < 0, 1.0
+    if examples <= len(sums) and bool(negative.any()):
+        unit = float(sums[negative].sum() / (expected[negative].sum() - 1))
     owed = examples * (expected.double() - sums / max(unit, 1e-12))
     found = torch.zeros(len(sums), dtype=torch.int64)
     for _ in range(examples):

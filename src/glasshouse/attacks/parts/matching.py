@@ -100,7 +100,8 @@ class Plain:
             now = {name: p - self._rate * step[name] for name, p in now.items()}
             if not create_graph:
                 now = {name: p.detach().requires_grad_() for name, p in now.items()}
-        return {name: now[name] - self._start[name] for name in now}
+        change = {name: now[name] - self._start[name] for name in now}
+        return change if create_graph else {name: t.detach() for name, t in change.items()}
 
     def _gradient(
         self, parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, create_graph: bool

@@ -1,0 +1,178 @@
+"""Ghost norms against plain autograd, one candidate after the other."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.attacks.parts.ghost import Ghost, Moments, supports
+from glasshouse.attacks.parts.matching import Plain
+from glasshouse.models.build import build
+from glasshouse.rng import Rng
+from glasshouse.wire import Architecture
+
+SHAPE, CLASSES, RESTARTS = (3, 12, 12), 5, 4
+ARGUMENTS = {
+    "convnet": {"width": 2},
+    "resnet18": {"width": 4},
+    "lenet_sigmoid": {},
+    "lenet5": {},
+    "mlp": {"hidden": 9},
+}
+
+
+class Normed(nn.Module):
+    """What the zoo lacks: group and layer norm, stride and dilation without padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2, dilation=2),
+            nn.GroupNorm(2, 4),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.LayerNorm(64),
+        )
+        self.head = nn.Linear(64, CLASSES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def model(name: str, dtype: torch.dtype) -> nn.Module:
+    draws = torch.Generator().manual_seed(0)
+    if name == "normed":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            found: nn.Module = Normed()
+    else:
+        architecture = Architecture(name=name, input_shape=SHAPE, classes=CLASSES, arguments=ARGUMENTS[name])
+        found = build(architecture, rng=Rng.root(0))
+    for module in found.modules():
+        if isinstance(module, nn.BatchNorm2d):  # as after training: gain, shift and statistics that matter
+            module.running_mean.normal_(generator=draws)
+            module.running_var.uniform_(0.5, 2.0, generator=draws)
+            with torch.no_grad():
+                module.weight.uniform_(0.5, 1.5, generator=draws)
+    return found.eval().requires_grad_(False).to(dtype)
+
+
+def problem(
+    name: str, images: int, dtype: torch.dtype
+) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+    net, draws = model(name, dtype), torch.Generator().manual_seed(1)
+    target = {n: torch.randn(p.shape, generator=draws).to(dtype) for n, p in net.named_parameters()}
+    inputs = torch.rand((RESTARTS, images, *SHAPE), generator=draws).to(dtype).requires_grad_()
+    return net, target, inputs, torch.randint(CLASSES, (RESTARTS, images), generator=draws)
+
+
+def plain(net: nn.Module, target: dict[str, Tensor], masks: dict[str, Tensor] | None = None) -> Plain:
+    return Plain(net, dict(net.named_parameters()), target, masks=masks)
+
+
+def gradients(
+    engine: Callable[..., Moments], inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments, and the gradient of a random mixture of them: every derivative is in it."""
+    found = engine(inputs, targets)
+    mix = torch.linspace(0.5, 1.5, found.dot.numel(), dtype=torch.float64).reshape(found.dot.shape)
+    value = (mix * found.dot).sum() + (mix.flip(0) * found.square).sum()
+    return found.dot.detach(), found.square.detach(), torch.autograd.grad(value, inputs)[0]
+
+
+def close(one: Tensor, other: Tensor, tolerance: float) -> None:
+    assert float((one - other).norm()) <= tolerance * float(other.norm())
+
+
+@pytest.mark.parametrize("form", ["auto", "explicit", "pairs"])
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("name", [*ARGUMENTS, "normed"])
+def test_agrees_with_autograd(name, images, form):
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
+        net, target, inputs, labels = problem(name, images, dtype)
+        assert supports(net, target, SHAPE) is None
+        fast = gradients(Ghost(net, target, form=form), inputs, labels)
+        slow = gradients(plain(net, target), inputs, labels)
+        for one, other in zip(fast, slow, strict=True):
+            close(one, other, tolerance)
+
+
+def test_large_layers_loop_over_restarts(monkeypatch):
+    """Above the limit on grouped convolutions the same numbers come out of single ones."""
+    net, target, inputs, labels = problem("convnet", 2, torch.float64)
+    grouped = gradients(Ghost(net, target, form="explicit"), inputs, labels)
+    monkeypatch.setattr("glasshouse.attacks.parts.ghost_layers.GROUPED", 0)
+    looped = gradients(Ghost(net, target, form="explicit"), inputs, labels)
+    for one, other in zip(looped, grouped, strict=True):
+        close(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("form", ["auto", "pairs"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_masks_agree_with_autograd(images, form):
+    """Scattered masks (pruning) and whole columns (Soteria), which keep the cheap form."""
+    net, target, inputs, labels = problem("convnet", images, torch.float64)
+    draws = torch.Generator().manual_seed(2)
+    masks = {n: torch.rand(t.shape, generator=draws) > 0.7 for n, t in target.items()}
+    masks["head.weight"] = torch.rand((1, target["head.weight"].shape[1]), generator=draws) > 0.5
+    target = {n: t * masks[n] for n, t in target.items()}
+    fast = gradients(Ghost(net, target, masks=masks, form=form), inputs, labels)
+    slow = gradients(plain(net, target, masks), inputs, labels)
+    for one, other in zip(fast, slow, strict=True):
+        close(one, other, 1e-9)
+
+
+def test_soft_labels_get_a_gradient():
+    net, target, inputs, _ = problem("lenet_sigmoid", 2, torch.float64)
+    scores = torch.zeros(RESTARTS, 2, CLASSES, dtype=torch.float64, requires_grad=True)
+    found = []
+    for engine in (Ghost(net, target, form="explicit"), plain(net, target)):
+        gap = engine(inputs, scores.softmax(-1)).gap
+        found.append(torch.autograd.grad(gap.sum(), scores)[0])
+    close(found[0], found[1], 1e-9)
+
+
+def test_the_gap_does_not_cancel():
+    """At the solution the exact gap is 0 to the last bit or so; square - 2 dot + |g*|² is not, in float32."""
+    net, _, inputs, labels = problem("convnet", 1, torch.float32)
+    one, label = inputs[:1].detach(), labels[:1]
+    loss = F.cross_entropy(net.requires_grad_()(one[0]), label[0])
+    found = torch.autograd.grad(loss, list(net.parameters()))
+    target = dict(zip(dict(net.named_parameters()), found, strict=True))
+    size = sum(float(t.square().sum()) for t in found)
+    gap = Ghost(net, target, form="explicit")(one, label, create_graph=False).gap
+    assert float(gap.sum()) < 1e-11 * size
+
+
+def test_restarts_do_not_touch_each_other():
+    net, target, inputs, labels = problem("resnet18", 1, torch.float64)
+    whole = Ghost(net, target)(inputs, labels, create_graph=False)
+    alone = Ghost(net, target)(inputs[2:3], labels[2:3], create_graph=False)
+    torch.testing.assert_close(whole.square[:, 2:3], alone.square, rtol=1e-12, atol=0)
+
+
+def test_bf16_is_close():
+    """Eight bits of mantissa: the angle to the target within a few per cent."""
+    net, target, inputs, labels = problem("convnet", 1, torch.float32)
+    exact = Ghost(net, target)(inputs, labels, create_graph=False).square.sum(0)
+    rough = Ghost(net, target, bf16=True)(inputs, labels, create_graph=False).square.sum(0)
+    torch.testing.assert_close(rough, exact, rtol=0.05, atol=0)
+
+
+def test_says_why_it_does_not_apply():
+    def reason(*layers: nn.Module) -> str | None:
+        net = nn.Sequential(*layers)
+        return supports(net, dict(net.named_parameters()), (2, 4, 4))
+
+    flat = (nn.Flatten(), nn.Linear(32, 2))
+    shared = nn.Conv2d(2, 2, 3, padding=1)
+    batch_norm = nn.BatchNorm2d(2)
+    assert reason(*flat) is None
+    assert reason(batch_norm.eval(), *flat) is None
+    assert "train mode" in (reason(batch_norm.train(), *flat) or "")
+    assert "overwrites its input" in (reason(nn.ReLU(inplace=True), *flat) or "")
+    assert "grouped" in (reason(nn.Conv2d(2, 2, 3, padding=1, groups=2), *flat) or "")
+    assert "kind without" in (reason(nn.PReLU(), *flat) or "")
+    assert "runs 2 times" in (reason(shared, shared, *flat) or "")

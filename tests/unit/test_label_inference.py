@@ -1,0 +1,102 @@
+"""Labels from the last layer's gradient: exact where theory says so, estimates elsewhere, refusals."""
+
+import pytest
+import torch
+
+from glasshouse.attacks.inversion.label_inference import LabelInference
+from glasshouse.attacks.parts.labels import counts, infer_labels, known_labels, minima
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.federation.defenses.clip import Clip
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.grants import Grants
+
+RNG = Rng.root(0)
+
+
+def inferred(made, rule="sums"):
+    return infer_labels(replica(made.view(), subject="a test"), rng=RNG, rule=rule).tolist()
+
+
+def true(made):
+    return made.setting.shard(0).labels.sort().values.tolist()
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet_sigmoid", "convnet"])
+@pytest.mark.parametrize("rule", ["sums", "minima"])
+def test_one_example_is_exact(model, rule):
+    arguments = {"width": 2} if model == "convnet" else {}
+    for seed in range(5):
+        made = toy(model=model, arguments=arguments, seed=seed)
+        assert inferred(made, rule) == true(made)
+
+
+@pytest.mark.parametrize("examples", [4, 16])
+def test_counts_of_an_untrained_model_are_exact(examples):
+    """With classes more than once, which minima cannot say."""
+    for seed in range(5):
+        made = toy(examples=examples, seed=seed)
+        assert inferred(made) == true(made)
+
+
+def test_a_clipped_gradient_gives_the_same_counts():
+    """The unit follows from the sums themselves."""
+    for seed in range(5):
+        made = toy(examples=8, seed=seed, defenses=(Clip(norm=1e-3),))
+        assert inferred(made) == true(made)
+
+
+def test_several_local_steps_give_an_estimate():
+    made = toy(protocol="fedavg", examples=8, batch_size=2, local_epochs=2, learning_rate=0.01)
+    found = torch.bincount(torch.tensor(inferred(made)), minlength=10)
+    assert int((found - torch.bincount(torch.tensor(true(made)), minlength=10)).abs().sum()) <= 2
+
+
+def test_without_a_bias_the_rows_are_summed():
+    made = toy(examples=4)
+    view = made.view()
+    del view.rounds[0].updates[0].tensors["head.bias"]
+    assert infer_labels(replica(view, subject="a test"), rng=RNG).tolist() == true(made)
+
+
+def test_minima_by_hand():
+    weight = torch.tensor([[0.2, -0.1], [0.5, 0.1], [-0.9, 0.4]])
+    assert minima(weight).tolist() == pytest.approx([-0.1, 0.1, -0.9])
+
+
+def test_counts_add_up_whatever_the_sums():
+    draws = torch.Generator().manual_seed(0)
+    for n in (1, 3, 50):
+        sums = torch.randn(10, generator=draws, dtype=torch.float64)
+        assert int(counts(sums, torch.full((10,), 0.1), n).sum()) == n
+
+
+def test_the_claim_counts_classes():
+    made = toy(examples=4)
+    (claim,) = LabelInference().run(made.view(), rng=RNG)
+    assert claim.counts.tolist() == torch.bincount(made.setting.shard(0).labels, minlength=10).tolist()
+    assert (claim.about.rounds, claim.about.client) == ((0,), 0)
+
+
+def test_granted_labels_win():
+    view = toy(examples=2).view(grants=Grants(labels={(0, 0): torch.tensor([7, 7])}))
+    rebuilt = replica(view, subject="a test")
+    assert known_labels(view, rebuilt, rng=RNG).tolist() == [7, 7]
+    short = toy(examples=2).view(grants=Grants(labels={(0, 0): torch.tensor([7])}))
+    with pytest.raises(BadValue, match="2 for client 0, round 0"):
+        known_labels(short, rebuilt, rng=RNG)
+
+
+def test_minima_refuse_more_examples_than_classes():
+    with pytest.raises(Inapplicable, match="at most 10 examples"):
+        inferred(toy(examples=11), "minima")
+
+
+def test_refuses_without_the_last_layer():
+    view = toy().view()
+    tensors = view.rounds[0].updates[0].tensors
+    del tensors["head.bias"], tensors["head.weight"]
+    for rule in ("sums", "minima"):
+        with pytest.raises(Inapplicable, match="gradient of 'head'"):
+            LabelInference(rule=rule).run(view, rng=RNG)
