@@ -130,6 +130,16 @@ def test_model_without_statistics_of_batches_computes_the_same(model, data):
     torch.testing.assert_close(work(data.inputs), model(data.inputs))
 
 
+def test_drop_out_is_on_only_where_training_asks_for_it(data):
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
+    settings = {"kind": "gradient", "batch_size": 6}
+    off = private(DpSgd(clip=1e6, noise_multiplier=SILENT), **settings)
+    on = private(DpSgd(clip=1e6, noise_multiplier=SILENT), dropout=True, **settings)
+    dropped = on(model, data, rng=RNG).tensors["2.weight"]
+    assert torch.equal(dropped, on(model, data, rng=RNG).tensors["2.weight"])
+    assert not torch.allclose(dropped, off(model, data, rng=RNG).tensors["2.weight"])
+
+
 def test_refuses_batch_norm_with_statistics_of_the_batch(model, data):
     train = private(DpSgd(clip=1.0, noise_multiplier=1.0), kind="gradient", batch_size=6, dropout=True)
     with pytest.raises(Inapplicable) as caught:

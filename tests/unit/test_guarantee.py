@@ -68,6 +68,12 @@ def test_training_on_a_part_of_the_data_uses_that_part_more():
     assert part.epsilon == sgd.spent(Exposure(rounds=1, steps=4, batch_rate=0.2)).epsilon > whole.epsilon
 
 
+def test_the_description_says_when_cohorts_must_be_hidden():
+    hidden = GaussianMechanism(epsilon=2.0, delta=1e-5, clip=1.0, sampling=0.5).describe()
+    assert hidden.note.endswith("counts on nobody seeing who takes part")
+    assert "counts on" not in MECHANISM.describe().note
+
+
 @pytest.mark.parametrize(
     "settings", [{"rounds": 0}, {"rounds": 1, "sampling": 0.0}, {"rounds": 1, "batch_rate": 1.1}]
 )

@@ -79,7 +79,8 @@ class GaussianMechanism:
         return described(
             self,
             "gaussian_mechanism",
-            note="neighbouring: the client's update, or zeros in its place; the noise is the client's own",
+            note="neighbouring: the client's update, or zeros in its place; the noise is the client's own"
+            + ("; counts on nobody seeing who takes part" if self.sampling < 1 else ""),
             noise_multiplier=self.noise_multiplier,
             std=self.noise_multiplier * self.clip,
         )
