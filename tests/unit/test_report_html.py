@@ -122,6 +122,20 @@ def test_what_a_finding_used_stands_beside_it(page):
     assert "20 victims" in text
 
 
+def test_an_attack_without_a_control_is_named(tmp_path):
+    result = Result(suite="one", findings=(specimen.finding(control=None),))
+    text = Page(render(result, tmp_path)).text
+    assert "No control was run for Inverting Gradients: nothing here shows that it works" in text
+
+
+def test_a_label_stands_beside_what_the_defence_says_of_itself(tmp_path):
+    found = specimen.finding(defenses=("gaussian_noise std=0.1",), axes={"defenses": "noise 0.1"})
+    assert (
+        "noise 0.1 gaussian_noise std=0.1"
+        in Page(render(Result(suite="x", findings=(found,)), tmp_path)).text
+    )
+
+
 def test_a_structural_change_is_marked(page):
     assert Page(page).text.count("Changes the model's structure.") == 1
 

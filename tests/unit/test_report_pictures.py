@@ -10,10 +10,10 @@ import pytest
 import report_specimen as specimen
 from PIL import Image
 
-from glasshouse.audit.result import Result, pictures
+from glasshouse.audit.result import Exhibit, Result, pictures
 from glasshouse.errors import BadFile
 from glasshouse.report import write_html
-from glasshouse.report.pictures import MOSAIC, STEPS, blur, png, sheet
+from glasshouse.report.pictures import MOSAIC, STEPS, blur, merged, png, sheet
 
 
 def decode(source):
@@ -29,9 +29,11 @@ def exhibit(tmp_path):
 def test_public_pictures_keep_every_pixel(exhibit, tmp_path):
     shown = sheet(exhibit, tmp_path, show=True)
     original = pictures(exhibit, tmp_path)
-    for row, (_, cells) in enumerate(shown.rows):
-        for column, cell in enumerate(cells):
-            assert np.abs(decode(cell.source) - original[row, column]).max() <= 0.5 / 255 + 1e-9
+    assert shown.columns == ("victim 3", "victim 8", "victim 11", "victim 17")
+    assert [row.label for row in shown.rows] == ["original", "IG", "GI", "IG, noise 0.1", "null"]
+    for kind, row in enumerate(shown.rows):
+        for victim, cell in enumerate(row.pictures):
+            assert np.abs(decode(cell.source) - original[victim, kind]).max() <= 0.5 / 255 + 1e-9
     assert not shown.blurred
 
 
@@ -40,13 +42,44 @@ def test_every_column_beside_private_data_is_blurred(exhibit, tmp_path):
     one = dataclasses.replace(exhibit, private=("original",))
     shown = sheet(one, tmp_path, show=False)
     original = pictures(one, tmp_path)
-    for row, (_, cells) in enumerate(shown.rows):
-        for column, cell in enumerate(cells):
+    for kind, row in enumerate(shown.rows):
+        for victim, cell in enumerate(row.pictures):
             seen = decode(cell.source)
             assert cell.blurred
-            if original[row, column].std() > 0.01:
-                assert np.abs(seen - original[row, column]).mean() > 0.05
-    assert "(blurred)" in shown.rows[0][1][0].alt
+            if original[victim, kind].std() > 0.01:
+                assert np.abs(seen - original[victim, kind]).mean() > 0.05
+    assert shown.rows[0].pictures[0].alt == "original, victim 3 (blurred)"
+
+
+def pair(title, images, run):
+    """Originals and one attack's reconstructions, as an audit files them."""
+    np.savez(run / f"{title}.npz", images=images)
+    data = {"columns": ["original", "reconstruction"], "rows": ["1", "2", "3"]}
+    exhibit = Exhibit(kind="pictures", scenario="s", title=title, caption="c", data=data, file=f"{title}.npz")
+    return sheet(exhibit, run, show=True)
+
+
+def test_attacks_on_the_same_examples_share_one_sheet(tmp_path):
+    draw = np.random.default_rng(2)
+    first, other = draw.random((2, 3, 2, 8, 8, 1))
+    second = np.stack([first[:, 0], other[:, 1]], axis=1)
+    alone, one, two = (
+        pair("ggl", other, tmp_path),
+        pair("dlg", first, tmp_path),
+        pair("idlg", second, tmp_path),
+    )
+    together, rest = merged([one, alone, two])
+    assert [row.label for row in together.rows] == ["original", "DLG", "iDLG"]
+    assert together.rows[2].pictures == two.rows[1].pictures
+    assert together.caption == "c"
+    assert rest is alone
+
+
+def test_a_sheet_of_many_columns_is_left_as_it_is(tmp_path):
+    np.savez(tmp_path / "x.npz", images=np.zeros((2, 5, 4, 4, 1)))
+    data = {"columns": list("abcde"), "rows": ["sample", "nearest"]}
+    exhibit = Exhibit(kind="pictures", scenario="s", title="t", caption="", data=data, file="x.npz")
+    assert sheet(exhibit, tmp_path, show=True).columns == tuple("abcde")
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 3), (64, 48, 1), (2, 2, 1), (1, 5, 3)])

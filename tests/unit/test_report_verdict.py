@@ -99,6 +99,20 @@ def test_worst_first():
     assert order[1] is mild
 
 
+def test_examples_come_before_labels():
+    """All labels read is bad; half of the images rebuilt is worse."""
+    labels = specimen.finding(metric="label_accuracy", attack="idlg", base=0.1, gain=0.9)
+    images = specimen.finding(gain=0.2)
+    assert worst_first([labels, images]) == [images, labels]
+
+
+def test_a_defence_goes_by_the_label_it_was_given():
+    found = specimen.finding(defenses=("gaussian_noise std=0.1",), axes={"defenses": "noise 0.1"})
+    assert sentence(found).startswith("Under noise 0.1, Inverting Gradients")
+    plain = specimen.finding(axes={"defenses": "none"})
+    assert sentence(plain).startswith("Without a defence, Inverting Gradients")
+
+
 def test_severity_compares_metrics():
     """Half of the null's squared error gone is as severe in dB as in mse."""
     mse = specimen.finding(metric="mse", higher=False, base=0.08, gain=0.04)

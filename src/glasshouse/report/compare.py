@@ -79,6 +79,10 @@ class Comparison:
     refused_after: tuple[tables.RefusalRow, ...]
     utility: tuple[UtilityChange, ...]
 
+    def __rich__(self) -> Group:
+        """What ``console.print`` shows."""
+        return comparison_summary(self)
+
 
 def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Comparison:
     """Compare an earlier result with a later one.

@@ -30,7 +30,7 @@ class Row:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The rows of one defence; ``cost`` is what it does to the model's utility, in words."""
+    """The rows of one defence; ``cost``: its own description and the utility that it leaves, in words."""
 
     defense: str
     cost: str
@@ -80,7 +80,7 @@ def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: st
         by_defense.setdefault(f.defenses, []).append(f)
     groups = tuple(
         Group(
-            defense=words.under(defenses),
+            defense=words.protection(defenses, fs[0].axes),
             cost=_cost(fs[0], utility),
             rows=tuple(_row(f, scale, common) for f in fs),
         )
@@ -128,9 +128,11 @@ def _common(findings: Sequence[Finding]) -> list[str]:
 
 
 def _scale(findings: Sequence[Finding]) -> svg.Scale:
+    """To 1 for metrics that end there, whatever an approximate interval says; else as the data need."""
     values = [v for f in findings for v in (f.value, f.low, f.high, f.baseline_value)]
-    whole = words.metric(findings[0].metric).kind == "rate" or findings[0].metric in {"ssim", "f1", "auc"}
-    return svg.scale(values, include=(0.0, 1.0) if whole else (), count=4)
+    if words.metric(findings[0].metric).kind == "rate" or findings[0].metric in {"ssim", "f1", "auc"}:
+        return svg.scale([min(v, 1.0) for v in values], include=(0.0, 1.0), count=4)
+    return svg.scale(values, count=4)
 
 
 def _track(f: Finding, scale: svg.Scale) -> Markup:
@@ -180,8 +182,7 @@ def slug(kind: str) -> str:
 
 
 def _axis(scale: svg.Scale, first: Finding) -> Markup:
-    rate = words.metric(first.metric).kind == "rate"
-    names = [numbers.bare(t, first.metric) if rate else svg.tick(t, scale) for t in scale.ticks]
+    names = [_tick(t, scale, first.metric) for t in scale.ticks]
     ticks = [
         svg.tag("text", name, class_="tick", x=svg.percent(scale(t)), y=13, text_anchor="middle")
         for t, name in zip(scale.ticks, names, strict=True)
@@ -190,10 +191,13 @@ def _axis(scale: svg.Scale, first: Finding) -> Markup:
 
 
 def _cost(f: Finding, utility: Iterable[Utility]) -> str:
-    for u in utility:
-        if u.cell == f.cell:
-            return f"{words.metric(u.metric).label} {numbers.value(u.value, u.metric)}"
-    return ""
+    """What a defence is in its own words, where the row's head is a label, and the utility that is left."""
+    own = words.under(f.defenses)
+    parts = [own] if own != words.protection(f.defenses, f.axes) else []
+    parts += [f"{words.metric(u.metric).label} {readings.utility(u)}" for u in utility if u.cell == f.cell][
+        :1
+    ]
+    return "; ".join(parts)
 
 
 @final
@@ -255,7 +259,7 @@ def _point(number: int, u: Utility, f: Finding) -> Point:
     axes, reading = words.setting(u.axes), readings.read(f)
     return Point(
         number=number,
-        name=words.under(u.defenses) + (f" ({axes})" if axes else ""),
+        name=words.protection(u.defenses, u.axes) + (f" ({axes})" if axes else ""),
         utility=readings.utility(u),
         epsilon=guarantee,
         attack=words.attack(f.attack),
@@ -304,4 +308,4 @@ def _disc(number: int, u: Utility, f: Finding, across: svg.Scale, up: svg.Scale)
 
 
 def _tick(value: float, scale: svg.Scale, metric: str) -> str:
-    return numbers.bare(value, metric) if words.metric(metric).kind == "rate" else svg.tick(value, scale)
+    return f"{100 * value:g}" if words.metric(metric).kind == "rate" else svg.tick(value, scale)

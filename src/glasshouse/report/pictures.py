@@ -5,8 +5,10 @@ to see how bright a picture is and where, too little to know a person, a charact
 """
 
 import base64
+import dataclasses
 import io
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -17,6 +19,7 @@ from PIL import Image
 
 from glasshouse.audit.result import Exhibit, pictures
 from glasshouse.errors import BadFile
+from glasshouse.report import words
 
 MOSAIC: Final = 3
 STEPS: Final = 8
@@ -35,18 +38,37 @@ class Picture:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """A table of pictures: names of the columns, and rows with a label each. ``blurred``: any is."""
+class Row:
+    """One row of a contact sheet: what it shows, and a picture per example."""
 
+    label: str
+    pictures: tuple[Picture, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A contact sheet: examples side by side, and below each original what was made of it.
+
+    Attributes:
+        title, caption: in words. columns: labels of the examples. rows: the first holds the originals.
+        blurred: any picture is.
+    """
+
+    title: str
+    caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Picture, ...]], ...]
+    rows: tuple[Row, ...]
     blurred: bool
 
 
 def sheet(exhibit: Exhibit, run: Path, *, show: bool) -> Sheet:
     """The pictures of an exhibit.
 
-    Where an exhibit holds private data and ``show`` is False, **every** column is blurred: a good
+    An exhibit's columns (original, reconstruction, ...) become rows, so that examples stand side by side;
+    one that has more columns than rows and no "original" among them is left as it is.
+
+    Where an exhibit holds private data and ``show`` is False, **every** picture is blurred: a good
     reconstruction of a private picture is that picture.
 
     Args:
@@ -57,17 +79,53 @@ def sheet(exhibit: Exhibit, run: Path, *, show: bool) -> Sheet:
         BadFile: the archive is missing, outside the run directory, or not (rows, columns, H, W, C) in [0, 1].
     """
     images = _load(exhibit, run)
-    columns = _names(exhibit.data.get("columns"), images.shape[1], "column")
-    labels = _names(exhibit.data.get("rows"), images.shape[0], "")
+    across = _names(exhibit.data.get("rows"), images.shape[0], "")
+    down = _names(exhibit.data.get("columns"), images.shape[1], "column")
+    if len(down) > len(across) and "original" not in down:
+        across, down = down, across
+    else:
+        images = images.swapaxes(0, 1)
     hide = bool(exhibit.private) and not show
-    rows = []
-    for label, row in zip(labels, images, strict=True):
-        cells = []
-        for name, image in zip(columns, row, strict=True):
-            text = f"{name}, {label}" + (" (blurred)" if hide else "")
-            cells.append(Picture(source=png(blur(image) if hide else image), alt=text, blurred=hide))
-        rows.append((label, tuple(cells)))
-    return Sheet(columns=columns, rows=tuple(rows), blurred=hide)
+    return Sheet(
+        title=words.titled(exhibit.title),
+        caption=exhibit.caption,
+        columns=across,
+        rows=tuple(_row(label, across, row, hide=hide) for label, row in zip(down, images, strict=True)),
+        blurred=hide,
+    )
+
+
+def merged(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """Sheets of the same originals as one: the originals once, then each sheet's other rows by its title."""
+    pairs: dict[tuple[object, ...], list[Sheet]] = {}
+    for s in sheets:
+        if len(s.rows) == 2:
+            pairs.setdefault((s.columns, s.rows[0]), []).append(s)
+    whole = [_merge(group) if len(group) > 1 else group[0] for group in pairs.values()]
+    return [*whole, *(s for s in sheets if len(s.rows) != 2)]
+
+
+def _merge(group: Sequence[Sheet]) -> Sheet:
+    first = group[0]
+    rows = [dataclasses.replace(s.rows[1], label=s.title) for s in group]
+    return Sheet(
+        title="The same examples, attack by attack",
+        caption=" ".join(dict.fromkeys(s.caption for s in group)),
+        columns=first.columns,
+        rows=(first.rows[0], *rows),
+        blurred=first.blurred,
+    )
+
+
+def _row(label: str, across: Sequence[str], images: Images, *, hide: bool) -> Row:
+    tail = " (blurred)" if hide else ""
+    return Row(
+        label=label,
+        pictures=tuple(
+            Picture(source=png(blur(image) if hide else image), alt=f"{label}, {name}{tail}", blurred=hide)
+            for name, image in zip(across, images, strict=True)
+        ),
+    )
 
 
 def blur(image: Images) -> Images:

@@ -1,6 +1,5 @@
 """The page's content, sorted: one section per scenario, each with what it saw, found, showed and refused."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -13,10 +12,9 @@ from glasshouse.report import exhibits, figures, pictures, tables, verdict
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """An exhibit on the page: pictures, a drawing, or why neither could be made."""
+    """An exhibit on the page: a drawing, or why it could not be made."""
 
     exhibit: Exhibit
-    sheet: pictures.Sheet | None = None
     drawing: exhibits.Drawing | None = None
     trouble: GlasshouseError | None = None
 
@@ -28,6 +26,7 @@ class Section:
 
     Attributes:
         anchor: for links; does not depend on the name. counts: findings by verdict, the worst kind first.
+        sheets: contact sheets; lost: those that could not be read. uncontrolled: attacks without a control.
         links: (anchor, title) of the parts that are there.
     """
 
@@ -38,10 +37,12 @@ class Section:
     counts: tuple[tuple[str, int], ...]
     panels: tuple[figures.Panel, ...]
     trade: figures.Trade | None
-    pictures: tuple[Shown, ...]
+    sheets: tuple[pictures.Sheet, ...]
+    lost: tuple[Shown, ...]
     exhibits: tuple[Shown, ...]
     refusals: tuple[tables.RefusalRow, ...]
     controls: tuple[tuple[str, list[tables.ControlRow]], ...]
+    uncontrolled: tuple[str, ...]
     findings: tuple[tables.FindingRow, ...]
 
     @property
@@ -50,10 +51,10 @@ class Section:
             ("threat", "Threat", self.card),
             ("leak", "Leak against defence", self.panels),
             ("cost", "Utility", self.trade),
-            ("pictures", "Pictures", self.pictures),
+            ("pictures", "Pictures", self.sheets or self.lost),
             ("exhibits", "Exhibits", self.exhibits),
             ("refusals", "Not run", self.refusals),
-            ("controls", "Controls", self.controls),
+            ("controls", "Controls", self.controls or self.uncontrolled),
             ("findings", "All findings", self.findings),
         ]
         return [(f"{self.anchor}-{key}", title) for key, title, content in parts if content]
@@ -76,6 +77,8 @@ def _section(
     card = next((t for t in result.threats if t.scenario == name), None)
     show = show_private or (card is not None and card.data_public)
     shown = [_show(e, run, show=show) for e in result.exhibits if e.scenario == name]
+    sheets = [s for s in shown if isinstance(s, pictures.Sheet)]
+    drawn = [s for s in shown if isinstance(s, Shown)]
     kinds = [f.verdict for f in verdict.quoted(found)]
     return Section(
         anchor=anchor,
@@ -85,23 +88,21 @@ def _section(
         counts=tuple((kind, kinds.count(kind)) for kind in verdict.ORDER if kind in kinds),
         panels=tuple(figures.panels(found, utility)),
         trade=figures.trade(found, utility),
-        pictures=_of(shown, pictures_too=True),
-        exhibits=_of(shown, pictures_too=False),
+        sheets=tuple(pictures.merged(sheets)),
+        lost=tuple(s for s in drawn if s.exhibit.kind == "pictures"),
+        exhibits=tuple(s for s in drawn if s.exhibit.kind != "pictures"),
         refusals=tuple(tables.refusals(r for r in result.refusals if r.scenario == name)),
         controls=tuple(tables.controls(found)),
+        uncontrolled=tuple(tables.uncontrolled(found)),
         findings=tuple(tables.findings(found)),
     )
 
 
-def _of(shown: Sequence[Shown], *, pictures_too: bool) -> tuple[Shown, ...]:
-    return tuple(s for s in shown if (s.exhibit.kind == "pictures") == pictures_too)
-
-
-def _show(exhibit: Exhibit, run: Path, *, show: bool) -> Shown:
+def _show(exhibit: Exhibit, run: Path, *, show: bool) -> Shown | pictures.Sheet:
     """An exhibit that cannot be drawn is reported in its place; it must not cost the reader the report."""
     try:
         if exhibit.kind == "pictures":
-            return Shown(exhibit=exhibit, sheet=pictures.sheet(exhibit, run, show=show))
+            return pictures.sheet(exhibit, run, show=show)
         return Shown(exhibit=exhibit, drawing=exhibits.draw(exhibit))
     except GlasshouseError as error:
         return Shown(exhibit=exhibit, trouble=error)

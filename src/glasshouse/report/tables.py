@@ -122,6 +122,13 @@ def controls(findings: Iterable[Finding]) -> list[tuple[str, list[ControlRow]]]:
     return list(groups.items())
 
 
+def uncontrolled(findings: Iterable[Finding]) -> list[str]:
+    """Attacks that have no control at all: nothing shows that they work where they must."""
+    rows = list(findings)
+    controlled = {f.attack for f in rows if f.control}
+    return list(dict.fromkeys(words.attack(f.attack) for f in rows if f.attack not in controlled))
+
+
 def findings(rows: Iterable[Finding]) -> list[FindingRow]:
     """Every finding, in the order of the audit."""
     return [_finding(f, readings.read(f)) for f in rows]
@@ -129,7 +136,8 @@ def findings(rows: Iterable[Finding]) -> list[FindingRow]:
 
 def setting(row: Finding | Refused | Utility) -> str:
     """Defences and axes of a row: ``clip 4, batch = 4``."""
-    return ", ".join(part for part in (words.under(row.defenses), words.setting(row.axes)) if part)
+    parts = (words.protection(row.defenses, row.axes), words.setting(row.axes))
+    return ", ".join(part for part in parts if part)
 
 
 def manifest(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -47,8 +47,11 @@ def severity(finding: Finding) -> float:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Leaks before what could not be measured, before what stayed open, before silence; severe ones first."""
-    return sorted(findings, key=lambda f: (ORDER.index(f.verdict), -severity(f)))
+    """Leaks before what could not be measured, before what stayed open, before silence; severe ones first.
+
+    A leak of labels comes after every leak of examples, however complete it is.
+    """
+    return sorted(findings, key=lambda f: (ORDER.index(f.verdict), f.metric in words.MINOR, -severity(f)))
 
 
 def quoted(findings: Iterable[Finding]) -> list[Finding]:
@@ -83,7 +86,8 @@ def sentence(finding: Finding) -> str:
 
 def where(finding: Finding | Refused | Utility, *, capital: bool = True) -> str:
     """The setting of a finding: ``Without a defence (batch = 4)``, ``Under clip 4``."""
-    text = f"under {words.under(finding.defenses)}" if finding.defenses else "without a defence"
+    name = words.protection(finding.defenses, finding.axes)
+    text = f"under {name}" if finding.defenses else "without a defence"
     axes = words.setting(finding.axes)
     text += f" ({axes})" if axes else ""
     return text[0].upper() + text[1:] if capital else text
@@ -167,7 +171,7 @@ def _defended(findings: Sequence[Finding], utility: Sequence[Utility], first: Fi
         name: fs for name, fs in powered.items() if fs and name not in leaking and name not in quiet
     }
     told = []
-    worst = max(leaking.values(), key=severity, default=None)
+    worst = next(iter(worst_first(leaking.values())), None)
     if worst and worst is not first:
         text = (
             f"{len(leaking)} of {words.count(len(cells), 'defended settings')} still "

@@ -108,12 +108,18 @@ METRICS: Final[Mapping[str, MetricWords]] = {
     "attribution": MetricWords(
         label="attribution", kind="rate", said="named the right client for {} of what it recovered"
     ),
-    "label_accuracy": MetricWords(label="labels", kind="rate", said="read {} of the private labels right"),
+    "label_accuracy": MetricWords(
+        label="labels read", kind="rate", said="read {} of the private labels right"
+    ),
     "recall": MetricWords(label="recall", kind="rate", said="found {} of the clients in question"),
     "precision": MetricWords(label="precision", kind="rate", said="named clients of which {} were right"),
     "accuracy": MetricWords(label="accuracy", kind="rate", said="was right in {} of cases"),
 }
 PREFERENCE: Final = tuple(METRICS)
+# These tell something about the examples or the clients, but give no example away.
+MINOR: Final = frozenset(
+    {"label_accuracy", "attribution", "leakage_precision", "recall", "precision", "accuracy"}
+)
 
 
 def metric(name: str) -> MetricWords:
@@ -168,6 +174,28 @@ def under(defenses: Sequence[str]) -> str:
         ('no defence', 'clip 4 + noise 0.1')
     """
     return " + ".join(defenses) if defenses else "no defence"
+
+
+def protection(defenses: Sequence[str], axes: Mapping[str, Any]) -> str:
+    """The defences of a cell by the label that the scenario gave them, else as they describe themselves.
+
+    Example:
+        >>> protection(("gaussian_noise std=0.1",), {"defenses": "noise 0.1"})
+        'noise 0.1'
+    """
+    labels = [v for key, v in axes.items() if key.startswith("defen") and isinstance(v, str) and v]
+    return labels[0] if labels and defenses else under(defenses)
+
+
+def titled(text: str) -> str:
+    """A title that begins with an attack's registered name, with the paper's name instead.
+
+    Example:
+        >>> titled("idlg (batch = 4)"), titled("A histogram")
+        ('iDLG (batch = 4)', 'A histogram')
+    """
+    first, space, rest = text.partition(" ")
+    return attack(first) + space + rest
 
 
 def setting(axes: Mapping[str, Any]) -> str:
