@@ -205,6 +205,12 @@ def test_images_that_succeed_independently_count_nearly_as_images():
     assert found.high - found.low == pytest.approx(alone.high - alone.low, rel=0.25)
 
 
+def test_victims_more_alike_than_chance_gain_no_outcomes():
+    """One hit in three images of every victim: no variance between victims, but still only 18 outcomes."""
+    found = share_interval([1, 0, 0] * 6, np.repeat(np.arange(6), 3))
+    assert ends(found) == pytest.approx(ends(proportion_interval(6, 18)))
+
+
 @pytest.mark.parametrize("hit", [0.0, 1.0])
 def test_a_share_without_variance_still_has_width(hit):
     found = share_interval([hit] * 80, np.repeat(np.arange(20), 4))
