@@ -43,7 +43,7 @@ class InvertingGradients:
         tv: weight of total variation (mean absolute difference of neighbours, model input units).
         signed: Adam sees signs only.
         adaptive: apply the transformation estimated from the update to candidates.
-        steps: how several local steps are matched: by simulation, or as one step.
+        local_steps: how several local steps are matched: by simulation, or as one step.
         bf16: bfloat16 arithmetic; faster on wide networks.
     """
 
@@ -67,7 +67,7 @@ class InvertingGradients:
     tv: float = 0.01
     signed: bool = True
     adaptive: bool = False
-    steps: Steps = "simulate"
+    local_steps: Steps = "simulate"
     bf16: bool = False
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
@@ -80,7 +80,7 @@ class InvertingGradients:
         client = replica(view, subject="attack 'inverting_gradients'")
         labels = known_labels(view, client, rng=rng.child("labels"))
         distance = objective(
-            client, distance="cosine", steps=self.steps, adaptive=self.adaptive, bf16=self.bf16
+            client, distance="cosine", steps=self.local_steps, adaptive=self.adaptive, bf16=self.bf16
         )
 
         def loss(points: Tensor) -> Tensor:

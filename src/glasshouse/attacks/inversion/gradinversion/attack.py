@@ -66,7 +66,7 @@ class GradInversion:
             to the seeds' registered mean.
         batch_norm: weight of the batch-norm statistics; used where they are granted.
         noise: standard deviation of the noise on each step, as a multiple of the learning rate.
-        adaptive, steps, bf16: as in ``InvertingGradients``.
+        adaptive, local_steps, bf16: as in ``InvertingGradients``.
     """
 
     card: ClassVar[Card] = Card(
@@ -93,7 +93,7 @@ class GradInversion:
     batch_norm: float = 0.1
     noise: float = 0.2
     adaptive: bool = False
-    steps: Steps = "simulate"
+    local_steps: Steps = "simulate"
     bf16: bool = False
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
@@ -123,7 +123,7 @@ class GradInversion:
 
     def _loss(self, view: View, client: Replica, labels: Tensor) -> Loss:
         distance = objective(
-            client, distance="squared", steps=self.steps, adaptive=self.adaptive, bf16=self.bf16
+            client, distance="squared", steps=self.local_steps, adaptive=self.adaptive, bf16=self.bf16
         )
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
         statistics = Statistics(client.model, granted) if granted else None

@@ -1,0 +1,61 @@
+"""Every ``-paper`` preset starts: all sizes shrunk by ``--set``, through the same code as the real run."""
+
+import json
+import tomllib
+
+import pytest
+
+from glasshouse.cli import main
+from glasshouse.registry import arguments, load
+from glasshouse.scenario.load import preset_text, presets
+
+PAPER = [name for name in presets() if name.endswith("-paper")]
+SMALL = {"iterations": 2, "steps": 2, "restarts": 1, "evaluations": 4, "trials": 1, "epochs": 1, "pairs": 8}
+"""What attacks call their sizes; each is set where an attack takes it."""
+
+
+def shrunk(name: str) -> list[str]:
+    """``--set`` options that make a preset tiny and take the built-in digits for its data."""
+    raw = tomllib.loads(preset_text(name))
+    batch = raw.get("federation", {}).get("batch_size", 1)
+    sets = [
+        'data.source="digits"',
+        *(f'data.{part}_split=""' for part in ("private", "auxiliary", "public", "heldout")),
+        "data.auxiliary=120",
+        "data.heldout=40",
+        "data.public=60",
+        f"data.examples={min(batch, 4)}",
+        f"federation.batch_size={min(batch, 4)}",
+        "federation.clients=2",
+        f"federation.rounds={min(raw.get('federation', {}).get('rounds', 1), 2)}",
+        "federation.cohort=1.0",
+        "audit.rounds=[0]",
+        "audit.victims=2",
+        "audit.distractors=9",
+        "audit.controls=false",
+        "audit.seeds=[]",
+        "axes={}",
+        "axes_zipped=[]",
+    ]
+    if "width" in raw["model"]:
+        sets.append("model.width=2")
+    if raw["model"].get("pretraining"):
+        sets.append("model.pretraining.epochs=1")
+    for index, attack in enumerate(raw["attacks"]):
+        taken = arguments(load("attacks", attack["name"]))
+        sets += [f"attacks.{index}.{key}={value}" for key, value in SMALL.items() if key in taken]
+    return [part for text in sets for part in ("--set", text)]
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_paper_preset_runs_to_its_report(name, tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        main(["audit", name, "--out", str(tmp_path / "run"), "--jobs", "1", *shrunk(name)])
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert stop.value.code == 0
+    assert result["findings"]
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_there_are_paper_presets():
+    assert len(PAPER) >= 2
