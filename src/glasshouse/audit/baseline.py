@@ -73,18 +73,20 @@ def chosen(
     Raises:
         Undefined: too few auxiliary examples to hold any back.
     """
-    if len(auxiliary) < 2 * count + 2:
+    if len(auxiliary) < 2 * count + 6:
         raise Undefined(
             f"null baseline for metric '{metric.card.summary}'",
-            needs=f"at least {2 * count + 2} auxiliary examples",
+            needs=f"at least {2 * count + 6} auxiliary examples",
             got=f"{len(auxiliary)}",
             fix="raise data.auxiliary: it is also what the null adversary knows",
         )
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
-    known, held = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
+    known, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
+    held, others = rest.pick(torch.arange(0, len(rest), 2)), rest.pick(torch.arange(1, len(rest), 2))
+    context = _among(context, others)
     sign = 1 if metric.higher_leaks else -1
-    level = metric.chance(_on_auxiliary(context, known))
+    level = metric.chance(context)
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
     for name in among or _fitting(metric):
         scores = []
@@ -92,7 +94,7 @@ def chosen(
             stream = rng.child(f"pseudo/{number}")
             victim = _draw(held, count, stream.child("victim"))
             guess = NULLS[name](known, count, stream.child("guess"))
-            scores.append(score(metric, guess, victim, context=_on_auxiliary(context, known)).mean())
+            scores.append(score(metric, guess, victim, context=context).mean())
         value = float(np.mean(scores)) * sign
         if value > best_score:
             best, best_score = name, value
@@ -139,9 +141,9 @@ def _draw(batch: Batch, count: int, rng: Rng) -> Batch:
     return batch.pick(torch.randint(len(batch), (count,), generator=rng.torch()))
 
 
-def _on_auxiliary(context: ScoreContext, known: Batch) -> ScoreContext:
-    """On pseudo-victims the distractors come from the auxiliary part too."""
+def _among(context: ScoreContext, others: Batch) -> ScoreContext:
+    """The context with distractors from the auxiliary part: neither pseudo-victims nor what a null knows."""
     fields: dict[str, Any] = dict(vars(context))
     if context.distractors is not None:
-        fields["distractors"] = known.inputs[: len(context.distractors)]
+        fields["distractors"] = others.inputs[: len(context.distractors)]
     return ScoreContext(**fields)

@@ -1,0 +1,201 @@
+"""The harness: units, claims on disk, refusals before a run, nulls, findings, verdicts."""
+
+import numpy as np
+import pytest
+import torch
+
+from glasshouse.attacks.base import About, ClientScores, DefenseGuess, Labels, Needs, Reconstruction
+from glasshouse.attacks.inversion.linear_input import LinearInput
+from glasshouse.audit import baseline
+from glasshouse.audit.cell import refused
+from glasshouse.audit.claims import (
+    Outcome,
+    Unit,
+    check_claims,
+    finished,
+    read_outcome,
+    same_claims,
+    write_outcome,
+)
+from glasshouse.audit.finding import gain_of, middle, value_of, verdict_of
+from glasshouse.audit.result import Control, Finding, Result, read_result, write_result
+from glasshouse.audit.score import Scored
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.interval import Interval
+from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.wire import Batch, Refusal
+
+ABOUT = About(rounds=(0,), client=1)
+UNIT = Unit(rounds=(0,), client=1)
+
+
+def claim(inputs=None, **changes):
+    inputs = torch.rand(2, 1, 8, 8) if inputs is None else inputs
+    fields = {"about": ABOUT, "inputs": inputs, "labels": None, "confidence": torch.ones(len(inputs))}
+    return Reconstruction(**{**fields, **changes})
+
+
+def test_outcomes_come_back_from_disk(tmp_path):
+    claims = (
+        claim(labels=torch.tensor([1, 2]), source=torch.tensor([-1, 0])),
+        Labels(about=ABOUT, counts=torch.tensor([0, 2])),
+        ClientScores(
+            about=About(rounds=(0, 1)), scores=torch.rand(3), decisions=torch.tensor([True, False, True])
+        ),
+        DefenseGuess(about=ABOUT, name="clip", parameters={"norm": 2.0}),
+    )
+    write_outcome(Outcome(claims=claims, seconds=1.5), tmp_path)
+    again = read_outcome(tmp_path)
+    assert same_claims(claims, again.claims)
+    assert again.seconds == 1.5
+    assert not same_claims(claims, again.claims[:-1])
+    assert not same_claims(claims[:1], (claim(),))
+
+
+def test_a_unit_without_its_claims_file_is_unfinished(tmp_path):
+    write_outcome(Outcome(refusal=Refusal(subject="a", needs="b", got="c", fix="d")), tmp_path)
+    assert finished(tmp_path)
+    assert read_outcome(tmp_path).refusal.fix == "d"
+    (tmp_path / "claims.json").unlink()
+    assert not finished(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (claim(torch.full((1, 1, 8, 8), float("nan"))), "not finite"),
+        (claim(torch.rand(1, 1, 7, 8)), "inputs (B, 1, 8, 8)"),
+        (claim(torch.rand(1, 1, 8, 8) + 1), "image_range"),
+        (claim(confidence=torch.ones(3)), "one label, confidence and source per input"),
+        (claim(about=About(rounds=(0,), client=2)), "claims about client 1"),
+    ],
+)
+def test_the_harness_does_not_believe_a_claim(made, words):
+    with pytest.raises(BadValue) as caught:
+        check_claims((made,), terms=toy().setting.terms, unit=UNIT, subject="attack 'x'")
+    assert words in str(caught.value)
+
+
+def test_a_good_claim_passes():
+    check_claims((claim(),), terms=toy().setting.terms, unit=UNIT, subject="attack 'x'")
+
+
+class Wants:
+    def __init__(self, **needs):
+        self.needs = Needs(**{"sees": frozenset(), "scope": "update", **needs})
+
+
+@pytest.mark.parametrize(
+    ("needs", "threat", "protocol", "words"),
+    [
+        ({}, {}, "fedmd", "protocol fedavg or fedsgd"),
+        ({"sees": frozenset({"update"})}, {"sees": frozenset({"broadcast"})}, "fedsgd", "sees update"),
+        ({"changes": frozenset({"parameters"})}, {}, "fedsgd", "changes parameters"),
+        ({"grants": frozenset({"auxiliary"})}, {}, "fedsgd", "side knowledge: auxiliary"),
+    ],
+)
+def test_what_rules_an_attack_out_before_it_runs(needs, threat, protocol, words):
+    refusal = refused(Wants(**needs), "x", Threat(**threat), Grants(), protocol)
+    assert words in refusal.needs
+    assert refused(LinearInput(), "linear_input", Threat(), Grants(), "fedsgd") is None
+
+
+def control(passed: bool) -> Control:
+    return Control(positive=1, positive_low=1, negative=0, negative_low=-1, passed=passed, setting="", n=6)
+
+
+@pytest.mark.parametrize(
+    ("ends", "passed", "verdict"),
+    [
+        ((0.2, 0.5), True, "leaks"),
+        ((-0.2, 0.05), True, "no leak found"),
+        ((-0.2, 0.5), True, "inconclusive"),
+        ((0.2, 0.5), False, "no power"),
+        ((-0.2, 0.05), False, "no power"),
+    ],
+)
+def test_verdicts(ends, passed, verdict):
+    gain = Interval(value=sum(ends) / 2, low=ends[0], high=ends[1], n=9, level=0.95)
+    assert verdict_of(gain, "share", control(passed)) == verdict
+
+
+def scored(values, nulls):
+    return Scored(values=tuple(map(np.array, values)), nulls=tuple(map(np.array, nulls)), baseline="b")
+
+
+def test_a_gain_is_paired_and_signed_so_that_positive_is_leakage():
+    """Errors: the attack halves what differs wildly between victims. Unpaired this would drown."""
+    errors = [[1.0], [10.0], [100.0], [1000.0]]
+    worse = [[e[0] + 1.0 + 0.1 * i] for i, e in enumerate(errors)]
+    gain = gain_of(scored(errors, worse), Mse(), rng=Rng.root(0))
+    assert gain.low > 0
+    assert gain.value == pytest.approx(1.15)
+    assert gain_of(scored(errors, worse), Psnr(), rng=Rng.root(0)).high < 0
+
+
+def test_values_are_averaged_within_a_victim_first():
+    one = scored([[1.0, 3.0], [4.0], [6.0]], [[0.0, 0.0], [0.0], [0.0]])
+    assert value_of(one, Psnr(), rng=Rng.root(0)).value == 4.0
+    assert value_of(one, Psnr(), rng=Rng.root(0)).n == 3
+    assert middle(one) == 4.0
+
+
+def test_one_victim_has_no_interval():
+    with pytest.raises(Undefined):
+        value_of(scored([[1.0]], [[0.0]]), Psnr(), rng=Rng.root(0))
+
+
+def auxiliary(count: int = 40) -> Batch:
+    draws = torch.Generator().manual_seed(0)
+    return Batch(inputs=torch.rand((count, 1, 8, 8), generator=draws), labels=torch.arange(count) % 4)
+
+
+def test_the_null_that_is_quoted_is_the_best_on_pseudo_victims():
+    """Independent noise images: their mean is the best guess in squared error."""
+    found = baseline.chosen(Mse(), auxiliary(), count=1, context=ScoreContext(), rng=Rng.root(0))
+    assert found in ("mean auxiliary image", "grey image")
+    score = {
+        name: baseline.average_score(
+            name, Mse(), auxiliary(), auxiliary(8), context=ScoreContext(), rng=Rng.root(1)
+        ).mean()
+        for name in ("mean auxiliary image", "random auxiliary image")
+    }
+    assert score["mean auxiliary image"] < score["random auxiliary image"]
+
+
+def test_a_null_cannot_name_anybody_among_distractors():
+    context = ScoreContext(distractors=torch.rand(9, 1, 8, 8))
+    assert baseline.chosen(Identification(), auxiliary(), count=1, context=context, rng=Rng.root(0))
+
+
+def test_too_little_auxiliary_data_is_said_so():
+    with pytest.raises(Undefined, match="null adversary knows"):
+        baseline.chosen(Mse(), auxiliary(4), count=1, context=ScoreContext(), rng=Rng.root(0))
+
+
+def finding(**changes) -> Finding:
+    fields = {
+        "scenario": "s", "cell": "c", "axes": {"a": 1}, "attack": "x", "protocol": "fedsgd", "defenses": (),
+        "metric": "psnr", "unit_of_value": "dB", "higher_leaks": True, "value": 1.0, "low": 0.5, "high": 1.5,
+        "n": 4, "unit": "victims", "baseline": "b", "baseline_value": 0.0, "gain": 1.0, "gain_low": 0.5,
+        "gain_high": 1.5, "control": control(True), "verdict": "leaks", "chosen": "", "given": ("labels",),
+        "seconds": 1.0, "about": "",
+    }  # fmt: skip
+    return Finding(**{**fields, **changes})
+
+
+def test_a_result_comes_back_from_disk(tmp_path):
+    result = Result(suite="s", findings=(finding(),), manifest={"a": [1]})
+    write_result(result, tmp_path / "result.json")
+    assert read_result(tmp_path / "result.json") == result
+
+
+def test_nan_never_reaches_a_result(tmp_path):
+    with pytest.raises(BadValue, match="gain = nan"):
+        write_result(Result(suite="s", findings=(finding(gain=float("nan")),)), tmp_path / "result.json")
+    assert not (tmp_path / "result.json").exists()
