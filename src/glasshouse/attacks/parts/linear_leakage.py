@@ -140,6 +140,21 @@ def read_rows(
     return Leak(rows=rows, inputs=inside[rows] / signal[rows, None], signal=signal[rows])
 
 
+def read_single_rows(weight: Tensor, bias: Tensor, thresholds: Tensor, *, faint: float, limit: int) -> Leak:
+    """As :func:`read_rows` for the sparse variant: an input touches the row of its own bin and no other.
+
+    Args:
+        weight, bias, thresholds, limit: as there. faint: rows below this share of the strongest are empty.
+
+    Raises:
+        BadValue: as there.
+    """
+    _check_rows(weight, bias, thresholds)
+    order = bias.abs().argsort(descending=True, stable=True)[:limit]
+    rows = order[bias[order].abs() > faint * float(bias.abs().max())]
+    return Leak(rows=rows, inputs=weight[rows] / bias[rows, None], signal=bias[rows])
+
+
 def _check_rows(weight: Tensor, bias: Tensor, thresholds: Tensor) -> None:
     fits = weight.ndim == 2 and bias.shape == weight.shape[:1] == thresholds.shape
     if not fits or weight.dtype != torch.float64 or bool((thresholds.diff() < 0).any()):

@@ -1,0 +1,185 @@
+"""LOKI: one imprint module per client, so that the sum falls apart by client.
+
+Source: Zhao et al. 2024, "LOKI", IEEE S&P, arXiv:2303.12233. Client j's convolution copies its images into
+channel group j and writes zeros elsewhere; the linear layer behind it has columns for every group, so the sum
+of its weight gradients holds client j's images in columns j alone. Bias gradients add up over clients and
+say nothing; an image is read from differences of weight rows, up to a scale.
+
+Where we differ: the scale is that at which the largest pixel is 1 (theirs), moved into the brightness that
+the image's bin allows; and instead of scaling the convolution up we scale the way back down, which has the
+same effect on several local steps: what the module learns stays small against its thresholds.
+
+Breaks when: a client looks at what it is told to run (an added module, convolutions of zeros), or compares it
+with another client's; two of one client's examples share a bin. Shape letters: B images, C, H, W, R bins,
+G groups = clients, E = C · H · W.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
+from glasshouse.attacks.parts.in_front import PREFIX, agreed_state, in_front
+from glasshouse.attacks.parts.linear_leakage import normal_thresholds
+from glasshouse.attacks.parts.summed import summed
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Broadcast, Crafted
+
+FAINT = 1e-3
+"""A bin below this share of its client's strongest one counts as empty."""
+QUIET = 0.01
+"""Factor on the way back from the module."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Loki:
+    """The attack with its settings.
+
+    Args:
+        width: bins per example of a client's batch; the paper uses 4 in most experiments.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="per-client convolutions in front of an imprint module: the sum falls apart by client",
+        source="Zhao et al. 2024, arXiv:2303.12233",
+        threat="malicious server: changes the architecture, addresses each client, sees only the sum",
+        grants=("auxiliary",),
+        details={"attribution": "by channel group", "structure": "changed: a client can see it"},
+        control={
+            "setting": "2 clients with 4 digits each, 4 rounds, no defence",
+            "scenario": {
+                "data": {"auxiliary": 400, "examples": 150},
+                "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
+                "audit": {"rounds": [0, 1, 2, 3]},
+                "threat": {"changes": ["addressing", "architecture", "parameters"]},
+            },
+            "arguments": {"width": 16},
+            "metric": "rate_blind",
+        },
+    )
+
+    width: int = 4
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise BadValue(
+                "attack 'loki'", needs="width >= 1", got=f"{self.width}", fix="correct the attack's table"
+            )
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            sees=frozenset({"broadcast"}),
+            scope="round",
+            changes=frozenset({"architecture", "addressing"}),
+            grants=frozenset({"auxiliary"}),
+        )
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """One broadcast per client, equal but for the convolution."""
+        auxiliary = view.grants.auxiliary
+        assert auxiliary is not None  # needs.grants
+        terms, number = view.terms, view.rounds[-1].round
+        bins = max(self.width * terms.batch_size, 2)
+        thresholds = normal_thresholds(auxiliary.inputs.flatten(1).mean(1), bins)
+        architecture = in_front(
+            terms.architecture,
+            name="loki",
+            arguments={"bins": bins, "groups": terms.clients},
+            subject="attack 'loki'",
+        )
+        entries = auxiliary.inputs[0].numel()
+        tensors = imprint_tensors(thresholds, entries, sparse=False, rng=rng)
+        weight = tensors[f"{PREFIX}.measure.weight"].repeat(1, terms.clients)
+        back = tensors[f"{PREFIX}.back.weight"] * QUIET
+        tensors |= {f"{PREFIX}.measure.weight": weight, f"{PREFIX}.back.weight": back}
+        shared = {**agreed_state(view), **tensors}
+
+        def addressed(client: int | None) -> Broadcast:
+            return Broadcast(
+                round=number,
+                architecture=architecture,
+                tensors={**shared, **_spread(architecture, client, terms.clients)},
+                client=client,
+            )
+
+        return Crafted(
+            default=addressed(None),
+            addressed={client: addressed(client) for client in range(terms.clients)},
+            memory={"thresholds": thresholds},
+        )
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        del rng  # deterministic
+        claims: list[Claim] = []
+        name = f"{PREFIX}.measure.weight"
+        for one in view.rounds:
+            if one.broadcast.architecture.name != "loki":
+                continue
+            total = summed(one, terms=view.terms, names=(name,), subject="attack 'loki'")
+            clients = (
+                _answered(view.terms.clients, one.aggregate.selected, one.aggregate.dropped)
+                if (one.aggregate)
+                else tuple(one.updates)
+            )
+            limit = -(-total.examples // len(clients))
+            found = [
+                read_group(block, view.memory["thresholds"], limit=limit)
+                for block in total.gradient[name].chunk(view.terms.clients, dim=1)
+            ]
+            inputs = torch.cat([found[c][0] for c in clients])
+            if not len(inputs):
+                continue
+            low, high = view.terms.image_range
+            claims.append(
+                Reconstruction(
+                    about=About(rounds=(one.round,)),
+                    inputs=inputs.clamp(low, high).float().reshape(-1, *view.terms.architecture.input_shape),
+                    labels=None,
+                    confidence=torch.cat([found[c][1] for c in clients]),
+                    source=torch.tensor([c for c in clients for _ in found[c][1]]),
+                )
+            )
+        return tuple(claims)
+
+
+def _answered(clients: int, selected: tuple[int, ...], dropped: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(c for c in range(clients) if c in selected and c not in dropped)
+
+
+def _spread(architecture: Architecture, client: int | None, clients: int) -> dict[str, Tensor]:
+    """The convolution of one client: identity kernels in its own group, zeros in all others."""
+    channels = architecture.input_shape[0]
+    weight = torch.zeros(clients * channels, channels, 3, 3)
+    if client is not None:
+        for channel in range(channels):
+            weight[client * channels + channel, channel, 1, 1] = 1.0
+    return {f"{PREFIX}.spread.weight": weight, f"{PREFIX}.spread.bias": torch.zeros(clients * channels)}
+
+
+def read_group(block: Tensor, thresholds: Tensor, *, limit: int) -> tuple[Tensor, Tensor]:
+    """Images of one client from its columns, without a bias.
+
+    Args:
+        block: (R, E) float64, gradient of the rows' weights in the client's columns.
+        thresholds: (R,), of the mean. limit: at most so many, the strongest.
+
+    Returns:
+        Images (L, E), before clipping; strength (L,), in the units of ``block``.
+    """
+    inside = torch.cat((block[:-1] - block[1:], block[-1:]))
+    mean = inside.mean(1)
+    order = mean.abs().argsort(descending=True, stable=True)[:limit]
+    rows = order[mean[order].abs() > FAINT * float(mean.abs().max())]
+    shapes = inside[rows] / mean[rows, None]  # of mean 1
+    upper = torch.cat((thresholds[1:], thresholds.new_ones(1)))
+    brightest = 1 / shapes.amax(1).clamp_min(1.0)  # the mean at which the largest pixel is 1
+    brightness = brightest.clamp(min=thresholds[rows].clamp_min(0), max=upper[rows])
+    return shapes * brightness[:, None], mean[rows].abs()

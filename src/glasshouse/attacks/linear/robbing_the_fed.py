@@ -1,0 +1,163 @@
+"""Robbing the Fed: an imprint module in front of the model copies single images into a sum.
+
+Source: Fowl et al. 2022, "Robbing the Fed", ICLR, arXiv:2110.13057, Sections 3 and 4.2 (sparse variant). The
+measurement is the mean of the pixels; thresholds are quantiles of a Normal fitted to auxiliary data. Where we
+differ: the read-out is blind and in float64, and takes a bin's scale from its known brightness when clients
+send parameters. The layer back has identical columns: one image, scaled by the sum of the rows.
+
+Breaks when: a client looks at the architecture it is told to run; noise exceeds one example's share of the
+update. Several local steps move the thresholds: the sparse variant suffers less. It cannot say whose image it
+is. Shape letters: B images, C, H, W, R bins.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.parts.in_front import PREFIX, agreed_state, in_front
+from glasshouse.attacks.parts.linear_leakage import normal_thresholds, read_rows, read_single_rows
+from glasshouse.attacks.parts.summed import summed
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Broadcast, Crafted
+
+FAINT = 1e-5
+"""A bin below this share of the strongest one counts as empty: about the rounding of a float32 sum."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RobbingTheFed:
+    """The attack with its settings.
+
+    Args:
+        bins: R, rows of the module.
+        variant: ``linear`` (ReLU, differences of rows) or ``sparse`` (a ramp per bin).
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="a module of linear layers in front of the model copies single images into the sum",
+        source="Fowl et al. 2022, arXiv:2110.13057",
+        threat="malicious server: changes the architecture, sees only the sum",
+        grants=("auxiliary",),
+        details={
+            "attribution": "none: it cannot say whose image it is",
+            "structure": "changed: a client can see it",
+        },
+        control={
+            "setting": "2 clients with 4 digits each, 4 rounds, no defence",
+            "scenario": {
+                "data": {"auxiliary": 400, "examples": 150},
+                "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
+                "audit": {"rounds": [0, 1, 2, 3]},
+                "threat": {"changes": ["architecture", "parameters"]},
+            },
+            "arguments": {"bins": 128},
+            "metric": "rate_blind",
+        },
+    )
+
+    bins: int = 1024
+    variant: Literal["linear", "sparse"] = "linear"
+
+    def __post_init__(self) -> None:
+        if self.bins < 2 or self.variant not in ("linear", "sparse"):
+            raise BadValue(
+                "attack 'robbing_the_fed'",
+                needs='bins >= 2 and variant = "linear" or "sparse"',
+                got=f'bins = {self.bins}, variant = "{self.variant}"',
+                fix="correct the attack's table",
+            )
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            sees=frozenset({"broadcast"}),
+            scope="round",
+            changes=frozenset({"architecture"}),
+            grants=frozenset({"auxiliary"}),
+        )
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """The honest model behind an imprint module."""
+        auxiliary = view.grants.auxiliary
+        assert auxiliary is not None  # needs.grants
+        thresholds = normal_thresholds(auxiliary.inputs.flatten(1).mean(1), self.bins)
+        architecture = in_front(
+            view.terms.architecture,
+            name="imprint",
+            arguments={"bins": self.bins, "variant": self.variant},
+            subject="attack 'robbing_the_fed'",
+        )
+        entries = auxiliary.inputs[0].numel()
+        tensors = imprint_tensors(thresholds, entries, sparse=self.variant == "sparse", rng=rng)
+        number = view.rounds[-1].round
+        return Crafted(
+            default=Broadcast(
+                round=number, architecture=architecture, tensors={**agreed_state(view), **tensors}
+            ),
+            memory={"thresholds": thresholds},
+        )
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        del rng  # deterministic
+        claims: list[Claim] = []
+        for one in view.rounds:
+            if one.broadcast.architecture.name != "imprint":
+                continue
+            names = (f"{PREFIX}.measure.weight", f"{PREFIX}.measure.bias")
+            total = summed(one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'")
+            weight, bias = (total.gradient[name] for name in names)
+            by_measure = view.terms.sends != "gradient"
+            if self.variant == "sparse":
+                leak = read_single_rows(
+                    weight, bias, view.memory["thresholds"], faint=FAINT, limit=total.examples
+                )
+            else:
+                floor = FAINT * float(bias.diff().abs().max())
+                leak = read_rows(
+                    weight,
+                    bias,
+                    view.memory["thresholds"],
+                    floor=floor,
+                    limit=total.examples,
+                    by_measure=by_measure,
+                )
+            if not len(leak.rows):
+                continue
+            shape = view.terms.architecture.input_shape
+            claims.append(
+                Reconstruction(
+                    about=About(rounds=(one.round,)),
+                    inputs=leak.inputs.clamp(*view.terms.image_range).float().reshape(-1, *shape),
+                    labels=None,
+                    confidence=leak.signal.abs(),
+                )
+            )
+        return tuple(claims)
+
+
+def imprint_tensors(thresholds: Tensor, entries: int, *, sparse: bool, rng: Rng) -> dict[str, Tensor]:
+    """Weights of the module: R rows that measure the mean, and R identical columns back.
+
+    The fixed image of the columns is drawn at random, so that its loss gradient is not orthogonal to it for
+    whole classes; rows add up to values of the order of a pixel.
+    """
+    rows = len(thresholds)
+    slopes = torch.ones(rows, dtype=torch.float64)
+    if sparse:
+        widths = thresholds.diff()
+        slopes = 1 / torch.cat((widths, widths[-1:]))
+    weight = (slopes / entries)[:, None].expand(rows, entries)
+    pattern = torch.randn(entries, generator=rng.child("pattern").torch())
+    return {
+        f"{PREFIX}.measure.weight": weight.float().contiguous(),
+        f"{PREFIX}.measure.bias": (-slopes * thresholds).float(),
+        f"{PREFIX}.back.weight": (pattern / rows)[:, None].expand(entries, rows).contiguous(),
+        f"{PREFIX}.back.bias": torch.full((entries,), 0.5),
+    }

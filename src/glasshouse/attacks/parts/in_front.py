@@ -1,0 +1,49 @@
+"""Shared by attacks that put a module in front of the agreed model: its name, and the weights behind it."""
+
+import json
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from glasshouse.errors import Inapplicable
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Value
+
+PREFIX = "features.imprint"
+"""Where the module sits in the ``state_dict`` of ``glasshouse.models.imprint``."""
+
+
+def in_front(
+    agreed: Architecture, *, name: str, arguments: Mapping[str, Value], subject: str
+) -> Architecture:
+    """The architecture ``name`` around ``agreed``.
+
+    Raises:
+        Inapplicable: the agreed model is not registered (a user's own ``module:factory``).
+    """
+    if ":" in agreed.name:
+        raise Inapplicable(
+            subject,
+            needs="a registered model to put a module in front of",
+            got=f"'{agreed.name}'",
+            fix="register it as an entry point of glasshouse.models",
+        )
+    inner = json.dumps(dict(agreed.arguments), sort_keys=True)
+    return Architecture(
+        name=name,
+        input_shape=agreed.input_shape,
+        classes=agreed.classes,
+        arguments={"inner": agreed.name, "inner_arguments": inner, **arguments},
+    )
+
+
+def agreed_state(view: View) -> dict[str, Tensor]:
+    """The honest model as last broadcast, under the names that it has behind the module."""
+    tensors: dict[str, Tensor] = {}
+    for one in view.rounds:
+        if one.broadcast.architecture == view.terms.architecture:
+            tensors |= one.broadcast.tensors
+    return {
+        name.replace("features.", "features.inner.", 1) if name.startswith("features.") else name: t
+        for name, t in tensors.items()
+    }

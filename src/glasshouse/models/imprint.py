@@ -1,0 +1,124 @@
+"""The agreed model with a leaking module in front: what a server sends that changes the architecture.
+
+Two modules, both in front of the whole agreed model, which they feed an image of the agreed shape:
+``imprint`` (Robbing the Fed) is a linear layer over the pixels, an activation, and a linear layer back;
+``loki`` puts a convolution before it that writes a client's images into one group of channels.
+
+Source: Fowl et al. 2022, arXiv:2110.13057; Zhao et al. 2024 (LOKI), arXiv:2303.12233. They are registered as
+models so that a simulated client can build what it is told to run; no honest federation uses them.
+Shape letters: B examples, C channels, H and W pixels, R rows, G channel groups.
+"""
+
+import json
+from collections import OrderedDict
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse import registry
+from glasshouse.errors import BadValue
+from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width
+from glasshouse.registry import Card, carded
+
+
+@final
+class Imprint(nn.Module):
+    """``back(activation(measure(spread(x))))``, reshaped to an image.
+
+    Args:
+        input_shape: (C, H, W) of the images, and of what comes out.
+        rows: R, outputs of ``measure``.
+        bounded: the activation is a ramp from 0 to 1 (sparse variant) instead of a ReLU.
+        groups: G; above 1 a 3 × 3 convolution ``spread`` to G · C channels comes first.
+    """
+
+    def __init__(
+        self, input_shape: tuple[int, int, int], *, rows: int, bounded: bool = False, groups: int = 0
+    ) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.shape = input_shape
+        entries = channels * height * width
+        self.spread: nn.Module = (
+            nn.Conv2d(channels, groups * channels, 3, padding=1) if groups else nn.Identity()
+        )
+        self.measure = nn.Linear(max(groups, 1) * entries, rows)
+        self.activation: nn.Module = nn.Hardtanh(0.0, 1.0) if bounded else nn.ReLU()
+        self.back = nn.Linear(rows, entries)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → the same shape."""
+        rows = self.activation(self.measure(torch.flatten(self.spread(x), 1)))
+        out: Tensor = self.back(rows).reshape(len(x), *self.shape)
+        return out
+
+
+def _in_front(
+    module: Imprint, input_shape: tuple[int, int, int], classes: int, *, inner: str, inner_arguments: str
+) -> SplitModel:
+    """The agreed model behind ``module``: its parts are named ``features.inner`` and ``head``."""
+    arguments: dict[str, Any] = json.loads(inner_arguments)
+    agreed = registry.load("models", inner)(input_shape, classes, **arguments)
+    parts = dict(agreed.named_children())
+    if not {"features", "head"} <= parts.keys():
+        raise BadValue(
+            f"model '{inner}' behind an imprint module",
+            needs="sub-modules 'features' and 'head'",
+            got=", ".join(parts),
+            fix="split it",
+        )
+    features = OrderedDict[str, nn.Module](imprint=module)
+    if "normalize" in parts:
+        features["normalize"] = parts["normalize"]
+    features["inner"] = parts["features"]
+    return SplitModel(
+        normalize=Normalize(mean=0.0, std=1.0), features=nn.Sequential(features), head=parts["head"]
+    )
+
+
+@carded(
+    Card(
+        summary="an imprint module in front of the agreed model (Robbing the Fed): structural change",
+        source="Fowl et al. 2022, arXiv:2110.13057",
+        details={"structure": "changed: an honest server never sends it"},
+    )
+)
+def imprint(
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    inner: str = "convnet",
+    inner_arguments: str = "{}",
+    bins: int = 1024,
+    variant: Literal["linear", "sparse"] = "linear",
+) -> SplitModel:
+    """``inner`` with ``inner_arguments`` (JSON) behind a module of ``bins`` rows."""
+    check_shape(input_shape, classes, model="imprint")
+    check_width(bins, model="imprint")
+    module = Imprint(input_shape, rows=bins, bounded=variant == "sparse")
+    return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)
+
+
+@carded(
+    Card(
+        summary="a convolution and an imprint module in front of the agreed model (LOKI): structural change",
+        source="Zhao et al. 2024, arXiv:2303.12233",
+        details={"structure": "changed: an honest server never sends it"},
+    )
+)
+def loki(
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    inner: str = "convnet",
+    inner_arguments: str = "{}",
+    bins: int = 256,
+    groups: int = 8,
+) -> SplitModel:
+    """As ``imprint``, behind a convolution into ``groups`` groups of channels."""
+    check_shape(input_shape, classes, model="loki")
+    check_width(bins, model="loki")
+    check_width(groups, model="loki")
+    module = Imprint(input_shape, rows=bins, groups=groups)
+    return _in_front(module, input_shape, classes, inner=inner, inner_arguments=inner_arguments)
