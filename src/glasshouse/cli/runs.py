@@ -11,6 +11,7 @@ from glasshouse.audit.replay import replay as replay_run
 from glasshouse.audit.result import read_result
 from glasshouse.report import write_html
 from glasshouse.report.compare import compare as compare_results
+from glasshouse.report.markdown import markdown
 from glasshouse.report.terminal import summary
 
 Run = Annotated[Path, typer.Argument(help="a run directory")]
@@ -19,13 +20,17 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 def report(
     run: Run,
+    *,
     show_private: Annotated[bool, typer.Option(help="do not blur private images")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="print the findings as tables")] = False,
     as_json: Json = False,
 ) -> int:
     """Write report.html of RUN again, and print its summary."""
     page = write_html(run, show_private=show_private)
     if as_json:
         print((run / "result.json").read_text(encoding="utf-8"))
+    elif as_markdown:
+        print(markdown(read_result(run / "result.json")))
     else:
         console = Console()
         console.print(summary(read_result(run / "result.json")))

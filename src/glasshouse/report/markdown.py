@@ -1,0 +1,56 @@
+"""Findings as Markdown tables, for pages that keep results: a row per setting and attack, a column per metric."""
+
+from collections.abc import Iterable, Sequence
+
+from glasshouse.audit.result import Finding, Result
+from glasshouse.report import numbers
+
+HEAD = ("setting", "attack", "n")
+
+
+def markdown(result: Result) -> str:
+    """One table per scenario. A cell: the value, its 95 % interval, and the gain over the null with its own.
+
+    An interval of the gain that lies above 0 is set in bold; "no power" stands where a control failed.
+
+    Example:
+        >>> markdown(Result(suite="empty"))
+        ''
+    """
+    parts = []
+    for threat in result.threats:
+        mine = [f for f in result.findings if f.scenario == threat.scenario]
+        if mine:
+            parts.append(
+                f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(mine)}"
+            )
+    return "\n\n".join(parts)
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    metrics = list(dict.fromkeys(f.metric for f in findings))
+    rows: dict[tuple[str, str], dict[str, Finding]] = {}
+    for f in findings:
+        rows.setdefault((_setting(f), f.attack), {})[f.metric] = f
+    lines = [_row((*HEAD, *metrics)), _row("---" for _ in (*HEAD, *metrics))]
+    for (setting, attack), found in rows.items():
+        n = max(f.n for f in found.values())
+        cells = (_cell(found[m]) if m in found else "" for m in metrics)
+        lines.append(_row((setting, attack, str(n), *cells)))
+    return "\n".join(lines)
+
+
+def _setting(f: Finding) -> str:
+    return ", ".join(f"{path.split('.')[-1]} {value}" for path, value in f.axes.items()) or "–"
+
+
+def _cell(f: Finding) -> str:
+    value = f"{numbers.plain(f.value)} [{numbers.plain(f.low)}, {numbers.plain(f.high)}]"
+    ends = f"[{numbers.plain(f.gain_low)}, {numbers.plain(f.gain_high)}]"
+    gain = f"{numbers.plain(f.gain)} {f'**{ends}**' if f.gain_low > 0 else ends}"
+    median = f", median {numbers.plain(f.median)}" if f.median is not None and f.metric == "psnr" else ""
+    return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(str(c).replace("|", "/") for c in cells) + " |"
