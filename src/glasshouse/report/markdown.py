@@ -1,4 +1,4 @@
-"""Findings as Markdown tables, for pages that keep results: a row per setting and attack, a column per metric."""
+"""Findings as Markdown tables: a row per setting and attack, a column per metric."""
 
 from collections.abc import Iterable, Sequence
 
