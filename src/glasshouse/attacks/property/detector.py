@@ -1,0 +1,154 @@
+"""The detector of one round: a logistic regression whose logit is a linear feature of an update.
+
+Shape letters: S shadow updates, z numbers in one.
+
+The updates are standardised per coordinate by the training part's mean and standard deviation, in place.
+What is returned undoes that: the feature of an update x is ``x @ direction + offset``, so that of a sum of m
+updates is ``sum @ direction + m * offset``, and features add as updates do.
+
+Source: Kerkouche et al. 2023, arXiv:2303.03908, section 5.2.1. Where we differ: L-BFGS on the penalised loss
+by default (the data are separable, so without a penalty there is no optimum, and the paper's SGD is stopped
+by the best epoch on the test part); ``fit_sgd`` is the paper's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+
+TINY = 1e-7
+"""Added to standard deviations, as in the authors' code: coordinates that never move stay finite."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Detector:
+    """A linear feature of updates; above 0 means "has the property".
+
+    Attributes:
+        direction: (z,) float32. offset: per update.
+        norm: L2 norm of the weights on standardised coordinates, the paper's ‖α‖.
+    """
+
+    direction: Tensor
+    offset: float
+    norm: float
+
+    def features(self, updates: Tensor) -> Tensor:
+        """(S, z) → (S,)."""
+        return updates @ self.direction + self.offset
+
+    def of_sum(self, total: Tensor, count: int) -> float:
+        """The feature of a sum (z,) of ``count`` updates: the sum of their features."""
+        return float(total.double() @ self.direction.double()) + count * self.offset
+
+
+def fit(updates: Tensor, labels: Tensor, *, penalty: float, iterations: int) -> Detector:
+    """Penalised logistic regression by L-BFGS: mean loss + penalty / 2 · ‖w‖² on standardised updates.
+
+    Args:
+        updates: (S, z) float32; overwritten with their standardised values.
+        labels: (S,) bool. penalty: > 0. iterations: at most so many.
+
+    Raises:
+        BadValue: one of the two classes is missing, or the penalty is not positive.
+    """
+    _check(updates, labels, penalty)
+    mean, std = standardise(updates)
+    sign = torch.where(labels, 1.0, -1.0)
+
+    def loss(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        w = torch.from_numpy(point[:-1].astype(np.float32))
+        margin = sign * (updates @ w + float(point[-1]))
+        pull = -sign * torch.sigmoid(-margin) / len(sign)
+        value = float(F.softplus(-margin).mean()) + penalty / 2 * float(point[:-1] @ point[:-1])
+        slope = np.append((pull @ updates).double().numpy() + penalty * point[:-1], float(pull.sum()))
+        return value, slope
+
+    start = np.zeros(updates.shape[1] + 1)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
+    return _unstandardised(torch.from_numpy(found.x[:-1]).float(), float(found.x[-1]), mean, std)
+
+
+def fit_sgd(
+    updates: Tensor,
+    labels: Tensor,
+    held: tuple[Tensor, Tensor],
+    *,
+    epochs: int = 50,
+    learning_rate: float = 0.01,
+    batch_size: int = 16,
+    rng: Rng,
+) -> Detector:
+    """The authors' detector: SGD from torch's initial values; the epoch that is best on ``held`` is kept.
+
+    Args:
+        updates: (S, z) float32; overwritten. labels: (S,) bool.
+        held: updates (overwritten) and labels of the test part, which chooses the epoch (so its accuracy
+            flatters a little, as in the paper).
+        epochs, learning_rate, batch_size: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
+        rng: initial values and order.
+
+    Raises:
+        BadValue: one of the two classes is missing.
+    """
+    _check(updates, labels, 1.0)
+    mean, std = standardise(updates)
+    held[0].sub_(mean).div_(std)
+    z = updates.shape[1]
+    bound = z**-0.5
+    generator = rng.child("start").torch()
+    w = (torch.rand(z, generator=generator) * 2 - 1) * bound
+    c = float(torch.rand((), generator=generator) * 2 - 1) * bound
+    target = labels.float()
+    best = (-1.0, w.clone(), c)
+    for epoch in range(epochs):
+        order = torch.randperm(len(target), generator=rng.child(f"epoch/{epoch}").torch())
+        for rows in order.split(batch_size):
+            x = updates[rows]
+            error = torch.sigmoid(x @ w + c) - target[rows]
+            w.sub_(error @ x, alpha=learning_rate / len(rows))
+            c -= learning_rate * float(error.mean())
+        accuracy = float(((held[0] @ w + c > 0) == held[1]).float().mean())
+        if accuracy > best[0]:
+            best = (accuracy, w.clone(), c)
+    held[0].mul_(std).add_(mean)
+    return _unstandardised(best[1], best[2], mean, std)
+
+
+Fit = Callable[[Tensor, Tensor], Detector]
+
+
+def standardise(updates: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre and scale every coordinate in place; returns mean and standard deviation (z,)."""
+    mean = updates.mean(0)
+    updates.sub_(mean)
+    std = torch.linalg.vector_norm(updates, dim=0).div_(len(updates) ** 0.5).add_(TINY)
+    updates.div_(std)
+    return mean, std
+
+
+def _unstandardised(w: Tensor, c: float, mean: Tensor, std: Tensor) -> Detector:
+    direction = w / std
+    offset = c - float(mean.double() @ direction.double())
+    return Detector(direction=direction, offset=offset, norm=float(w.norm()))
+
+
+def _check(updates: Tensor, labels: Tensor, penalty: float) -> None:
+    positive = int(labels.sum())
+    if updates.ndim != 2 or len(labels) != len(updates) or not 0 < positive < len(labels) or penalty <= 0:
+        raise BadValue(
+            "detector of a property",
+            needs="updates (S, z) of both kinds, and penalty > 0",
+            got=f"{tuple(updates.shape)}, {positive} of {len(labels)} with the property, penalty = {penalty}",
+            fix="raise the number of shadow pairs",
+        )

@@ -1,0 +1,80 @@
+"""Gradient disaggregation: rebuild every client's mean update, then ask the detectors of all rounds.
+
+With participation A (n × N) and sums B (n × z), least squares gives mean updates W = A⁺ B. The detector of
+every round judges every row, and the majority decides. W is never formed: with D the directions of the
+detectors, the logits are W Dᵀ = A⁺ (B Dᵀ), and B Dᵀ (n × n) is computed once for all prefixes.
+
+Source: Lam et al. 2021, "Gradient Disaggregation", ICML, section 4 (here A is known); as the baseline of
+Kerkouche et al. 2023, arXiv:2303.03908, section 5.1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.property.evidence import Evidence
+from glasshouse.attacks.property.readers import (
+    CONTROL,
+    Settings,
+    check_every,
+    claims,
+    method_of,
+    needs_of,
+    prefixes,
+    read,
+)
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Disaggregation:
+    """Majority of the rounds' detectors on the disaggregated updates; the score is the share of votes.
+
+    Args:
+        looks_for, settings: registered property, and its arguments.
+        method: of the shadow clients and detectors; see ``evidence.Method``.
+        every: rounds between the prefixes that are judged.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="clients' mean updates from sums over rounds, judged by every round's detector",
+        source="Lam et al. 2021, arXiv:2106.06089",
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
+    )
+
+    looks_for: str = "membership"
+    settings: Settings = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        check_every("disaggregation", self.every)
+        method_of(self.method)
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.looks_for, self.settings)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Scores are shares of votes, in [0, 1]."""
+        del rng  # no draws beyond the evidence
+        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
+        lengths = prefixes(len(evidence.rounds), self.every)
+        scores = torch.stack([votes(evidence.upto(n)) for n in lengths])
+        return claims(evidence, lengths, scores, scores > 0.5)
+
+
+def votes(evidence: Evidence) -> Tensor:
+    """Share of the rounds' detectors that see the property in each client's mean update, (N,)."""
+    inverse = torch.linalg.pinv(evidence.participation)  # (N, n)
+    logits = (inverse @ evidence.kernel.sum(0)) + evidence.offset.sum(1)
+    return (logits > 0).double().mean(1)

@@ -1,0 +1,80 @@
+"""MTAdam: Adam for a sum of losses whose gradients are brought to one scale, step by step.
+
+Shape letters: L losses, E numbers in a parameter, P independent problems solved side by side.
+
+For each loss its gradient's norm is tracked by a moving average, and the gradient is scaled to the average of
+the first loss; each loss has its own moments; the step uses the largest second moment. P problems share the
+arrays but nothing else: norms are taken per problem.
+
+Source: Malkiel & Wolf 2020, "MTAdam: Automatic Balancing of Multiple Training Loss Terms", arXiv:2006.14683,
+Algorithm 1. As in the authors' code, the anchor is the first loss whose average has not vanished.
+"""
+
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+VANISHED = 1e-10
+
+
+@final
+class MTAdam:
+    """Steps for one parameter.
+
+    Args:
+        size: E. losses: L.
+        starts: (P,), where each problem's numbers begin in the parameter; they are contiguous.
+        learning_rate, betas, epsilon: as in Adam; the third beta is of the norms.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        losses: int,
+        starts: NDArray[np.int64],
+        *,
+        learning_rate: float = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9),
+        epsilon: float = 1e-8,
+    ) -> None:
+        self._rate, self._betas, self._epsilon = learning_rate, betas, epsilon
+        self._starts = starts
+        self._lengths = np.diff(np.append(starts, size))
+        self._m = np.zeros((losses, size))
+        self._v = np.zeros((losses, size))
+        self._norms: Floats | None = None
+        self._step = 0
+
+    def step(self, gradients: Floats) -> Floats:
+        """What to subtract from the parameter, (E,); the losses' gradients (L, E) are overwritten."""
+        self._step += 1
+        first, second, third = self._betas
+        norms = np.sqrt(np.add.reduceat(gradients * gradients, self._starts, axis=1))  # (L, P)
+        self._norms = norms if self._norms is None else third * self._norms + (1 - third) * norms
+        gradients *= self._spread(self._scales())
+        self._m *= first
+        self._m += (1 - first) * gradients
+        self._v *= second
+        gradients *= gradients
+        self._v += (1 - second) * gradients
+        widest = np.sqrt(self._v.max(0))
+        widest /= np.sqrt(1 - second**self._step)
+        widest += self._epsilon
+        change: Floats = self._m.sum(0)
+        change *= self._rate / (1 - first**self._step)
+        change /= widest
+        return change
+
+    def _scales(self) -> Floats:
+        """What each loss's gradient is multiplied by, per problem: (L, P)."""
+        assert self._norms is not None  # step has set it
+        alive = self._norms > VANISHED
+        anchor = np.take_along_axis(self._norms, alive.argmax(0)[None], 0)
+        return np.where(alive, anchor / np.where(alive, self._norms, 1.0), 1.0)
+
+    def _spread(self, scales: Floats) -> Floats:
+        """Per problem → per number."""
+        return scales if len(self._starts) == 1 else np.repeat(scales, self._lengths, axis=1)

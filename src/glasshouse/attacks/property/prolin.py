@@ -1,0 +1,262 @@
+"""PROLIN: the most likely assignment of the property, over features that are rebuilt client by client.
+
+Unknown are the feature X of every client in every round it took part in, and tau, whether it has the
+property.
+Three losses are brought to one scale by MTAdam and minimised together:
+
+- likelihood: X[r, i] is distributed as the features of shadow clients with (tau) or without the property;
+- sums: the X of a round add up to the feature of the round's sum, weighted by how well it separates;
+- means: the mean of a client's X is its mean feature by ridge regression.
+
+All prefixes of rounds are solved side by side, in one pass. X is kept where a client took part only, with
+analytic gradients.
+
+Source: Kerkouche et al. 2023, arXiv:2303.03908, section 5.2.4. Where we differ: the sums of the two
+constraints stand inside the norms, as constraints 1 and 2 and the authors' code have them (as printed, the
+relaxed losses cannot be met); ``start = "ridge"`` begins at the ridge solution instead of at random.
+``variant = "paper"`` is the printed likelihood, a mixture of products over rounds, in log space;
+``"reference"`` is the authors' code, in which log(1 + density) is summed over clients and rounds and a
+client's mean is weighted by its number of rounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.property.evidence import Evidence
+from glasshouse.attacks.property.mtadam import Floats, MTAdam
+from glasshouse.attacks.property.readers import (
+    CONTROL,
+    Settings,
+    check_every,
+    claims,
+    method_of,
+    needs_of,
+    prefixes,
+    read,
+)
+from glasshouse.attacks.property.reg import expected_features
+from glasshouse.errors import BadValue
+from glasshouse.progress import track
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+Ints = NDArray[np.int64]
+Variant = Literal["paper", "reference"]
+
+EDGE = 1e-6
+"""In the paper's variant tau keeps this distance from 0 and 1, where its logarithm ends."""
+PATIENCE, PROGRESS = 100, 1e-5
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Prolin:
+    """PROLIN; a client has the property when tau > 0.5.
+
+    Args:
+        looks_for, settings: registered property, and its arguments.
+        method: of the shadow clients and detectors; see ``evidence.Method``.
+        every: rounds between the prefixes that are judged.
+        ridge: λ of the ridge regression.
+        variant: ``paper`` or ``reference``. start: ``ridge``, or ``uniform`` as in the authors' code.
+        iterations: at most so many; their code stops at 200,000, or after 100 without progress, as we do.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="the most likely assignment of a property to clients, from sums over rounds",
+        source="Kerkouche et al. 2023, arXiv:2303.03908",
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
+    )
+
+    looks_for: str = "membership"
+    settings: Settings = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    every: int = 10
+    ridge: float = 5.0
+    variant: Variant = "paper"
+    start: Literal["ridge", "uniform"] = "ridge"
+    iterations: int = 5000
+
+    def __post_init__(self) -> None:
+        check_every("prolin", self.every)
+        method_of(self.method)
+        if not (self.ridge >= 0 and self.iterations >= 1):
+            raise BadValue(
+                "attack 'prolin'",
+                needs="ridge >= 0, iterations >= 1",
+                got=f"ridge = {self.ridge}, iterations = {self.iterations}",
+                fix="5 and 5000 are the defaults",
+            )
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.looks_for, self.settings)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Scores are log odds of tau (paper) or tau itself (reference)."""
+        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
+        lengths = prefixes(len(evidence.rounds), self.every)
+        problem = Problem.of(evidence, lengths, ridge=self.ridge, variant=self.variant)
+        x, tau = problem.begin(self.start, rng=rng)
+        found = solve(problem, x, tau, iterations=self.iterations)
+        shape = (len(lengths), -1)
+        scores = torch.from_numpy(found.scores.reshape(shape))
+        return claims(evidence, lengths, scores, torch.from_numpy(found.tau.reshape(shape) > 0.5))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """P prefixes over N clients as flat arrays; an entry is one client in one round of one prefix.
+
+    Attributes:
+        clients, slots: P * N and P * n. starts: (P,), first entry of each prefix.
+        who: (E,), prefix and client of an entry. slot: (E,), its prefix and round.
+        mean, precision, constant: of the features' normal densities, without (0) and with the property (1):
+            (2, E, t), (2, E, t), (2, E).
+        sums, weights: of the slots, (slots, t). expected: G̃, (clients, t). rounds: |R(i)|, (clients,), >= 1.
+        variant: of the likelihood and of the means.
+    """
+
+    clients: int
+    slots: int
+    starts: Ints
+    who: Ints
+    slot: Ints
+    mean: Floats
+    precision: Floats
+    constant: Floats
+    sums: Floats
+    weights: Floats
+    expected: Floats
+    rounds: Floats
+    variant: Variant
+
+    @classmethod
+    def of(cls, evidence: Evidence, lengths: tuple[int, ...], *, ridge: float, variant: Variant) -> "Problem":
+        """The problem of every prefix of ``evidence``."""
+        present = evidence.participation.numpy() > 0
+        n, clients = present.shape
+        where = [np.nonzero(present[:length]) for length in lengths]
+        round_of = np.concatenate([r for r, _ in where])
+        who = np.concatenate([p * clients + i for p, (_, i) in enumerate(where)])
+        mean, variance = evidence.mean.numpy(), evidence.variance.numpy()  # (n, 2, t)
+        weights = (1 - evidence.overlap).numpy()
+        expected = expected_features(evidence, lengths, ridge=ridge).numpy()
+        used = np.arange(n)[None] < np.array(lengths)[:, None]  # (P, n)
+        return cls(
+            clients=len(lengths) * clients,
+            slots=len(lengths) * n,
+            starts=np.cumsum([0, *(len(r) for r, _ in where[:-1])]),
+            who=who,
+            slot=np.concatenate([p * n + r for p, (r, _) in enumerate(where)]),
+            mean=mean[round_of].transpose(1, 0, 2).copy(),
+            precision=1 / variance[round_of].transpose(1, 0, 2),
+            constant=-0.5 * np.log(2 * np.pi * variance).sum(2)[round_of].T.copy(),
+            sums=(evidence.features.numpy()[None] * used[:, :, None]).reshape(-1, mean.shape[2]),
+            weights=np.tile(weights, (len(lengths), 1)),
+            expected=expected.reshape(-1, mean.shape[2]),
+            rounds=np.maximum(np.bincount(who, minlength=len(lengths) * clients), 1).astype(float),
+            variant=variant,
+        )
+
+    @property
+    def margin(self) -> float:
+        """How far tau stays from 0 and 1."""
+        return EDGE if self.variant == "paper" else 0.0
+
+    def begin(self, start: str, *, rng: Rng) -> tuple[Floats, Floats]:
+        """The first X (E, t) and tau (clients,)."""
+        if start == "ridge":
+            return self.expected[self.who], np.full(self.clients, 0.5)
+        draws = rng.child("start").numpy()
+        return draws.random(self.mean.shape[1:]), draws.random(self.clients)
+
+    def gradients(self, x: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Of the three losses by X (3, E, t), of the likelihood by tau; totals (P,); log odds (clients,)."""
+        by_x = np.empty((3, *x.shape))
+        away = (x[None] - self.mean) * self.precision  # (2, E, t), slope of -log density
+        density = self.constant - 0.5 * ((x[None] - self.mean) * away).sum(2)  # (2, E), log
+        likelihood = self._paper if self.variant == "paper" else self._reference
+        loss, by_x[0], by_tau, odds = likelihood(density, away, tau)
+        gap = self.sums - _summed(x, self.slot, self.slots)
+        by_x[1] = (-2 * self.weights * gap)[self.slot]
+        shortfall = _summed(x, self.who, self.clients) / self.rounds[:, None] - self.expected
+        scale = np.ones_like(self.rounds) if self.variant == "paper" else self.rounds**2
+        by_x[2] = (2 * (scale / self.rounds)[:, None] * shortfall)[self.who]
+        count = len(self.starts)
+        total = loss + (self.weights * gap * gap).reshape(count, -1).sum(1)
+        total += (scale[:, None] * shortfall * shortfall).reshape(count, -1).sum(1)
+        return by_x, by_tau, total, odds
+
+    def _paper(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """-sum over clients of log(tau ∏ f+ + (1 - tau) ∏ f-)."""
+        without = np.log1p(-tau) + np.bincount(self.who, density[0], self.clients)
+        having = np.log(tau) + np.bincount(self.who, density[1], self.clients)
+        share = expit(having - without)
+        by_tau = (1 - share) / (1 - tau) - share / tau
+        loss = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
+        mine = share[self.who][:, None]
+        return loss, mine * away[1] + (1 - mine) * away[0], by_tau, having - without
+
+    def _reference(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """-sum over clients and rounds of log(1 + tau f+ + (1 - tau) f-)."""
+        f = np.exp(density)  # (2, E)
+        mine = tau[self.who]
+        parts = np.stack([(1 - mine) * f[0], mine * f[1]])
+        mixed = 1 + parts.sum(0)
+        by_x = ((parts / mixed)[:, :, None] * away).sum(0)
+        by_tau = -np.bincount(self.who, (f[1] - f[0]) / mixed, self.clients)
+        return -np.add.reduceat(np.log(mixed), self.starts), by_x, by_tau, tau
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solution:
+    """The best tau and scores (P * N,) met, and the last X (E, t)."""
+
+    tau: Floats
+    scores: Floats
+    x: Floats
+
+
+def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solution:
+    """Minimise from ``x`` and ``tau``; every prefix ends on its own when it stops making progress.
+
+    As in the authors' code the tau kept is the one after the step whose total before it was the lowest.
+    """
+    count, features = len(problem.starts), x.shape[1]
+    x, tau = x.copy(), tau.copy()
+    for_x = MTAdam(x.size, 3, problem.starts * features)
+    for_tau = MTAdam(tau.size, 1, np.arange(count) * (tau.size // count))
+    best, stale = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
+    kept, scores, going = tau.copy(), tau.copy(), np.ones(count, dtype=bool)
+    for _ in track(range(iterations), "property assignment", total=iterations):
+        by_x, by_tau, total, odds = problem.gradients(x, tau)
+        x -= for_x.step(by_x.reshape(3, -1)).reshape(x.shape)
+        tau -= for_tau.step(by_tau[None])
+        np.clip(tau, problem.margin, 1 - problem.margin, out=tau)
+        better = going & (total < best - PROGRESS)
+        stale = np.where(better, 0, stale + 1)
+        best = np.where(better, total, best)
+        chosen = np.repeat(better, tau.size // count)
+        kept, scores = np.where(chosen, tau, kept), np.where(chosen, odds, scores)
+        going &= stale < PATIENCE
+        if not going.any():
+            break
+    return Solution(tau=kept, scores=scores, x=x)
+
+
+def _summed(values: Floats, groups: Ints, count: int) -> Floats:
+    """Sums of the rows of ``values`` (E, t) by group: (count, t)."""
+    return np.stack([np.bincount(groups, column, count) for column in values.T], axis=1)

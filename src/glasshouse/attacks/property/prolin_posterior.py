@@ -1,0 +1,255 @@
+"""The exact posterior of the assignment, with the features integrated out.
+
+Shape letters: n rounds, N clients, t features, P prefixes, M chains.
+
+Given which of a round's m clients have the property, the sum of their features is normal, with means and
+covariances of the shadow clients' features added up; so only their number k matters:
+
+    G_r | k ~ Normal((m - k) mean- + k mean+, (m - k) cov- + k cov+).
+
+With a prior share of clients that have the property, the posterior over all 2^N assignments is known up to a
+constant. Marginals are averages of exact conditionals along Gibbs sweeps (below ``EXACT`` clients: all
+assignments are summed).
+
+Our own; not in the paper, whose relaxation it replaces. It takes a client's rounds for independent given the
+property, as the paper's likelihood does, so it is too sure of itself where a client's data push its feature
+to one side in every round. ``persistence`` is the remedy: the share of a feature's variance that stays
+with the client, estimated on the held-out shadow clients: they hold the same data in all rounds, as clients do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.property.evidence import Evidence
+from glasshouse.attacks.property.readers import (
+    CONTROL,
+    Settings,
+    check_every,
+    claims,
+    method_of,
+    needs_of,
+    prefixes,
+    read,
+)
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+Floats = NDArray[np.float64]
+
+EXACT = 13
+"""Up to so many clients all assignments are summed."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ProlinPosterior:
+    """Posterior marginals; a client has the property when its marginal is above one half.
+
+    Args:
+        looks_for, settings: registered property, and its arguments.
+        method: of the shadow clients and detectors; see ``evidence.Method``.
+        every: rounds between the prefixes that are judged.
+        prior: expected share of clients with the property, in (0, 1).
+        persistence: treat deviations that stay with a client as such (then the two kinds share one variance
+            in each round); False: the rounds are independent.
+        sweeps: Gibbs sweeps per chain, the first quarter discarded. chains: of them.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="posterior of a property per client, features integrated out in closed form",
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
+    )
+
+    looks_for: str = "membership"
+    settings: Settings = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    every: int = 10
+    prior: float = 0.1
+    persistence: bool = True
+    sweeps: int = 200
+    chains: int = 4
+
+    def __post_init__(self) -> None:
+        check_every("prolin_posterior", self.every)
+        method_of(self.method)
+        if not (0 < self.prior < 1 and self.sweeps >= 4 and self.chains >= 1):
+            raise BadValue(
+                "attack 'prolin_posterior'",
+                needs="prior in (0, 1), sweeps >= 4, chains >= 1",
+                got=f"prior = {self.prior}, sweeps = {self.sweeps}, chains = {self.chains}",
+                fix="0.1, 200 and 4 are the defaults",
+            )
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.looks_for, self.settings)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Scores are log odds of the marginals."""
+        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
+        lengths = prefixes(len(evidence.rounds), self.every)
+        model = Persistent if self.persistence else Independent
+        found = []
+        for n in lengths:
+            density = model(evidence.upto(n), prior=self.prior)
+            clients = evidence.participation.shape[1]
+            if clients <= EXACT:
+                found.append(summed(density, clients))
+            else:
+                stream = rng.child(f"prefix/{n}")
+                found.append(sampled(density, clients, sweeps=self.sweeps, chains=self.chains, rng=stream))
+        scores = torch.from_numpy(np.stack(found))
+        return claims(evidence, lengths, scores, scores > 0)
+
+
+class Density(Protocol):
+    """The posterior of assignments, up to a constant."""
+
+    def logs(self, assignments: Floats) -> Floats:
+        """(M, N) of 0 and 1 → (M,) log densities, all lacking the same constant."""
+        ...
+
+    def odds(self, client: int, assignments: Floats) -> Floats:
+        """Log odds that ``client`` has the property, given what (M, N) says of the others: (M,)."""
+        ...
+
+
+@final
+class Independent:
+    """Rounds independent given the assignment: a table of log likelihoods by round and k.
+
+    Args:
+        evidence: features of the sums and of shadow clients. prior: share of clients with the property.
+    """
+
+    def __init__(self, evidence: Evidence, *, prior: float) -> None:
+        self._present = evidence.participation.numpy()
+        self._prior = float(logit(prior))
+        count = evidence.count.numpy()
+        k = np.arange(int(count.max()) + 1)
+        weights = torch.from_numpy(
+            np.stack([np.maximum(count[:, None] - k, 0.0), np.tile(k, (len(count), 1))])
+        )
+        held = evidence.held  # (n, 2, H, t)
+        centred = held - held.mean(2, keepdim=True)
+        covariance = torch.einsum("nchs,ncht->ncst", centred, centred) / held.shape[2]
+        covariance = covariance + 1e-12 * torch.eye(held.shape[3], dtype=held.dtype)
+        mean = torch.einsum("cnk,nct->nkt", weights, evidence.mean)
+        spread = torch.einsum("cnk,ncst->nkst", weights, covariance)
+        gap = (evidence.features[:, None] - mean)[..., None]
+        root = torch.linalg.cholesky(spread)
+        scaled = torch.linalg.solve_triangular(root, gap, upper=False)[..., 0]
+        size = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        self._table: Floats = (-0.5 * scaled.square().sum(-1) - size).numpy()  # (n, K)
+        self._gain = np.diff(self._table, axis=1)
+
+    def logs(self, assignments: Floats) -> Floats:
+        k = (assignments @ self._present.T).astype(int)  # (M, n)
+        total: Floats = self._table[np.arange(k.shape[1])[None], k].sum(1)
+        return total + self._prior * assignments.sum(1)
+
+    def odds(self, client: int, assignments: Floats) -> Floats:
+        rows = np.nonzero(self._present[:, client])[0]
+        others = assignments.copy()
+        others[:, client] = 0
+        k = (others @ self._present[rows].T).astype(int)  # (M, rounds of the client)
+        gain: Floats = self._gain[rows[None], k].sum(1)
+        return gain + self._prior
+
+
+@final
+class Persistent:
+    """A client's deviation from the mean feature stays with it in part; then the density is quadratic.
+
+    In units of a round's pooled standard deviation, with d the distance of the two means,
+
+        y_r = sum over clients in r of (d_r tau_i + sqrt(rho) b_i + sqrt(1 - rho) e_ri),
+
+    b and e standard normal, where rho is the persistence. Features (t > 1) are added up first.
+
+    Args:
+        evidence: features of the sums and of shadow clients. prior: share of clients with the property.
+        rho: persistence; None: estimated on the held-out shadow clients.
+    """
+
+    def __init__(self, evidence: Evidence, *, prior: float, rho: float | None = None) -> None:
+        held = evidence.held.sum(3).numpy()  # (n, 2, H)
+        scale = np.sqrt(held.var(2).mean(1)) + 1e-12
+        rho = persistence(held) if rho is None else rho
+        present = evidence.participation.numpy()
+        count = evidence.count.numpy()
+        base = held[:, 0].mean(1)
+        y = (evidence.features.sum(1).numpy() - count * base) / scale
+        design = ((held[:, 1].mean(1) - base) / scale)[:, None] * present
+        noise = rho * present @ present.T + (1 - rho) * np.diag(count)
+        solved = np.linalg.solve(noise, np.column_stack([design, y]))
+        self._pull: Floats = design.T @ solved[:, -1] + float(logit(prior))
+        self._tie: Floats = design.T @ solved[:, :-1]
+
+    def logs(self, assignments: Floats) -> Floats:
+        total: Floats = assignments @ self._pull
+        total -= 0.5 * np.einsum("mi,ij,mj->m", assignments, self._tie, assignments)
+        return total
+
+    def odds(self, client: int, assignments: Floats) -> Floats:
+        own = self._tie[client, client]
+        others = assignments @ self._tie[client] - assignments[:, client] * own
+        found: Floats = self._pull[client] - 0.5 * own - others
+        return found
+
+
+def persistence(held: Floats) -> float:
+    """Share of the features' variance that stays with a client, from shadows (n, 2, H) kept over n rounds.
+
+    Standardised per round and kind, the mean over rounds has variance rho + (1 - rho) / n; rho in [0, 0.99].
+    """
+    rounds = len(held)
+    z = (held - held.mean(2, keepdims=True)) / (held.std(2, keepdims=True) + 1e-12)
+    between = float(z.mean(0).var(1, ddof=1).mean())
+    return float(np.clip((rounds * between - 1) / (rounds - 1), 0.0, 0.99)) if rounds > 1 else 0.0
+
+
+def summed(density: Density, clients: int) -> Floats:
+    """Log odds of every client's marginal, by summing over all 2^N assignments: (N,)."""
+    every = (np.arange(2**clients)[:, None] >> np.arange(clients) & 1).astype(float)
+    logs = density.logs(every)
+    weights = np.exp(logs - logs.max())
+    having = weights @ every
+    return np.log(having + 1e-300) - np.log(weights.sum() - having + 1e-300)
+
+
+def sampled(density: Density, clients: int, *, sweeps: int, chains: int, rng: Rng) -> Floats:
+    """Log odds of every client's marginal: its exact conditional, averaged along Gibbs sweeps: (N,).
+
+    Chains start from nobody and from draws; where the average is 0 or 1 in floating point the mean of the
+    conditional log odds orders the clients.
+    """
+    draws = rng.numpy()
+    state = (draws.random((chains, clients)) < 0.5).astype(float)
+    state[0] = 0
+    share, sure, kept = np.zeros(clients), np.zeros(clients), 0
+    for sweep in range(sweeps):
+        uniform = draws.random((clients, chains))
+        late = sweep >= sweeps // 4
+        for client in range(clients):
+            odds = density.odds(client, state)
+            chance = expit(odds)
+            state[:, client] = uniform[client] < chance
+            if late:
+                share[client] += chance.mean()
+                sure[client] += odds.mean()
+        kept += late
+    share, sure = share / kept, sure / kept
+    inside = (share > 1e-12) & (share < 1 - 1e-12)
+    return np.where(inside, logit(np.clip(share, 1e-12, 1 - 1e-12)), sure)

@@ -1,0 +1,249 @@
+"""Properties of a client, each as the shadow clients that have it and those that do not.
+
+A property is a plug-in (entry-point group ``glasshouse.properties``): a frozen dataclass with a ``card`` and
+``pairs``. Shape letters: S pairs of shadow clients, B examples of each, A auxiliary examples.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.property.shadow import HONEST, Cast, Conduct, steps_of
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.federation.behaviours.gradient_ascent import GradientAscent
+from glasshouse.federation.behaviours.gradient_inversion import GradientInversion as Inverting
+from glasshouse.federation.behaviours.label_flip import LabelFlip as Flipping
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Terms
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scene:
+    """What shadow clients are made from.
+
+    Attributes:
+        auxiliary: the adversary's data. challenge: the example in question, or None.
+        terms: of the federation. examples: B, how many a client holds.
+    """
+
+    auxiliary: Batch
+    challenge: Batch | None
+    terms: Terms
+    examples: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """Shadow clients without and with the property.
+
+    Attributes:
+        negative, positive: who holds what. Where the two are the same object, only the conduct differs.
+        conduct: of the positive ones; the negative ones are honest.
+    """
+
+    negative: Cast
+    positive: Cast
+    conduct: Conduct = HONEST
+
+
+class Property(Protocol):
+    """Something that is true of some clients; made into shadow clients."""
+
+    card: ClassVar[Card]
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """Side knowledge that it takes beyond auxiliary data."""
+        ...
+
+    def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
+        """``count`` shadow clients of each kind.
+
+        Raises:
+            BadValue, Inapplicable: the scene does not allow it.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """The client holds the challenge example; the others hold auxiliary examples only.
+
+    Args:
+        target: position in the challenge.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="the client holds the challenge example",
+        source="Kerkouche et al. 2023, arXiv:2303.03908",
+        grants=("auxiliary", "challenge"),
+    )
+    grants: ClassVar[frozenset[str]] = frozenset({"challenge"})
+
+    target: int = 0
+
+    def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
+        given = scene.challenge
+        if given is None or not 0 <= self.target < len(given):
+            raise Inapplicable(
+                "property 'membership'",
+                needs=f"a challenge with an example number {self.target}",
+                got="none" if given is None else f"{len(given)} examples",
+                fix="set grants.challenge = true and data.members",
+            )
+        # With dropout every shadow client draws a mask of its own for the target.
+        copies = count if scene.terms.options.get("dropout", False) else 1
+        target = given.pick(torch.full((copies,), self.target))
+        pool = Batch(
+            inputs=torch.cat([scene.auxiliary.inputs, target.inputs]),
+            labels=torch.cat([scene.auxiliary.labels, target.labels]),
+        )
+        size = len(scene.auxiliary)
+        positive = _draws(size, count, scene.examples, rng=rng.child("positive"))
+        positive[:, 0] = size + torch.arange(count) % copies
+        negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
+        return Pairs(negative=Cast(pool=pool, rows=negative), positive=Cast(pool=pool, rows=positive))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradientInversion:
+    """The client sends the opposite of its update. Positive shadows are the negative ones, turned around.
+
+    Args:
+        scale, clip_norm: as of the behaviour.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="the client sends -scale times its update", source="Kerkouche et al. 2023, arXiv:2303.03908"
+    )
+    grants: ClassVar[frozenset[str]] = frozenset()
+
+    scale: float = 1.0
+    clip_norm: float | None = None
+
+    def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
+        conduct = Conduct(factor=-self.scale)
+        if self.clip_norm is not None:
+            conduct = Conduct(behaviour=Inverting(scale=self.scale, clip_norm=self.clip_norm))
+        return _same_data(scene, conduct, count=count, rng=rng)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ascent:
+    """The client climbs the loss. With one local step this is gradient inversion, and computed as such.
+
+    Args:
+        clip_norm: as of the behaviour.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="the client climbs the loss", source="Kerkouche et al. 2023, arXiv:2303.03908"
+    )
+    grants: ClassVar[frozenset[str]] = frozenset()
+
+    clip_norm: float | None = None
+
+    def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
+        if self.clip_norm is not None:
+            conduct = Conduct(behaviour=GradientAscent(clip_norm=self.clip_norm))
+        elif steps_of(scene.terms, scene.examples) == 1:
+            conduct = Conduct(factor=-1.0)
+        else:
+            conduct = Conduct(ascend=True)
+        return _same_data(scene, conduct, count=count, rng=rng)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabelFlip:
+    """The client trains on wrong labels.
+
+    Args:
+        shift, to: as of the behaviour.
+    """
+
+    card: ClassVar[Card] = Card(summary="the client trains on shifted labels, or on one label for all")
+    grants: ClassVar[frozenset[str]] = frozenset()
+
+    shift: int = 1
+    to: int | None = None
+
+    def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
+        auxiliary, size = scene.auxiliary, len(scene.auxiliary)
+        flip = Flipping(shift=self.shift, to=self.to)
+        wrong = flip.flipped(auxiliary.labels, classes=scene.terms.architecture.classes)
+        pool = Batch(
+            inputs=torch.cat([auxiliary.inputs, auxiliary.inputs]),
+            labels=torch.cat([auxiliary.labels, wrong]),
+        )
+        positive = size + _draws(size, count, scene.examples, rng=rng.child("positive"))
+        negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
+        return Pairs(negative=Cast(pool=pool, rows=negative), positive=Cast(pool=pool, rows=positive))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Attribute:
+    """More than half of the client's examples are of one class.
+
+    Positive shadows hold a share of it drawn uniformly above one half, negative ones below; the rest is
+    drawn from the other classes.
+
+    Args:
+        label: the class.
+    """
+
+    card: ClassVar[Card] = Card(summary="more than half of the client's examples are of one class")
+    grants: ClassVar[frozenset[str]] = frozenset()
+
+    label: int = 0
+
+    def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
+        labels, b = scene.auxiliary.labels, scene.examples
+        inside, outside = (labels == self.label).nonzero()[:, 0], (labels != self.label).nonzero()[:, 0]
+        half = b // 2
+        if min(len(inside), len(outside)) < b:
+            raise BadValue(
+                "property 'attribute'",
+                needs=f"at least {b} auxiliary examples of class {self.label}, and of the others",
+                got=f"{len(inside)} and {len(outside)}",
+                fix="raise data.auxiliary, or choose another class",
+            )
+
+        def cast(low: int, high: int, name: str) -> Cast:
+            stream = rng.child(name)
+            many = torch.randint(low, high + 1, (count,), generator=stream.torch())
+            of, others = (
+                part[_draws(len(part), count, b, rng=stream.child(part_name))]
+                for part, part_name in ((inside, "inside"), (outside, "outside"))
+            )
+            return Cast(pool=scene.auxiliary, rows=torch.where(torch.arange(b) < many[:, None], of, others))
+
+        return Pairs(negative=cast(0, half, "negative"), positive=cast(half + 1, b, "positive"))
+
+
+def _same_data(scene: Scene, conduct: Conduct, *, count: int, rng: Rng) -> Pairs:
+    rows = _draws(len(scene.auxiliary), count, scene.examples, rng=rng)
+    cast = Cast(pool=scene.auxiliary, rows=rows)
+    return Pairs(negative=cast, positive=cast, conduct=conduct)
+
+
+def _draws(size: int, count: int, examples: int, *, rng: Rng) -> Tensor:
+    """(count, examples) rows below ``size``, each row without replacement."""
+    if size < examples:
+        raise BadValue(
+            "shadow clients",
+            needs=f"at least {examples} auxiliary examples for each",
+            got=f"{size}",
+            fix="raise data.auxiliary",
+        )
+    keys = torch.rand((count, size), generator=rng.torch())
+    return keys.topk(examples, dim=1).indices

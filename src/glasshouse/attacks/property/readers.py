@@ -1,0 +1,150 @@
+"""What the estimators share: their settings, the prefixes of rounds, and the form of their claims.
+
+Shape letters: n rounds, N clients, t features, P prefixes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, ClientScores, DetectorReport, Needs
+from glasshouse.attacks.property.evidence import Evidence, Method, gather
+from glasshouse.attacks.property.properties import Property
+from glasshouse.cache import digest
+from glasshouse.errors import BadValue
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Value
+
+Settings = Mapping[str, Value]
+
+CONTROL: Final[Mapping[str, Any]] = {
+    "setting": "digits; 12 clients, 4 of which send the opposite of their update; 40 sums of 4",
+    "metric": "auc",
+    "arguments": {"looks_for": "gradient_inversion", "settings": {}, "method": {"pairs": 40}, "every": 40},
+    "scenario": {
+        "data": {"examples": 8, "auxiliary": 400},
+        "model": {"name": "mlp", "width": 16},
+        "federation": {
+            "protocol": "fedavg",
+            "clients": 12,
+            "cohort": 0.34,
+            "rounds": 40,
+            "batch_size": 8,
+            "secure_sum": True,
+            "keep": {"rounds": "all"},
+            "behaviours": [{"name": "gradient_inversion", "clients": 4}],
+        },
+    },
+}
+"""The easy setting in which every estimator must succeed."""
+
+
+def needs_of(looks_for: str, settings: Settings) -> Needs:
+    """An adversary who sees broadcasts and sums, with auxiliary data and what the property takes."""
+    what: Property = load("properties", looks_for)(**settings)
+    return Needs(
+        sees=frozenset({"broadcast", "aggregate"}),
+        scope="run",
+        grants=frozenset({"auxiliary"}) | what.grants,
+    )
+
+
+def read(view: View, *, looks_for: str, settings: Settings, method: Mapping[str, Any]) -> Evidence:
+    """The evidence of the view.
+
+    Its randomness is a stream of its own, salted with what was seen, so that estimators (each of which has
+    another stream) share it; ``seed`` among the method's settings draws other shadow clients.
+    """
+    chosen = dict(method)
+    seed = int(chosen.pop("seed", 0))
+    seen = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
+    rng = Rng.root(seed, salt=seen).child("property-evidence")
+    return gather(view, looks_for=looks_for, settings=settings, method=method_of(chosen), rng=rng)
+
+
+def method_of(settings: Mapping[str, Any]) -> Method:
+    """The method with these settings.
+
+    Raises:
+        BadValue: a setting that it does not have.
+    """
+    plain = {name: value for name, value in settings.items() if name != "seed"}
+    if unknown := sorted(plain.keys() - Method.__dataclass_fields__.keys()):
+        raise BadValue(
+            "method of a property attack",
+            needs=f"settings among {', '.join(Method.__dataclass_fields__)}, seed",
+            got=", ".join(unknown),
+            fix="correct attacks.method",
+        )
+    return Method(**plain)
+
+
+def check_every(name: str, every: int) -> None:
+    """Raise unless there is a distance between prefixes.
+
+    Raises:
+        BadValue: ``every`` < 1.
+    """
+    if every < 1:
+        raise BadValue(f"attack '{name}'", needs="every >= 1", got=str(every), fix="10 is the paper's")
+
+
+def prefixes(rounds: int, every: int) -> tuple[int, ...]:
+    """Lengths of the prefixes that are judged; the last is all rounds.
+
+    Example:
+        >>> prefixes(25, 10)
+        (10, 20, 25)
+    """
+    return (*range(every, rounds, every), rounds)
+
+
+def claims(
+    evidence: Evidence, lengths: Sequence[int], scores: Tensor, decisions: Tensor
+) -> tuple[Claim, ...]:
+    """One claim per prefix, and how the detectors did.
+
+    Args:
+        evidence: what was read. lengths: (P) of the prefixes.
+        scores: (P, N). decisions: (P, N) bool.
+    """
+    made: list[Claim] = [
+        ClientScores(about=About(rounds=evidence.rounds[:n]), scores=s.clone(), decisions=d.clone())
+        for n, s, d in zip(lengths, scores, decisions, strict=True)
+    ]
+    held = evidence.held.sum(3)
+    made.append(
+        DetectorReport(
+            about=About(rounds=evidence.rounds),
+            accuracy=evidence.accuracy,
+            overlap=evidence.overlap.mean(1),
+            norm=evidence.norm.square().sum(1).sqrt(),
+            without=held[:, 0].clone(),
+            having=held[:, 1].clone(),
+        )
+    )
+    return tuple(made)
+
+
+def normal_equations(evidence: Evidence, lengths: Sequence[int], weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Aᵀ V A and Aᵀ V G of every prefix: (P, t, N, N) and (P, t, N), in one pass over the rounds.
+
+    Args:
+        evidence: A and G. lengths: of the prefixes. weights: V, (n, t).
+    """
+    a, g = evidence.participation, evidence.features
+    clients, features = a.shape[1], g.shape[1]
+    left = torch.zeros(features, clients, clients, dtype=torch.float64)
+    right = torch.zeros(features, clients, dtype=torch.float64)
+    lefts, rights, wanted = [], [], set(lengths)
+    for r in range(max(lengths)):
+        left += weights[r][:, None, None] * torch.outer(a[r], a[r])
+        right += (weights[r] * g[r])[:, None] * a[r]
+        if r + 1 in wanted:
+            lefts.append(left.clone())
+            rights.append(right.clone())
+    return torch.stack(lefts), torch.stack(rights)
