@@ -21,7 +21,7 @@ from glasshouse.audit.claims import Outcome, Unit, check_claims, finished, write
 from glasshouse.audit.device import moved
 from glasshouse.audit.grants import granted
 from glasshouse.audit.recorder import BothSides
-from glasshouse.errors import BadFile, DiskFull, GlasshouseError, Inapplicable, Interrupted
+from glasshouse.errors import BadFile, BadValue, DiskFull, GlasshouseError, Inapplicable, Interrupted
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.metrics.utility import accuracy
 from glasshouse.models.fit import predict
@@ -116,9 +116,7 @@ def simulate(group: Group) -> str:
             final = protocol.play(
                 built.setting, recorder=recorder, rng=built.rng.child("federation"), tamper=tamper
             )
-        except Inapplicable as error:
-            if group.active is None:
-                raise
+        except (Inapplicable, BadValue) as error:  # it diverged, or what is asked of the clients cannot be
             refusal = refusal_of(error)
     _file(folder, built, recorder, memory, refusal)
     utility = _utility(built, final) if refusal is None else None

@@ -15,7 +15,7 @@ from glasshouse.audit.manifest import manifest, tree_hash
 from glasshouse.audit.result import Result, write_result
 from glasshouse.audit.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.threatcard import threat_card
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import track
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
@@ -80,6 +80,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     with Workers(jobs) as workers:
         groups = [g for p in plans for g in p.groups]
         _drained(workers.each(simulate, groups), len(groups), "federations")
+        _check_some_ran(groups)
         tasks = [t for p in plans for t in attack_tasks(p, device)]
         _drained(workers.each(run_attack, tasks), len(tasks), "attacks")
         wanted = list(dict.fromkeys(t for p in plans for t in _control_tasks(p)))
@@ -154,6 +155,18 @@ def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) 
         for group in planned.groups:
             if not (Path(group.folder) / "scenario.toml").exists():
                 write_resolved(planned.cell.scenario, Path(group.folder) / "scenario.toml")
+
+
+def _check_some_ran(groups: list[Group]) -> None:
+    """A federation that could not be simulated is a refusal; if none could, that is an error.
+
+    Raises:
+        BadValue: with the parts of the first refusal.
+    """
+    refusals = [read_json(Path(g.folder) / "group.json")["refusal"] for g in groups]
+    passive = [r for g, r in zip(groups, refusals, strict=True) if g.active is None]
+    if passive and all(passive):
+        raise BadValue(**passive[0])
 
 
 def _drained(results: Iterator[T], total: int, label: str) -> list[T]:

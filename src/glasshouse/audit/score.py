@@ -111,7 +111,7 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
 
 
 def judged(claims: Sequence[Claim]) -> list[Claim]:
-    """Without the scores of clients after fewer rounds: the longest prefix is judged, the others are curves."""
+    """Without the scores of clients after fewer rounds: those are curves, the longest prefix is judged."""
     longest = max((len(c.about.rounds) for c in claims if isinstance(c, ClientScores)), default=0)
     return [c for c in claims if not isinstance(c, ClientScores) or len(c.about.rounds) == longest]
 
