@@ -140,6 +140,24 @@ def test_drop_out_is_on_only_where_training_asks_for_it(data):
     assert not torch.allclose(dropped, off(model, data, rng=RNG).tensors["2.weight"])
 
 
+class Functional(nn.Module):
+    """Drop-out by function: it asks the mode of the module around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(F.dropout(x.flatten(1), training=self.training))
+
+
+def test_functional_drop_out_stays_off_too(data):
+    model = Functional().eval()
+    train = private(DpSgd(clip=1e6, noise_multiplier=SILENT), kind="gradient", batch_size=6)
+    for name, expected in slow(model, data, clip=1e6).items():
+        torch.testing.assert_close(train(model, data, rng=RNG).tensors[name], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_refuses_batch_norm_with_statistics_of_the_batch(model, data):
     train = private(DpSgd(clip=1.0, noise_multiplier=1.0), kind="gradient", batch_size=6, dropout=True)
     with pytest.raises(Inapplicable) as caught:

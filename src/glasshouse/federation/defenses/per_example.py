@@ -11,7 +11,6 @@ from glasshouse.errors import Inapplicable
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _IN_PLACE = (nn.Threshold, nn.ReLU, nn.RReLU, nn.Hardtanh, nn.ELU, nn.SELU, nn.CELU, nn.LeakyReLU, nn.SiLU,
              nn.Mish, nn.Hardsigmoid, nn.Hardswish)  # fmt: skip
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @final
@@ -39,9 +38,9 @@ class FrozenNorm(nn.Module):
 def prepared(model: nn.Module, *, trained: Collection[str], dropout: bool) -> nn.Module:
     """A copy that computes the same, with per-example gradients for the parameters in ``trained``.
 
-    Opacus records only modules in ``train()`` mode and cannot follow in-place activations; batch norm in
-    that mode would mix examples. So batch norm is frozen to its received statistics, activations
-    stop working in place, and drop-out is on only where ``dropout`` says so.
+    Opacus records only layers in ``train()`` mode and cannot follow in-place activations; batch norm in
+    that mode would mix examples. So layers with trained parameters are in that mode and no others (drop-out:
+    where ``dropout`` says so), batch norm is frozen to its received statistics, and nothing works in place.
 
     Raises:
         Inapplicable: a trained layer keeps statistics of whole batches.
@@ -55,14 +54,12 @@ def prepared(model: nn.Module, *, trained: Collection[str], dropout: bool) -> nn
                 setattr(module, name, FrozenNorm(child))
         if isinstance(module, _IN_PLACE):
             module.inplace = False
-    work.train()
+    work.train(dropout)
     for name, module in work.named_modules():
-        if isinstance(module, _DROPOUTS):
-            module.train(dropout)
-        if isinstance(module, nn.modules.batchnorm._NormBase) or (
-            any(p.requires_grad for p in module.parameters(recurse=False))
-            and list(module.buffers(recurse=False))
-        ):
+        trains = any(p.requires_grad for p in module.parameters(recurse=False))
+        module.training |= trains
+        keeps = trains and any(True for _ in module.buffers(recurse=False))
+        if keeps or isinstance(module, nn.modules.batchnorm._NormBase):
             raise Inapplicable(
                 "defense 'dp_sgd'",
                 needs="layers in which no example influences another",
