@@ -191,10 +191,11 @@ def titled(text: str) -> str:
     """A title that begins with an attack's registered name, with the paper's name instead.
 
     Example:
-        >>> titled("idlg (batch = 4)"), titled("A histogram")
-        ('iDLG (batch = 4)', 'A histogram')
+        >>> titled("idlg (batch = 4)"), titled("dlg (defenses = none)"), titled("A histogram")
+        ('iDLG (batch = 4)', 'DLG (no defence)', 'A histogram')
     """
     first, space, rest = text.partition(" ")
+    rest = rest.replace("defenses = none", "no defence").replace("defenses = ", "")
     return attack(first) + space + rest
 
 
