@@ -18,13 +18,24 @@ from glasshouse.wire import Kind, Recorder, Tamper
 @final
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
-    """Local epochs of mini-batch SGD per client and round."""
+    """Local epochs of mini-batch SGD per client and round.
+
+    The fields are the protocol's public settings; the round loop reads them from ``Terms.options``.
+
+    Args:
+        dropout: clients train with dropout switched on.
+        sum_bits: bits of each contribution to a secure sum; 0: not quantised. sum_bound: clipped to that before.
+    """
 
     card: ClassVar[Card] = Card(
         summary="each client trains for some epochs and sends the change of its parameters",
         source="McMahan et al. 2017, arXiv:1602.05629",
     )
     sends: ClassVar[Kind] = "delta"
+
+    dropout: bool = False
+    sum_bits: int = 0
+    sum_bound: float = 1.0
 
     def play(
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
