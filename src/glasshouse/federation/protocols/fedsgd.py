@@ -26,7 +26,7 @@ class FedSGD:
 
     Args:
         dropout: clients train with dropout switched on.
-        sum_bits: bits of each contribution to a secure sum; 0: not quantised. sum_bound: clipped to that before.
+        sum_bits: bits of each contribution to a secure sum; 0: not quantised. sum_bound: clips it first.
     """
 
     card: ClassVar[Card] = Card(
