@@ -68,16 +68,8 @@ def words(value: object) -> list[str]:
 
 @pytest.fixture
 def view(group: Path) -> View:
-    transcript, grants, own, memory = adversary_side(str(group))
-    return cut(
-        transcript,
-        threat=threat_of(from_dict(RAW)),
-        grants=grants,
-        own=own,
-        memory=memory,
-        rounds=(0,),
-        client=1,
-    )
+    seen = vars(adversary_side(str(group)))
+    return cut(**seen, threat=threat_of(from_dict(RAW)), rounds=(0,), client=1)
 
 
 def test_content_a_view_names_neither_seed_nor_path_nor_scenario_nor_defence(view, group):
@@ -87,9 +79,9 @@ def test_content_a_view_names_neither_seed_nor_path_nor_scenario_nor_defence(vie
 
 
 def test_content_a_granted_defence_is_noticed(group, view):
-    transcript, grants, own, memory = adversary_side(str(group))
-    given = dataclasses.replace(grants, defense=from_mechanism())
-    seen = cut(transcript, threat=view.threat, grants=given, own=own, memory=memory, rounds=(0,), client=1)
+    side = adversary_side(str(group))
+    given = dataclasses.replace(side.grants, defense=from_mechanism())
+    seen = cut(**{**vars(side), "grants": given}, threat=view.threat, rounds=(0,), client=1)
     assert "gaussian_noise" in " ".join(words(seen))
 
 
@@ -144,6 +136,6 @@ def test_swapping_the_truth_changes_the_scores(group):
 
 
 def test_claims_are_about_private_data_at_all(group):
-    """The linear read-out is nearly exact under this little noise: the wall tests have something to protect."""
+    """The linear read-out is nearly exact under this little noise: there is something to protect."""
     outcome = read_outcome(next(iter(sorted((group / "claims").glob("*/*")))))
     assert isinstance(outcome.claims[0], Reconstruction)

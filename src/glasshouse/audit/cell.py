@@ -15,11 +15,12 @@ from typing import Any, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import ActiveAttack, Attack
+from glasshouse.attacks.base import ActiveAttack, Attack, Claim
 from glasshouse.audit.build import Built, build
 from glasshouse.audit.claims import Outcome, Unit, check_claims, finished, write_outcome
 from glasshouse.audit.device import moved
 from glasshouse.audit.grants import granted
+from glasshouse.audit.log import noted
 from glasshouse.audit.recorder import BothSides
 from glasshouse.errors import BadFile, BadValue, DiskFull, GlasshouseError, Inapplicable, Interrupted
 from glasshouse.federation.setting import FederationProtocol
@@ -247,18 +248,27 @@ def refusal_of(error: GlasshouseError) -> Refusal:
     return Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix)
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Side:
+    """The adversary's side of a group: all that views are cut from."""
+
+    transcript: Transcript
+    grants: Grants
+    own: Mapping[int, Mapping[str, Tensor]]
+    memory: Mapping[str, Tensor]
+
+
 @lru_cache(maxsize=2)
-def adversary_side(
-    folder: str,
-) -> tuple[Transcript, Grants, dict[int, dict[str, Tensor]], dict[str, Tensor]]:
-    """Transcript, grants, own and memory of a group: all that an attack's view is cut from."""
+def adversary_side(folder: str) -> Side:
+    """Read the adversary's side of a group's folder."""
     root = Path(folder)
     memory = root / "adversary" / "memory.safetensors"
-    return (
-        read_transcript(root / "transcript"),
-        read_grants(root / "grants"),
-        read_own(root / "own"),
-        read_tensors(memory) if memory.is_file() else {},
+    return Side(
+        transcript=read_transcript(root / "transcript"),
+        grants=read_grants(root / "grants"),
+        own=read_own(root / "own"),
+        memory=read_tensors(memory) if memory.is_file() else {},
     )
 
 
@@ -270,33 +280,41 @@ def run_attack(task: AttackTask) -> str:
     out = Path(task.out)
     if finished(out):
         return task.out
-    transcript, grants, own, memory = adversary_side(task.folder)
+    side = adversary_side(task.folder)
     attack = attack_of(task.attack, json.loads(task.arguments))
-    subject = f"attack '{task.attack}' on {task.unit.name}"
-    refusal = refused(attack, task.attack, task.threat, grants, transcript.terms.protocol)
+    refusal = refused(attack, task.attack, task.threat, side.grants, side.transcript.terms.protocol)
     started = time.process_time()
     outcome = Outcome(refusal=refusal)
     if refusal is None:
-        rng = Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
-        try:
-            view = cut(
-                transcript,
-                threat=task.threat,
-                grants=grants,
-                own=own,
-                memory=memory,
-                rounds=task.unit.rounds or None,
-                client=task.unit.client,
-            )
-            claims = moved(attack.run(moved(view, task.device), rng=rng), "cpu")
-            check_claims(claims, terms=transcript.terms, unit=task.unit, subject=subject)
-            outcome = Outcome(claims=claims, seconds=time.process_time() - started)
-        except (DiskFull, Interrupted, BadFile):
-            raise
-        except GlasshouseError as error:
-            outcome = Outcome(refusal=refusal_of(error), seconds=time.process_time() - started)
+        with noted() as notes:
+            claims, refusal = _called(task, attack, side)
+        seconds = time.process_time() - started
+        outcome = Outcome(claims=claims, refusal=refusal, seconds=seconds, notes=tuple(notes))
     write_outcome(outcome, out)
     return task.out
+
+
+def _called(task: AttackTask, attack: Attack, side: Side) -> tuple[tuple[Claim, ...], Refusal | None]:
+    """The attack's claims, checked, or the refusal that an error of ours becomes."""
+    rng = Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
+    try:
+        view = cut(
+            side.transcript,
+            threat=task.threat,
+            grants=side.grants,
+            own=side.own,
+            memory=side.memory,
+            rounds=task.unit.rounds or None,
+            client=task.unit.client,
+        )
+        claims = moved(attack.run(moved(view, task.device), rng=rng), "cpu")
+        subject = f"attack '{task.attack}' on {task.unit.name}"
+        check_claims(claims, terms=side.transcript.terms, unit=task.unit, subject=subject)
+    except (DiskFull, Interrupted, BadFile):
+        raise
+    except GlasshouseError as error:
+        return (), refusal_of(error)
+    return claims, None
 
 
 def units_of(attack: Attack, folder: Path, *, victims: int, attacked: frozenset[int]) -> tuple[Unit, ...]:

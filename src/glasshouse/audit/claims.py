@@ -59,11 +59,12 @@ class Unit:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """What an attack said of one unit, or why it said nothing; with the seconds it took."""
+    """What an attack said of one unit, or why it said nothing; with the seconds it took, and its notes."""
 
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> None:
@@ -80,7 +81,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
             {"kind": type(claim).__name__, "about": asdict(claim.about), "tensors": sorted(tensors), **plain}
         )
     refusal = asdict(outcome.refusal) if outcome.refusal else None
-    write_json(folder / "claims.json", {"claims": lines, "refusal": refusal, "seconds": outcome.seconds})
+    said = {"refusal": refusal, "seconds": outcome.seconds, "notes": list(outcome.notes)}
+    write_json(folder / "claims.json", {"claims": lines, **said})
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -95,7 +97,9 @@ def read_outcome(folder: Path) -> Outcome:
             kind(about=About(rounds=tuple(about["rounds"]), client=about["client"]), **line, **tensors)
         )
     refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
-    return Outcome(claims=tuple(claims), refusal=refusal, seconds=raw["seconds"])
+    return Outcome(
+        claims=tuple(claims), refusal=refusal, seconds=raw["seconds"], notes=tuple(raw.get("notes", ()))
+    )
 
 
 def finished(folder: Path) -> bool:

@@ -102,6 +102,7 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
             passed=False,
             setting=f"{setting}: the attack made no claim",
             n=0,
+            metric=metric_name,
         )
     stream = Rng.root(scenario.seed).child("control")
     positive = gain_of(honest, metric, rng=stream)
@@ -114,6 +115,7 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
         passed=positive.low > 0 and not negative.low > 0,
         setting=setting,
         n=len(honest.values) or sum(len(t) for _, t in honest.clients),
+        metric=metric_name,
     )
 
 

@@ -31,6 +31,7 @@ class Control:
         negative, negative_high: gain on an update unrelated to the victim, and the one-sided bound below it:
             the control fails when ``negative_low`` is above 0.
         passed: both hold. setting: the easy setting in words. n: victims.
+        metric: of the gains; it belongs to the attack, and need not be the metric of the finding beside it.
     """
 
     positive: float
@@ -40,6 +41,7 @@ class Control:
     passed: bool
     setting: str
     n: int
+    metric: str = ""
 
 
 @final

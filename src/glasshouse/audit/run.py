@@ -9,8 +9,10 @@ from typing import TypeVar, final
 
 from glasshouse.audit.build import threat_of
 from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
+from glasshouse.audit.claims import read_outcome
 from glasshouse.audit.control import ControlTask, control
 from glasshouse.audit.jobs import Workers
+from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest, tree_hash
 from glasshouse.audit.result import Result, write_result
 from glasshouse.audit.settle import CellTask, Settled, attack_key, control_key, settle
@@ -71,6 +73,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     started = time.perf_counter()
     plans = plan(suite, out.resolve())
     _prepare(suite, plans, out, resume=resume)
+    log = RunLog(out)
     facts = manifest(
         suite=suite.name,
         seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
@@ -79,16 +82,17 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     )
     with Workers(jobs) as workers:
         groups = [g for p in plans for g in p.groups]
-        _drained(workers.each(simulate, groups), len(groups), "federations")
+        log.write("start", suite=suite.name, resume=resume)
+        _drained(workers.each(simulate, groups), len(groups), "federations", log)
         _check_some_ran(groups)
         tasks = [t for p in plans for t in attack_tasks(p, device)]
-        _drained(workers.each(run_attack, tasks), len(tasks), "attacks")
+        _drained(workers.each(run_attack, tasks), len(tasks), "attacks", log)
         wanted = list(dict.fromkeys(t for p in plans for t in _control_tasks(p)))
-        controls = dict(_drained(workers.each(control, wanted), len(wanted), "controls"))
+        controls = dict(_drained(workers.each(control, wanted), len(wanted), "controls", log))
         made = [
             CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls) for p in plans
         ]
-        settled = dict(_drained(workers.each(settle, made), len(made), "scores"))
+        settled = dict(_drained(workers.each(settle, made), len(made), "scores", log))
     parts = [(p, settled[p.cell.hash]) for p in plans]
     result = Result(
         suite=suite.name,
@@ -101,6 +105,8 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         exhibits=tuple(e for _, one in parts for e in one.exhibits),
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )
+    _write_notes(plans, log)
+    log.write("end")
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
     return result
@@ -169,8 +175,23 @@ def _check_some_ran(groups: list[Group]) -> None:
         raise BadValue(**passive[0])
 
 
-def _drained(results: Iterator[T], total: int, label: str) -> list[T]:
-    return list(track(results, label, total=total))
+def _drained(results: Iterator[T], total: int, label: str, log: RunLog) -> list[T]:
+    """All results, with progress; one line of the log for the whole stage."""
+    done = list(track(results, label, total=total))
+    log.write(label, pieces=total)
+    return done
+
+
+def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:
+    """What attacks had to say (a fallback, say), each sentence once per attack and cell."""
+    for planned in plans:
+        for group in planned.groups:
+            said: dict[tuple[str, str], int] = {}
+            for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
+                for note in read_outcome(path.parent).notes:
+                    said[path.parts[-3], note] = said.get((path.parts[-3], note), 0) + 1
+            for (attack, note), units in said.items():
+                log.write("note", cell=Path(group.folder).name, attack=attack, note=note, units=units)
 
 
 def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:

@@ -1,0 +1,54 @@
+"""What a run has to say beside its results: ``log.jsonl``, one event a line."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from glasshouse.store import append_jsonl
+
+LOGGER = logging.getLogger("glasshouse")
+
+
+@final
+class _Notes(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what was said, each sentence once."""
+        message = record.getMessage()
+        if message not in self.said:
+            self.said.append(message)
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Within the block, what our code logs (a fallback, a restart from a checkpoint) is collected too."""
+    notes = _Notes()
+    level = LOGGER.level
+    LOGGER.addHandler(notes)
+    LOGGER.setLevel(logging.INFO)
+    try:
+        yield notes.said
+    finally:
+        LOGGER.removeHandler(notes)
+        LOGGER.setLevel(level)
+
+
+@final
+class RunLog:
+    """Appends events to a run's ``log.jsonl``; a resumed run goes on in the same file."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / "log.jsonl"
+        self._started = time.perf_counter()
+
+    def write(self, event: str, **facts: Any) -> None:
+        """One line: the event, seconds since this process began the run, and facts about it."""
+        append_jsonl(
+            self._path, {"event": event, "after": round(time.perf_counter() - self._started, 3), **facts}
+        )
