@@ -26,6 +26,7 @@ PASSED = Control(
     passed=True,
     setting="LeNet with sigmoid, batch 1, no defence, 300 steps",
     n=20,
+    metric="ssim",
 )
 WEAK = Control(
     positive=0.03,
@@ -35,6 +36,7 @@ WEAK = Control(
     passed=False,
     setting="LeNet with sigmoid, batch 1, no defence, 300 steps",
     n=20,
+    metric="ssim",
 )
 DEFENSES = ((), ("Gaussian noise 0.1",), ("clip L2 4",), ("prune 90 %",), ("Soteria 80 %",))
 LEVELS = {"dlg": 0.05, "idlg": 0.08, "inverting_gradients": 0.42, "gradinversion": 0.31, "ggl": 0.36}

@@ -122,6 +122,15 @@ def test_what_a_finding_used_stands_beside_it(page):
     assert "20 victims" in text
 
 
+def test_a_control_is_shown_once_in_its_own_metric(tmp_path):
+    """The control of an attack is measured in dB here, whatever the findings beside it are."""
+    control = dataclasses.replace(specimen.PASSED, metric="psnr", positive=19.2, positive_low=16.7)
+    found = [specimen.finding(metric=m, control=control) for m in ("ssim", "label_accuracy")]
+    text = Page(render(Result(suite="one", findings=tuple(found)), tmp_path)).text
+    assert text.count("+19.2\u00a0dB, at least 16.7".replace("\u00a0", " ")) == 1
+    assert "1,92" not in text
+
+
 def test_an_attack_without_a_control_is_named(tmp_path):
     result = Result(suite="one", findings=(specimen.finding(control=None),))
     text = Page(render(result, tmp_path)).text
@@ -133,6 +142,13 @@ def test_a_label_stands_beside_what_the_defence_says_of_itself(tmp_path):
     assert (
         "noise 0.1 gaussian_noise std=0.1"
         in Page(render(Result(suite="x", findings=(found,)), tmp_path)).text
+    )
+
+
+def test_the_median_stands_below_the_mean(tmp_path):
+    found = dataclasses.replace(specimen.finding(), median=0.583)
+    assert (
+        "0.62 [0.56, 0.68] median 0.58" in Page(render(Result(suite="x", findings=(found,)), tmp_path)).text
     )
 
 

@@ -67,7 +67,7 @@ def test_inconclusive_asks_for_more():
         (specimen.WEAK, "its positive control failed: in an easy setting (LeNet with sigmoid, batch 1"),
         (
             dataclasses.replace(specimen.WEAK, negative=0.2, negative_low=0.1),
-            "its negative control failed: it seemed to gain 0.20 from an update that has nothing to do with",
+            "its negative control failed: it seemed to gain 0.20 in SSIM from an update that has nothing",
         ),
         (None, "the attack had no power here"),
     ],

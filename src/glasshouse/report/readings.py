@@ -14,6 +14,7 @@ class Reading:
 
     Attributes:
         value: with its unit; interval: in brackets. baseline: the null's value, with unit.
+        median: over victims, with unit; empty where there is none.
         gain: signed, without unit; gain_interval. size: the gain without its sign, with unit; size_interval:
             the interval of that. visible: the smallest gain that the interval would have told from none.
     """
@@ -21,6 +22,7 @@ class Reading:
     value: str
     interval: str
     baseline: str
+    median: str
     gain: str
     gain_interval: str
     size: str
@@ -42,6 +44,7 @@ def read(f: Finding) -> Reading:
         value=numbers.value(f.value, m, unit, own),
         interval=numbers.interval(f.low, f.high, m, own),
         baseline=numbers.value(f.baseline_value, m, unit, own),
+        median="" if f.median is None else numbers.value(f.median, m, unit, own),
         gain=numbers.signed(f.gain, m, gained),
         gain_interval=numbers.interval(f.gain_low, f.gain_high, m, gained),
         size=numbers.difference(f.gain, m, unit, gained),

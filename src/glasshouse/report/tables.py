@@ -67,6 +67,7 @@ class FindingRow:
     metric: str
     value: str
     interval: str
+    median: str
     n: str
     baseline: str
     gain: str
@@ -112,9 +113,9 @@ def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
 
 def controls(findings: Iterable[Finding]) -> list[tuple[str, list[ControlRow]]]:
     """Every control once, by easy setting, the failed ones first."""
-    seen: dict[tuple[str, str, Control], ControlRow] = {}
+    seen: dict[tuple[str, Control], ControlRow] = {}
     for f in findings:
-        if f.control and (key := (f.attack, f.metric, f.control)) not in seen:
+        if f.control and (key := (f.attack, f.control)) not in seen:
             seen[key] = _control(f, f.control)
     groups: dict[str, list[ControlRow]] = {}
     for row in sorted(seen.values(), key=lambda row: row.passed):
@@ -157,6 +158,7 @@ def _finding(f: Finding, reading: readings.Reading) -> FindingRow:
         metric=words.metric(f.metric).label,
         value=reading.value,
         interval=reading.interval,
+        median=reading.median,
         n=words.count(f.n, f.unit),
         baseline=_baseline(f),
         gain=reading.gain,
@@ -186,14 +188,13 @@ def _limit(card: ThreatCard, name: str, limit: float, findings: Sequence[Finding
 
 
 def _control(f: Finding, c: Control) -> ControlRow:
-    unit = numbers.unit(f.metric, f.unit_of_value)
-
     def at_least(gain: float, low: float) -> str:
-        return f"{numbers.signed(gain, f.metric)}{unit}, at least {numbers.bare(low, f.metric)}"
+        shown = numbers.signed(gain, c.metric) + numbers.unit(c.metric)
+        return f"{shown}, at least {numbers.bare(low, c.metric)}"
 
     return ControlRow(
         attack=words.attack(f.attack),
-        name=words.metric(f.metric).label,
+        name=words.metric(c.metric).label or "–",
         setting=c.setting,
         positive=at_least(c.positive, c.positive_low),
         negative=at_least(c.negative, c.negative_low),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from glasshouse.audit.result import Finding, Refused, Result, Utility, Verdict
+from glasshouse.audit.result import Control, Finding, Refused, Result, Utility, Verdict
 from glasshouse.report import numbers, readings, words
 
 ORDER: Final[tuple[Verdict, ...]] = ("leaks", "no power", "inconclusive", "no leak found")
@@ -257,24 +257,27 @@ def _open(f: Finding) -> str:
 
 
 def _powerless(f: Finding) -> str:
-    why = "the attack had no power here"
-    if f.control and not f.control.passed:
-        c = f.control
-        if c.negative_low > 0:
-            gained = numbers.difference(c.negative, f.metric, f.unit_of_value)
-            why = (
-                f"its negative control failed: it seemed to gain {gained} from an update that has nothing to "
-                "do with the victim"
-            )
-        else:
-            unit = numbers.unit(f.metric, f.unit_of_value)
-            why = (
-                f"its positive control failed: in an easy setting ({c.setting}) it gained only "
-                f"{numbers.bare(c.positive, f.metric)}{unit}, at least "
-                f"{numbers.bare(c.positive_low, f.metric)} ({words.count(c.n, f.unit)})"
-            )
+    why = (
+        _failure(f.control, f.unit) if f.control and not f.control.passed else "the attack had no power here"
+    )
     return (
         f"{where(f)}, nothing can be said about {words.attack(f.attack)}: {why}. This is no sign of safety."
+    )
+
+
+def _failure(c: Control, unit: str) -> str:
+    """Which control failed; its numbers are in the control's own metric."""
+    in_metric = f" in {words.metric(c.metric).label}" if c.metric else ""
+    if c.negative_low > 0:
+        gained = numbers.difference(c.negative, c.metric) + in_metric
+        return (
+            f"its negative control failed: it seemed to gain {gained} from an update that has nothing to do "
+            "with the victim"
+        )
+    gained = numbers.bare(c.positive, c.metric) + numbers.unit(c.metric)
+    return (
+        f"its positive control failed: in an easy setting ({c.setting}) it gained only {gained}{in_metric}, "
+        f"at least {numbers.bare(c.positive_low, c.metric)} ({words.count(c.n, unit)})"
     )
 
 
