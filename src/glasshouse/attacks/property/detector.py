@@ -11,14 +11,12 @@ by default (the data are separable, so without a penalty there is no optimum, an
 by the best epoch on the test part); ``fit_sgd`` is the paper's.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -66,17 +64,65 @@ def fit(updates: Tensor, labels: Tensor, *, penalty: float, iterations: int) -> 
     mean, std = standardise(updates)
     sign = torch.where(labels, 1.0, -1.0)
 
-    def loss(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        w = torch.from_numpy(point[:-1].astype(np.float32))
-        margin = sign * (updates @ w + float(point[-1]))
+    def loss(point: Tensor) -> tuple[float, Tensor]:
+        w = point[:-1]
+        margin = sign * (updates @ w + point[-1])
         pull = -sign * torch.sigmoid(-margin) / len(sign)
-        value = float(F.softplus(-margin).mean()) + penalty / 2 * float(point[:-1] @ point[:-1])
-        slope = np.append((pull @ updates).double().numpy() + penalty * point[:-1], float(pull.sum()))
-        return value, slope
+        value = float(F.softplus(-margin).mean()) + penalty / 2 * float(w @ w)
+        return value, torch.cat([torch.addmv(w * penalty, updates.T, pull), pull.sum()[None]])
 
-    start = np.zeros(updates.shape[1] + 1)
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    return _unstandardised(torch.from_numpy(found.x[:-1]).float(), float(found.x[-1]), mean, std)
+    found = minimise(loss, torch.zeros(updates.shape[1] + 1), iterations=iterations)
+    return _unstandardised(found[:-1], float(found[-1]), mean, std)
+
+
+def minimise(
+    loss: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, *, iterations: int, memory: int = 10
+) -> Tensor:
+    """L-BFGS with backtracking, for a strictly convex loss that returns its value and gradient.
+
+    Written here because a step costs as much as the loss itself when a library's vector operations run in
+    threads of their own. Ends early when the gradient, or the step, has all but vanished.
+
+    Source: Nocedal & Wright 2006, "Numerical Optimization", algorithms 7.4 and 3.1.
+    """
+    x = start
+    value, slope = loss(x)
+    pairs: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=memory)
+    for _ in range(iterations):
+        step = _quasi_newton(slope, pairs)
+        descent = float(slope @ step)
+        if descent > -1e-12:
+            break
+        length = 1.0 if pairs else min(1.0, 1.0 / float(slope.norm()))
+        new, new_value, new_slope = x, value, slope
+        for _ in range(20):
+            new = x + length * step
+            new_value, new_slope = loss(new)
+            if new_value <= value + 1e-4 * length * descent:
+                break
+            length /= 2
+        else:
+            break
+        moved, bent = new - x, new_slope - slope
+        curve = float(moved @ bent)
+        if curve > 1e-10 * float(bent @ bent):
+            pairs.append((moved, bent, curve))
+        x, value, slope = new, new_value, new_slope
+    return x
+
+
+def _quasi_newton(slope: Tensor, pairs: "deque[tuple[Tensor, Tensor, float]]") -> Tensor:
+    q, alphas = slope.clone(), []
+    for moved, bent, curve in reversed(pairs):
+        alpha = float(moved @ q) / curve
+        q.sub_(bent, alpha=alpha)
+        alphas.append(alpha)
+    if pairs:
+        _, bent, curve = pairs[-1]
+        q.mul_(curve / float(bent @ bent))
+    for (moved, bent, curve), alpha in zip(pairs, reversed(alphas), strict=True):
+        q.add_(moved, alpha=alpha - float(bent @ q) / curve)
+    return q.neg_()
 
 
 def fit_sgd(
@@ -123,9 +169,6 @@ def fit_sgd(
             best = (accuracy, w.clone(), c)
     held[0].mul_(std).add_(mean)
     return _unstandardised(best[1], best[2], mean, std)
-
-
-Fit = Callable[[Tensor, Tensor], Detector]
 
 
 def standardise(updates: Tensor) -> tuple[Tensor, Tensor]:

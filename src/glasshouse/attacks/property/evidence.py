@@ -25,6 +25,7 @@ from glasshouse.attacks.property.properties import Pairs, Property, Scene
 from glasshouse.attacks.property.shadow import HONEST, Cast, updates
 from glasshouse.cache import Checkpoint, cached
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.federation.client import LocalTraining
 from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.registry import load
@@ -168,7 +169,9 @@ def gather(
             "auxiliary examples",
             fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",
         )
-    sums = torch.stack([total(r) for r in rounds])  # (n, z)
+    # By name: in a file tensors lie in another order than in the model.
+    names = list(LocalTraining.of(view.terms).parameters(build(view.terms.architecture)))
+    sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
     given = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
     key = {
         "version": VERSION,
@@ -203,17 +206,16 @@ def participation(view: View, rounds: list[RoundView]) -> tuple[Tensor, Tensor]:
     return present, present.sum(1)
 
 
-def total(one: RoundView) -> Tensor:
+def total(one: RoundView, names: list[str]) -> Tensor:
     """The sum of the round's updates, each with weight 1 on average: (z,) float64."""
     aggregate = one.aggregate
     assert aggregate is not None  # the caller has chosen rounds with a sum
     answered = len(aggregate.selected) - len(aggregate.dropped)
-    scale = answered / aggregate.weight
+    scale, given = answered / aggregate.weight, aggregate.tensors
     if aggregate.kind != "parameters":
-        return torch.cat([t.double().reshape(-1) * scale for t in aggregate.tensors.values()])
+        return torch.cat([given[n].double().reshape(-1) * scale for n in names])
     sent = one.broadcast.tensors
-    changes = [t.double() * scale - answered * sent[n].double() for n, t in aggregate.tensors.items()]
-    return torch.cat([t.reshape(-1) for t in changes])
+    return torch.cat([(given[n].double() * scale - answered * sent[n].double()).reshape(-1) for n in names])
 
 
 @final

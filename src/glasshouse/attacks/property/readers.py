@@ -27,7 +27,7 @@ CONTROL: Final[Mapping[str, Any]] = {
     "arguments": {"looks_for": "gradient_inversion", "settings": {}, "method": {"pairs": 40}, "every": 40},
     "scenario": {
         "data": {"examples": 8, "auxiliary": 400},
-        "model": {"name": "mlp", "width": 16},
+        "model": {"name": "mlp", "hidden": 16},
         "federation": {
             "protocol": "fedavg",
             "clients": 12,
