@@ -1,5 +1,6 @@
 """The two figures that every audit has: leak against defence, and utility against leakage."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -10,6 +11,7 @@ from glasshouse.audit.result import Finding, Utility, Verdict
 from glasshouse.report import numbers, readings, svg, words
 
 ROW = 30.0  # height of a row, pixels
+DISC = 9.0  # radius of a numbered disc, pixels
 
 
 @final
@@ -272,12 +274,13 @@ def _scatter(pairs: Sequence[tuple[Utility, Finding]], label: str) -> Markup:
     across = svg.scale([v for u, _ in pairs for v in (u.low, u.high)], count=4)
     up = svg.scale([v for _, f in pairs for v in (f.gain_low, f.gain_high)], include=(0.0,), count=4)
     zero = svg.short(svg.down(up(0.0)))
+    places = _dodge([(across(u.value), svg.down(up(f.gain))) for u, f in pairs])
     return svg.chart(
         across,
         up,
         svg.tag("line", class_="null", x1=0, x2="100%", y1=zero, y2=zero),
         *(_cross(u, f, across, up) for u, f in pairs),
-        *(_disc(i, u, f, across, up) for i, (u, f) in enumerate(pairs, start=1)),
+        *(_disc(i, p, f.verdict) for i, (p, (_, f)) in enumerate(zip(places, pairs, strict=True), start=1)),
         label=f"Utility against gain in {label}: {len(pairs)} settings, listed in the table that follows.",
         x_labels=[_tick(t, across, pairs[0][0].metric) for t in across.ticks],
         y_labels=[_tick(t, up, pairs[0][1].metric) for t in up.ticks],
@@ -297,13 +300,28 @@ def _cross(u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
     )
 
 
-def _disc(number: int, u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
-    x, y = svg.percent(across(u.value)), svg.down(up(f.gain))
+def _dodge(places: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
+    """Discs that would cover each other step aside: share of the width, pixels down, pixels to the right.
+
+    The width is not known here; where it is 600 pixels, no disc is left under another.
+    """
+    put: list[tuple[float, float, float]] = []
+    for x, y in places:
+        aside = 0.0
+        while any(math.hypot(600 * (x - a) + aside - c, y - b) < 2 * DISC - 1 for a, b, c in put):
+            aside += DISC
+        put.append((x, y, aside))
+    return put
+
+
+def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:
+    x, y, aside = svg.percent(place[0]), place[1], place[2]
     return svg.tag(
         "g",
-        svg.tag("circle", class_="disc", cx=x, cy=svg.short(y), r=9),
+        svg.tag("circle", class_="disc", cx=x, cy=svg.short(y), r=DISC),
         svg.tag("text", str(number), class_="number", x=x, y=svg.short(y + 4), text_anchor="middle"),
-        class_=slug(f.verdict),
+        class_=slug(kind),
+        transform=f"translate({svg.short(aside)} 0)",
     )
 
 
