@@ -13,12 +13,14 @@ from glasshouse.attacks.base import Claim, ClientScores, Labels, Reconstruction
 from glasshouse.audit.baseline import average_score, chosen, counts
 from glasshouse.audit.claims import Outcome
 from glasshouse.errors import Undefined
+from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.rng import Rng
 from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch
 
 COIN = "coin with the known prior"
+GUESS = "guess among the clients or classes"
 
 
 @final
@@ -105,7 +107,11 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
     total = Scored()
     for outcome in outcomes:
         for claim in judged(outcome.claims):
-            one = _score_clients(metric, claim, judge) or _score_examples(name, metric, claim, judge)
+            one = (
+                _score_clients(metric, claim, judge)
+                or _score_said(metric, claim, judge)
+                or _score_examples(name, metric, claim, judge)
+            )
             total = total + one if one else total
     return total if total.values or total.clients else None
 
@@ -135,9 +141,24 @@ def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Sc
     return Scored(values=tuple(values), nulls=tuple(nulls), baseline=baseline)
 
 
+def _score_said(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    """What a reconstruction says beside the image; the null guesses at chance level on the same examples."""
+    if metric.reads not in ("source", "labels") or not isinstance(claim, Reconstruction):
+        return None
+    said = claim.source if metric.reads == "source" else claim.labels
+    values, nulls = [], []
+    for number in claim.about.rounds:
+        truth, owners = judge.truth.batch(number, claim.about.client)
+        known = owners if metric.reads == "source" else truth.labels
+        for told, into in ((said, values), (None, nulls)):
+            paired = said_of_recovered(claim.inputs, told, truth.inputs, context=judge.context)
+            into.append(metric.score(paired, known, context=judge.context))
+    return Scored(values=tuple(values), nulls=tuple(nulls), baseline=GUESS)
+
+
 def _claimed_batch(metric: Metric, claim: Claim) -> Tensor | None:
     """The part of a claim that the metric reads; labels as counts."""
-    if metric.claim == "reconstruction" and isinstance(claim, Reconstruction):
+    if metric.claim == "reconstruction" and metric.reads == "inputs" and isinstance(claim, Reconstruction):
         return claim.inputs
     if metric.claim == "labels" and isinstance(claim, Labels):
         return claim.counts

@@ -24,7 +24,7 @@ from glasshouse.registry import Card
 ClaimKind = Literal[
     "reconstruction", "labels", "clients", "class_representatives", "representations", "defense", "utility"
 ]
-Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "predictions"]
+Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "predictions", "source", "labels"]
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""

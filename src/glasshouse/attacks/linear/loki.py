@@ -6,8 +6,8 @@ of its weight gradients holds client j's images in columns j alone. Bias gradien
 say nothing; an image is read from differences of weight rows, up to a scale.
 
 Where we differ: the scale is that at which the largest pixel is 1 (theirs), moved into the brightness that
-the image's bin allows; and instead of scaling the convolution up we scale the way back down, which has the
-same effect on several local steps: what the module learns stays small against its thresholds.
+the image's bin allows; and beside scaling the convolution up we scale the way back down. With both, several
+local steps hardly move the convolution (1 / scale²) or the thresholds (scale² · way back).
 
 Breaks when: a client looks at what it is told to run (an added module, convolutions of zeros), or compares it
 with another client's; two of one client's examples share a bin. Shape letters: B images, C, H, W, R bins,
@@ -33,8 +33,8 @@ from glasshouse.wire import Architecture, Broadcast, Crafted
 
 FAINT = 1e-3
 """A bin below this share of its client's strongest one counts as empty."""
-QUIET = 0.01
-"""Factor on the way back from the module."""
+SCALE, QUIET = 3.0, 0.3
+"""Factors on the convolution (taken back by the linear layer), and on the way back from the module."""
 
 
 @final
@@ -97,7 +97,7 @@ class Loki:
         )
         entries = auxiliary.inputs[0].numel()
         tensors = imprint_tensors(thresholds, entries, sparse=False, rng=rng)
-        weight = tensors[f"{PREFIX}.measure.weight"].repeat(1, terms.clients)
+        weight = tensors[f"{PREFIX}.measure.weight"].repeat(1, terms.clients) / SCALE
         back = tensors[f"{PREFIX}.back.weight"] * QUIET
         tensors |= {f"{PREFIX}.measure.weight": weight, f"{PREFIX}.back.weight": back}
         shared = {**agreed_state(view), **tensors}
@@ -160,7 +160,7 @@ def _spread(architecture: Architecture, client: int | None, clients: int) -> dic
     weight = torch.zeros(clients * channels, channels, 3, 3)
     if client is not None:
         for channel in range(channels):
-            weight[client * channels + channel, channel, 1, 1] = 1.0
+            weight[client * channels + channel, channel, 1, 1] = SCALE
     return {f"{PREFIX}.spread.weight": weight, f"{PREFIX}.spread.bias": torch.zeros(clients * channels)}
 
 

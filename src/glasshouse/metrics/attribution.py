@@ -1,0 +1,126 @@
+"""What a reconstruction says beside the image: whose it was, and of which class.
+
+Both are judged on recovered examples alone (paired by least error, each once, above ``THRESHOLD`` dB): to
+name the owner of an image that was not recovered is no leak. Shape letters: B private examples of a claim.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.images import psnr
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
+from glasshouse.registry import Card
+
+THRESHOLD = 18.0
+"""PSNR above which an example counts as recovered, dB; as in ``rate_blind``."""
+UNSAID, NOT_RECOVERED = -1, -2
+
+
+def said_of_recovered(
+    images: Tensor, said: Tensor | None, originals: Tensor, *, context: ScoreContext
+) -> Tensor:
+    """What was said, (R,), of each of the B originals: (B,) int64, ``UNSAID`` or ``NOT_RECOVERED`` among it.
+
+    Args:
+        images: (R, C, H, W) reconstructions. said: (R,) of each, or None. originals: (B, C, H, W).
+        context: declares the image range.
+    """
+    pairing = assign(mse_table(originals, images))
+    near = take(images.double(), pairing, grey=context.grey)
+    quality = psnr(near, originals.double(), data_range=context.data_range)
+    out = originals.new_full((len(originals),), NOT_RECOVERED).long()
+    for i, j in enumerate(pairing):
+        if j != UNMATCHED and quality[i] > THRESHOLD:
+            out[i] = UNSAID if said is None else int(said[j])
+    return out
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """Share of recovered examples whose owner was named. Up is worse; 1 / clients of the round is chance.
+
+    An attack that names nobody scores chance by definition ("privacy by shuffling").
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of recovered examples that are attributed to the right client",
+        details={"direction": "up is worse for privacy", "chance": "1 / clients of the round"},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "source"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        del context
+        return _share("attribution", claimed, truth, chance=1 / len(truth.unique()))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LeakedLabels:
+    """Share of recovered examples whose label is right. Up is worse; 1 / K is chance for balanced classes."""
+
+    card: ClassVar[Card] = Card(
+        summary="share of recovered examples that come with their right label",
+        details={"direction": "up is worse for privacy", "chance": "1 / classes"},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "labels"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        return None if context.classes is None else 1 / context.classes
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        if context.classes is None:
+            raise Undefined(
+                "metric 'leaked_labels'",
+                needs="the number of classes",
+                got="none in the score context",
+                fix="let the audit provide it",
+            )
+        return _share("leaked_labels", claimed, truth, chance=1 / context.classes)
+
+
+def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArray[np.float64]:
+    """1, 0, or ``chance`` where nothing was said, per recovered example.
+
+    Raises:
+        BadValue: not one claim per example. Undefined: nothing was recovered.
+    """
+    if claimed.shape != truth.shape or claimed.ndim != 1:
+        raise BadValue(
+            f"metric '{name}'",
+            needs="one claim (B,) per example (B,)",
+            got=f"{tuple(claimed.shape)} and {tuple(truth.shape)}",
+            fix="pair them first: said_of_recovered",
+        )
+    recovered = claimed != NOT_RECOVERED
+    if not recovered.any():
+        raise Undefined(
+            f"metric '{name}'",
+            needs=f"at least one example recovered at PSNR > {THRESHOLD:g} dB",
+            got=f"none of {len(truth)}",
+            fix="read rate_blind first; there is nothing to attribute",
+        )
+    said, true = claimed[recovered], truth[recovered]
+    right = (said == true).double()
+    right[said == UNSAID] = chance
+    return np.asarray(right.numpy(), dtype=np.float64)
