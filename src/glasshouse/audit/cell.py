@@ -46,6 +46,9 @@ from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
 from glasshouse.wire import Crafted, Refusal, Tamper
 
+CURVE = 12
+"""Rounds at most in which the accuracy of the global model is measured."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,7 @@ def simulate(group: Group) -> str:
             "active": group.active,
             "refusal": asdict(refusal) if refusal else None,
             "utility": utility,
+            "curve": _curve(built, log) if refusal is None else [],
             "rounds": scenario.federation.rounds,
             "seconds": time.perf_counter() - started,
             "facts": built.facts,
@@ -207,6 +211,24 @@ def _utility(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | No
     predicted = predict(model, built.heldout.inputs).argmax(1)
     interval = accuracy(predicted, built.heldout.labels)
     return {"value": interval.value, "low": interval.low, "high": interval.high, "n": len(built.heldout)}
+
+
+def _curve(built: Built, log: Log) -> list[tuple[int, float]]:
+    """(Round, held-out accuracy of what was broadcast in it), for at most ``CURVE`` of the kept rounds."""
+    rounds = [r for r in log.transcript().rounds if r.broadcasts]
+    if built.heldout is None or len(rounds) < 2:
+        return []
+    chosen = rounds[:: -(-len(rounds) // CURVE)]
+    model = built.setting.build(built.setting.terms.architecture)
+    points = []
+    for record in chosen:
+        sent = record.broadcasts[0]
+        if sent.architecture != built.setting.terms.architecture:
+            return []  # another model was sent: its accuracy is not the federation's
+        model.load_state_dict(dict(sent.tensors))
+        right = predict(model, built.heldout.inputs).argmax(1) == built.heldout.labels
+        points.append((record.round, float(right.double().mean())))
+    return points
 
 
 def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:

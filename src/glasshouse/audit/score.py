@@ -178,21 +178,37 @@ def _score_claim(metric: Metric, claimed: Tensor, truth: Batch, context: ScoreCo
 def _score_clients(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     if metric.claim != "clients" or not isinstance(claim, ClientScores):
         return None
+    claimed = claim.scores if metric.reads == "scores" else claim.decisions
+    return Scored(clients=((claimed.double().numpy(), clients_of(claim, judge)),), baseline=COIN)
+
+
+def clients_of(claim: ClientScores, judge: Judge) -> NDArray[np.bool_]:
+    """Who has the property that the claim is about, (N,).
+
+    Raises:
+        Undefined: there is no such property, or several.
+    """
     marked = list(judge.truth.marked.values())
     if len(marked) != 1:
         raise Undefined(
             "scores of clients",
             needs="exactly one property that some clients have",
             got=", ".join(judge.truth.marked) or "none",
-            fix="give federation.behaviours, or grant a challenge",
+            fix="give federation.behaviours, or data.members",
         )
     truth = np.zeros(len(claim.scores), dtype=bool)
     truth[list(marked[0])] = True
-    claimed = claim.scores if metric.reads == "scores" else claim.decisions
-    return Scored(clients=((claimed.double().numpy(), truth),), baseline=COIN)
+    return truth
 
 
 def shifted(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
-    """The truth with each victim's examples exchanged for another's, for a negative control."""
+    """The truth with each victim's examples exchanged for another's, for a negative control.
+
+    Properties move to as many clients that do not have them, as far as there are so many.
+    """
     used = {key: truth.used[other] for key, other in units.items()}
-    return Truth(private=truth.private, shards=truth.shards, used=used, marked=truth.marked)
+    marked = {
+        name: tuple(c for c in truth.shards if c not in clients)[: len(clients)]
+        for name, clients in truth.marked.items()
+    }
+    return Truth(private=truth.private, shards=truth.shards, used=used, marked=marked)

@@ -10,6 +10,7 @@ from typing import Any, final
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
+from glasshouse.audit.curves import client_exhibits
 from glasshouse.audit.exhibits import Place, gallery
 from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of
 from glasshouse.audit.judge import judge_of
@@ -70,6 +71,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
     refusals: list[Refused] = []
     exhibits: list[Exhibit] = []
     attack_seconds = 0.0
+    by_label: dict[str, dict[str, list[Outcome]]] = {}
     for position, attack in enumerate(scenario.attacks):
         needs_own = bool(attack_of(attack.name, attack.arguments).needs.changes)
         mine = [
@@ -79,6 +81,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         ]
         ready = [g for g, f in mine if f["refusal"] is None]
         outcomes = {g.folder: _outcomes(g, position, attack) for g in ready}
+        by_label[attack.label or attack.name] = outcomes
         said = [Refusal(**f["refusal"]) for _, f in mine if f["refusal"]]
         said += [o.refusal for every in outcomes.values() for o in every if o.refusal]
         refusals += [_refused(cell, r) for r in dict.fromkeys(said)]
@@ -89,6 +92,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         findings += made
         refusals += [_refused(cell, r) for r in failed]
         exhibits += _gallery(task, position, outcomes, judges)
+    exhibits += client_exhibits(cell, by_label, judges, facts[0].get("curve", []) if facts else [])
     seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
         findings=tuple(findings),
