@@ -116,6 +116,19 @@ class DefenseGuess:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Draws:
+    """Asserts nothing: What the attack's prior says of the labels alone. Inputs (n, C, H, W), labels (n,).
+
+    Never scored as a claim: the judge uses them as a further null adversary.
+    """
+
+    about: About
+    inputs: Tensor
+    labels: Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class DetectorReport:
     """How an attack's own detectors did on its own shadow data, round by round: shown, never scored.
 
@@ -131,7 +144,16 @@ class DetectorReport:
     having: Tensor
 
 
-Claim = Reconstruction | Representations | ClassRepresentatives | Labels | ClientScores | DefenseGuess | DetectorReport
+Claim = (
+    Reconstruction
+    | Representations
+    | ClassRepresentatives
+    | Labels
+    | ClientScores
+    | DefenseGuess
+    | Draws
+    | DetectorReport
+)
 
 
 class Attack(Protocol):

@@ -18,6 +18,7 @@ from glasshouse.attacks.base import (
     ClientScores,
     DefenseGuess,
     DetectorReport,
+    Draws,
     Labels,
     Reconstruction,
     Representations,
@@ -36,6 +37,7 @@ KINDS: dict[str, type[Any]] = {
         Labels,
         ClientScores,
         DefenseGuess,
+        Draws,
         DetectorReport,
     )
 }

@@ -16,7 +16,7 @@ from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 
 PROBE = 3
-BUDGETS = ("iterations", "steps")
+BUDGETS = ("evaluations", "iterations", "steps")
 """What attacks call the length of their search."""
 
 

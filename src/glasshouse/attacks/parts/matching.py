@@ -155,7 +155,7 @@ def objective(
     *,
     distance: Distance,
     steps: Steps = "simulate",
-    adaptive: bool = False,
+    adaptive: bool | Adaptation = False,
     form: Form = "auto",
     bf16: bool = False,
 ) -> Objective:
@@ -164,7 +164,8 @@ def objective(
     Args:
         distance: see :class:`Objective`.
         steps: how several local steps are read; one gradient or one step is exact either way.
-        adaptive: estimate the defence's transformation from the update and apply it to candidates.
+        adaptive: estimate the defence's transformation from the update and apply it to candidates, or apply
+            one that was estimated before.
         form, bf16: see ``Ghost``.
 
     Raises:
@@ -179,7 +180,10 @@ def objective(
             got="all zeros",
             fix="attack an earlier round, or a weaker defence",
         )
-    adaptation = transforms.estimate(target, last=replica.last_linear()) if adaptive else Adaptation()
+    if isinstance(adaptive, Adaptation):
+        adaptation = adaptive
+    else:
+        adaptation = transforms.estimate(target, last=replica.last_linear()) if adaptive else Adaptation()
     engine = _engine(replica, target, adaptation, simulated=simulated, form=form, bf16=bf16)
     return Objective(engine, target, distance=distance, adaptation=adaptation)
 

@@ -1,0 +1,216 @@
+"""GGL: find the generator's image whose gradient, transformed as the defence transformed it, fits the update.
+
+Source: Li, Zhang, Liu & Liu 2022, "Auditing Privacy Defenses in Federated Learning via Generative Gradient
+Leakage", CVPR, arXiv:2203.15696, equations 4 to 9. The label is inferred, a generator trained on public images
+restricts the search, z minimises D(y, T(∇L(G(z)))) + λ R(z): D the squared distance (or 1 - cosine), T the
+transformation estimated from the update, R keeping z where the generator was trained; Adam, CMA-ES or
+TuRBO; several trials, the one with the lowest loss is claimed.
+
+Where we differ: the defence is not told, a detector looks for it and its guess is a claim of its own; nothing
+is done about noise, whose expectation does not move the minimum; R is the divergence of the moments over the
+entries of z from N(0, 1), as the authors compute it, not entry by entry as they write it; the distance is
+divided by the number of tensors, as in their code, so that λ keeps its meaning across models.
+
+Breaks when: the victims do not look like the generator's images; noise drowns what tells two of its images
+apart; the generator is poor: its ceiling is reported beside the result.
+
+Shape letters: R candidates, B images of one candidate, D latent entries, C channels, H and W pixels.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, Draws, Needs, Reconstruction
+from glasshouse.attacks.inversion.ggl import detect, generators
+from glasshouse.attacks.inversion.ggl.generators import Prior
+from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
+from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
+from glasshouse.attacks.inversion.ggl.search import Budget
+from glasshouse.attacks.inversion.ggl.wgan import Recipe
+from glasshouse.attacks.parts.exact import check_positive
+from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.matching import Distance, Steps, objective
+from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+DRAWS = 32
+"""Images of the generator that are filed with the claim: what it says without the update."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GGL:
+    """Generative Gradient Leakage.
+
+    Args:
+        generator: ``wgan_gp`` (trained on auxiliary images), ``biggan``, or ``module:factory``.
+        latent, width, conditional, mirror, training_steps, training_batch, training_rate, critic_steps: of its
+            training, see ``wgan.Recipe``; ``latent`` holds for every generator.
+        optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
+        evaluations: candidates per trial. seconds: limit per trial, 0 for none; makes results machine-dependent.
+        restarts: trials. population: candidates evaluated together by CMA-ES.
+        learning_rate, signed: of Adam.
+        distance: ``squared`` or ``cosine``. regulariser: ``kl``, ``norm`` or ``none``; strength: its weight λ.
+        adaptive: detect the defence and apply its transformation to candidates.
+        steps: how several local steps are matched. bf16: bfloat16 arithmetic in the model.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="searches a generator's latent space for the image whose transformed gradient fits",
+        source="Li et al. 2022, arXiv:2203.15696",
+        threat="server, sees single updates, holds auxiliary images",
+        grants=("auxiliary",),
+        extra="ggl",
+        details={"detector": "names the defence that it sees"},
+        control={
+            "setting": "a sigmoid LeNet, digits, one example, no defence, generator trained on 600 others",
+            "scenario": {"data": {"auxiliary": 600}},
+            "arguments": {
+                "generator": "wgan_gp",
+                "latent": 16,
+                "width": 32,
+                "training_steps": 1000,
+                "training_rate": 1e-3,
+                "critic_steps": 2,
+                "optimizer": "adam",
+                "evaluations": 150,
+                "restarts": 4,
+                "steps": "simulate",
+            },
+        },
+    )
+
+    generator: str = generators.WGAN
+    latent: int = 128
+    width: int = 32
+    conditional: bool = False
+    mirror: bool = False
+    training_steps: int = 5000
+    training_batch: int = 64
+    training_rate: float = 2e-4
+    critic_steps: int = 5
+    optimizer: Optimiser = "cma_es"
+    evaluations: int = 2500
+    seconds: float = 0.0
+    restarts: int = 1
+    population: int = 50
+    learning_rate: float = 0.1
+    signed: bool = False
+    distance: Distance = "squared"
+    regulariser: Regulariser = "kl"
+    strength: float = 0.1
+    adaptive: bool = True
+    steps: Steps = "simulate"
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(restarts=self.restarts, evaluations=self.evaluations, population=self.population)
+        chosen = {"optimizer": self.optimizer, "regulariser": self.regulariser, "distance": self.distance}
+        known = {
+            "optimizer": ("adam", "cma_es", "turbo"),
+            "regulariser": ("kl", "norm", "none"),
+            "distance": ("squared", "cosine"),
+        }
+        for name, value in chosen.items():
+            if value not in known[name]:
+                raise BadValue(
+                    f"attack 'ggl': {name}", needs=" or ".join(known[name]), got=repr(value), fix="correct it"
+                )
+
+    @property
+    def needs(self) -> Needs:
+        auxiliary = frozenset({"auxiliary"}) if generators.needs_data(self.generator) else frozenset[str]()
+        return Needs(
+            sees=frozenset({"broadcast", "update"}),
+            scope="update",
+            grants=auxiliary,
+            uses=frozenset({"labels", "auxiliary"}),
+        )
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """A reconstruction of the B images, a guess at the defence, and draws of the generator.
+
+        Raises:
+            Inapplicable: not exactly one update of parameters, it is zero, or there is nothing to train on.
+        """
+        client = replica(view, subject="attack 'ggl'")
+        labels = known_labels(view, client, rng=rng.child("labels"))
+        prior = self.prior(view)
+        known = view.grants.auxiliary
+        found = detect.detect(client, images=None if known is None else known.inputs, rng=rng.child("detect"))
+        adaptation = detect.adaptation(found, client) if self.adaptive else Adaptation()
+        fit = self.fit(client, prior, labels, adaptation)
+        budget = Budget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
+        best = minimise(
+            fit, self.optimizer, budget, trials=self.restarts, how=self._how(), rng=rng.child("search")
+        )
+        images = fit.images(best.point[None])[0]
+        about = About(rounds=(client.update.round,), client=client.update.client)
+        return (
+            Reconstruction(
+                about=about,
+                inputs=images.detach().float(),
+                labels=labels,
+                confidence=torch.full((len(images),), -best.loss),
+            ),
+            detect.claimed(found, client),
+            _draws(prior, labels, about, latent=self.latent, rng=rng.child("draws")),
+        )
+
+    def recipe(self) -> Recipe:
+        """Of the generator's training."""
+        return Recipe(
+            latent=self.latent,
+            width=self.width,
+            conditional=self.conditional,
+            steps=self.training_steps,
+            batch_size=self.training_batch,
+            critic_steps=self.critic_steps,
+            learning_rate=self.training_rate,
+            mirror=self.mirror,
+        )
+
+    def prior(self, view: View) -> Prior:
+        """The generator, trained now or taken from the cache."""
+        return generators.generator(
+            self.generator, view.terms.architecture, self.recipe(), auxiliary=view.grants.auxiliary
+        )
+
+    def fit(self, client: Replica, prior: Prior, labels: Tensor, adaptation: Adaptation) -> Fit:
+        """The loss over latent points, for one update."""
+        distance = objective(
+            client, distance=self.distance, steps=self.steps, adaptive=adaptation, bf16=self.bf16
+        )
+        return Fit(
+            distance=distance,
+            prior=prior,
+            labels=labels,
+            latent=self.latent,
+            scale=1.0 / len(client.update.tensors) if self.distance == "squared" else 1.0,
+            regulariser=self.regulariser,
+            strength=self.strength,
+            image_range=client.terms.image_range,
+        )
+
+    def _how(self) -> dict[str, float | int | bool]:
+        return {
+            "population": self.population,
+            "learning_rate": self.learning_rate,
+            "signed": self.signed,
+        }
+
+
+def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> Draws:
+    """Images that the generator makes of the inferred labels, without a look at the rest of the update."""
+    repeated = labels.repeat(-(-DRAWS // len(labels)))[:DRAWS]
+    points = torch.randn(len(repeated), latent, generator=rng.torch())
+    with torch.no_grad():
+        images = prior(points.to(labels.device), repeated)
+    return Draws(about=about, inputs=images.float(), labels=repeated)

@@ -1,0 +1,57 @@
+"""CMA-ES in the latent space, by pycma.
+
+Source: Hansen 2016, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772; settings of Li et al. 2022
+(GGL): start at the mean of the latent prior, standard deviation 1. Where we differ: the paper's batches of 50
+candidates are the population here; in the authors' code the population is 18, asked for in batches of 50.
+"""
+
+import torch
+
+from glasshouse.attacks.inversion.ggl.search import Best, Budget, LatentLoss, Tally
+from glasshouse.errors import NotInstalled
+from glasshouse.progress import stage
+from glasshouse.rng import Rng
+
+try:
+    import cma
+except ImportError as error:
+    raise NotInstalled(
+        "the optimiser 'cma_es'",
+        needs="the package cma",
+        got=str(error),
+        fix="pip install 'glasshouse[ggl]', or set optimizer = \"adam\"",
+    ) from error
+
+
+def minimise(loss: LatentLoss, dimension: int, budget: Budget, *, population: int, rng: Rng) -> Best:
+    """One trial; starts again at the best point, with the first step size, when the strategy stops early.
+
+    Args:
+        loss: over points (R, n).
+        dimension: n.
+        budget: evaluations are spent exactly; the last generation may be a part of one.
+        population: candidates per generation, evaluated together; at least 2.
+        rng: of the samples.
+    """
+    tally, restarts = Tally(loss, budget), 0
+    centre = torch.zeros(dimension)
+    with stage("searching the latent space"):
+        while tally.left:
+            draws = rng.child(f"cma/{restarts}").numpy()
+            options = {
+                "popsize": max(2, population),
+                "randn": lambda *shape, draws=draws: draws.standard_normal(shape),
+                "seed": float("nan"),  # pycma's word for: leave the global generator alone
+                "verbose": -9,
+                "maxiter": budget.evaluations,
+            }
+            strategy = cma.CMAEvolutionStrategy(centre.double().numpy(), 1.0, options)
+            while tally.left and not strategy.stop():
+                asked = strategy.ask()
+                points = torch.stack([torch.from_numpy(x) for x in asked]).float()[: tally.left]
+                values = tally(points)
+                if len(points) < len(asked):
+                    break
+                strategy.tell(asked, values.clamp_max(1e300).tolist())
+            centre, restarts = tally.best if len(tally.best) else centre, restarts + 1
+    return tally.found()

@@ -1,0 +1,199 @@
+"""Which defence an update went through, read off the gradient of the last linear layer.
+
+Shape letters: B examples behind the update, K classes, F features that enter the last layer.
+
+With cross-entropy the columns of that layer's weight gradient sum to zero over the classes (the probabilities of
+an example and its one-hot label both sum to 1). So, looked at in this order:
+
+- columns that do not sum to zero: few distinct values mean quantising (or signs), single zeros in columns and
+  rows that are not zero altogether mean magnitude pruning, and otherwise it is noise, of standard deviation
+  (root mean square of the sums) / √K;
+- several tensors of one and the same norm, none above it: clipping per tensor;
+- one example: the weight gradient is d rᵀ with the bias gradient d = p - y. Its ratio to d gives the
+  features r, these give p = softmax(W r + b), and so what d must have been. A received d that is a smaller
+  multiple of it was clipped; one of another direction shows that features with a part in p were hidden: Soteria;
+- several examples, or several local steps: Soteria when more columns are zero than images of the adversary's
+  own, or random ones, leave; clipping is not looked for, as the length of d is not known.
+
+Zeros of a ReLU look like Soteria's in the mask, not in the test above. ``unknown``: the last layer is not in the
+update, or what was found contradicts itself. Clipping that did not bind and Soteria that hid dead features
+changed nothing, and nothing is found. Noise on top of Soteria or pruning hides them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.base import About, DefenseGuess
+from glasshouse.attacks.parts import transforms
+from glasshouse.attacks.parts.labels import sums
+from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.rng import Rng
+from glasshouse.tensors import norm
+from glasshouse.wire import Value
+
+NONE, UNKNOWN = "none", "unknown"
+ROUNDING = 1e-4
+"""Relative deviation that float32 arithmetic may leave."""
+SHORT = 0.95
+"""A last layer's gradient below this share of its predicted length counts as clipped."""
+PROBES = 64
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A guess at the defences: registered names joined by ``" + "``, ``none`` or ``unknown``; their strengths."""
+
+    name: str
+    parameters: dict[str, Value]
+
+
+def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Finding:
+    """What was done to the update in ``replica``.
+
+    Args:
+        replica: the model as received, and the update.
+        images: of the adversary, (N, C, H, W) in pixel units; None: random pixels stand in for several examples.
+        rng: of these pixels.
+    """
+    gradient, last = replica.gradient(), replica.last_linear()
+    weight, bias = gradient.get(f"{last}.weight"), gradient.get(f"{last}.bias")
+    if weight is None or not bool(weight.any()):
+        return Finding(name=UNKNOWN, parameters={})
+    noise = noise_of(weight)
+    if noise and (coarse := _coarse(gradient)):
+        return Finding(name=coarse, parameters={})
+    if noise and transforms.scattered_zeros(weight):
+        zeros = sum(int((t == 0).sum()) for t in gradient.values())
+        return Finding(name="prune", parameters={"share": zeros / _entries(replica)})
+    bound = transforms.estimate(gradient, last=last).layer_clip
+    if bound is not None:
+        return Finding(name="clip_layers", parameters={"norm": bound})
+    if replica.images == 1 and replica.update.steps == 1 and bias is not None and bool(bias.any()):
+        return _single(replica, weight.double(), bias.double(), noise)
+    if noise:
+        return Finding(name="gaussian_noise", parameters={"std": noise})
+    return _several(replica, weight, last, images=images, rng=rng)
+
+
+def noise_of(weight: Tensor) -> float:
+    """Standard deviation of the noise in a last layer's weight gradient (K, F); 0 where rounding explains it.
+
+    Example:
+        >>> honest = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
+        >>> noise_of(honest), round(noise_of(honest + torch.tensor([[0.1, -0.1], [0.1, -0.1]])), 3)
+        (0.0, 0.141)
+    """
+    weight = weight.double()
+    found = float(weight.sum(0).square().mean() / len(weight)) ** 0.5
+    return found if found > ROUNDING * float(weight.square().mean()) ** 0.5 else 0.0
+
+
+def _coarse(gradient: Mapping[str, Tensor]) -> str | None:
+    """``quantise`` or ``sign`` where the largest tensor repeats its values, which no honest gradient does."""
+    largest = max(gradient.values(), key=Tensor.numel)
+    entries = largest[largest != 0]
+    distinct = len(entries.unique())
+    if len(entries) < 2 * distinct:
+        return None
+    return "sign" if distinct <= 2 else "quantise"
+
+
+def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Finding:
+    """One example: predict the bias gradient d from the features that the weight gradient shows."""
+    expected = _expected_bias(replica, weight, bias)
+    length = float(bias @ expected / expected.square().sum().clamp_min(1e-30))
+    miss = float((bias - length * expected).norm() / bias.norm())
+    if noise:
+        # Noise of the length itself: its standard deviation, three times.
+        slack = 3 * noise / float(expected.norm().clamp_min(1e-12))
+        size = (max(norm(replica.gradient()) ** 2 - noise**2 * _entries(replica), 0.0)) ** 0.5
+        if length < min(SHORT, 1 - slack) and size > 0:
+            return Finding(name="clip + gaussian_noise", parameters={"norm": size, "std": noise})
+        return Finding(name="gaussian_noise", parameters={"std": noise})
+    if miss > ROUNDING:
+        hidden = float((weight == 0).all(0).double().mean())
+        known = "soteria" if hidden > 0 else UNKNOWN
+        return Finding(name=known, parameters={"share": hidden} if hidden > 0 else {})
+    if length < SHORT:
+        return Finding(name="clip", parameters={"norm": norm(replica.gradient())})
+    return Finding(name=NONE if length < 2 - SHORT else UNKNOWN, parameters={})
+
+
+def _expected_bias(replica: Replica, weight: Tensor, bias: Tensor) -> Tensor:
+    """(K,) p - y of the one example, from the features r = dᵀ(d rᵀ) / |d|²: unclipped, unscaled."""
+    layer = replica.model.get_submodule(replica.last_linear())
+    assert isinstance(layer, nn.Linear)
+    features = bias @ weight / bias.square().sum()  # (F,)
+    logits = layer.weight.double() @ features
+    if layer.bias is not None:
+        logits = logits + layer.bias.double()
+    expected = logits.softmax(0)
+    expected[int(sums(replica).argmin())] -= 1
+    return expected
+
+
+def _entries(replica: Replica) -> int:
+    return sum(t.numel() for t in replica.update.tensors.values())
+
+
+def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | None, rng: Rng) -> Finding:
+    """Several examples: more zero columns than groups of B images ever leave?"""
+    hidden = float((weight == 0).all(0).double().mean())
+    if images is None or len(images) < PROBES:
+        low, high = replica.terms.image_range
+        shape = (PROBES, *replica.shape)
+        images = torch.rand(shape, generator=rng.child("probes").torch()) * (high - low) + low
+    dead = _features(replica, last, images[: 4 * PROBES]) == 0
+    whole = len(dead) // replica.images * replica.images
+    groups = dead[:whole].reshape(-1, replica.images, dead.shape[1]).all(1).double().mean(1)
+    usual = float(groups.max()) if len(groups) else 1.0
+    if hidden > usual + 1.0 / weight.shape[1]:
+        return Finding(name="soteria", parameters={"share": hidden})
+    return Finding(name=NONE, parameters={})
+
+
+def _features(replica: Replica, last: str, images: Tensor) -> Tensor:
+    """(N, F) what enters the last layer."""
+    seen: list[Tensor] = []
+    layer = replica.model.get_submodule(last)
+    handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    try:
+        with torch.no_grad():
+            replica.model(images)
+    finally:
+        handle.remove()
+    return seen[0]
+
+
+def adaptation(finding: Finding, replica: Replica) -> Adaptation:
+    """What candidates go through, for a defence that was found; nothing where it is sure that there is none.
+
+    Noise needs nothing: its expectation does not move the minimum. Parameters of several local steps are
+    matched as a change of weights, whose clip bound and mask are estimated on that change.
+    """
+    simulated = replica.update.kind != "gradient" and replica.update.steps > 1
+    received = replica.delta() if simulated else replica.gradient()
+    if finding.name == "clip + gaussian_noise":
+        return Adaptation(clip=float(finding.parameters["norm"]))
+    if finding.name == "prune":
+        return Adaptation(masks={name: t != 0 for name, t in received.items()})
+    if finding.name == "soteria":
+        columns = f"{replica.last_linear()}.weight"
+        return Adaptation(masks={columns: (received[columns] != 0).any(0, keepdim=True)})
+    if finding.name == "clip_layers":
+        return Adaptation(layer_clip=transforms.estimate(received, last=replica.last_linear()).layer_clip)
+    unseen = replica.images > 1 or replica.update.steps > 1  # clipping was not looked for, and may be there
+    return Adaptation(clip=norm(received)) if finding.name == "clip" or unseen else Adaptation()
+
+
+def claimed(finding: Finding, replica: Replica) -> DefenseGuess:
+    """The finding as a claim about the update's client."""
+    about = About(rounds=(replica.update.round,), client=replica.update.client)
+    return DefenseGuess(about=about, name=finding.name, parameters=finding.parameters)
+

@@ -1,0 +1,109 @@
+"""Which generator the attack searches: a WGAN-GP trained on auxiliary images, BigGAN, or the user's own.
+
+Whatever it is, it maps latent vectors (N, D), N(0, 1) a priori, and labels (N,) to pixels (N, C, H, W) in [0, 1].
+Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.inversion.ggl import wgan
+from glasshouse.attacks.inversion.ggl.wgan import Recipe
+from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable
+from glasshouse.wire import Architecture, Batch
+
+WGAN: Final = "wgan_gp"
+BIGGAN: Final = "biggan"
+_BIGGAN_FACTORY = "glasshouse.attacks.inversion.ggl.biggan:biggan"
+
+Prior = Callable[[Tensor, Tensor], Tensor]
+"""Latent vectors (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]."""
+
+
+def needs_data(name: str) -> bool:
+    """Whether this generator is trained on the adversary's auxiliary images."""
+    return name == WGAN
+
+
+def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliary: Batch | None) -> Prior:
+    """The generator called ``name``, frozen and in ``eval()`` mode.
+
+    Args:
+        name: ``wgan_gp``, ``biggan``, or ``module:factory``, called as ``factory(input_shape, classes, latent=D)``.
+        architecture: of the model under attack: the size of the images, and K.
+        recipe: of the training; its ``latent`` is D for all generators.
+        auxiliary: what ``wgan_gp`` is trained on.
+
+    Raises:
+        Inapplicable: ``wgan_gp`` without auxiliary images.
+        NotInstalled, BadFile: a package, a module or weights are missing.
+        BadValue: the user's factory does not give images of the right size.
+    """
+    if name == WGAN:
+        if auxiliary is None:
+            raise Inapplicable(
+                "attack 'ggl' with generator 'wgan_gp'",
+                needs="auxiliary images to train on",
+                got="none",
+                fix="set data.auxiliary and grants.auxiliary, or give generator = 'module:factory'",
+            )
+        return wgan.trained(auxiliary, classes=architecture.classes, recipe=recipe)
+    made = _factory(_BIGGAN_FACTORY if name == BIGGAN else name)(
+        architecture.input_shape, architecture.classes, latent=recipe.latent
+    )
+    _check(name, made, architecture, recipe.latent)
+    found: nn.Module = made.eval().requires_grad_(False)
+    return found
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute or "?", None)
+    except ImportError as error:
+        raise BadFile(
+            f"generator '{name}'",
+            needs=f"{WGAN}, {BIGGAN}, or module:factory that can be imported",
+            got=str(error),
+            fix="run from the folder that holds the module, or install its package",
+        ) from error
+    if not callable(found):
+        raise BadValue(
+            f"generator '{name}'",
+            needs=f"{WGAN}, {BIGGAN}, or module:factory",
+            got="no such function" if found is None else f"a {type(found).__name__}",
+            fix="write factory(input_shape, classes, *, latent) and name it as module:factory",
+        )
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _check(name: str, made: object, architecture: Architecture, latent: int) -> None:
+    subject, shape = f"generator '{name}'", (2, *architecture.input_shape)
+    if not isinstance(made, nn.Module):
+        raise BadValue(
+            subject, needs="a torch.nn.Module", got=f"a {type(made).__name__}", fix="correct the factory"
+        )
+    try:
+        with torch.no_grad():
+            images = made.eval()(torch.zeros(2, latent), torch.zeros(2, dtype=torch.int64))
+    except GlasshouseError:
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        raise BadValue(
+            subject,
+            needs=f"forward(latent (N, {latent}), labels (N,))",
+            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            fix="set the attack's latent to the size that the generator takes",
+        ) from error
+    if tuple(images.shape) != shape or float(images.min()) < 0 or float(images.max()) > 1:
+        raise BadValue(
+            subject,
+            needs=f"images {shape} in [0, 1]",
+            got=f"{tuple(images.shape)} in [{float(images.min()):.3g}, {float(images.max()):.3g}]",
+            fix="resize and scale inside its forward",
+        )

@@ -1,0 +1,82 @@
+"""The loss over the latent space: distance of gradients plus a regulariser on the latent vector.
+
+Source: Li et al. 2022 (GGL), equations 5 to 9. Shape letters: R candidates, B images of one candidate, D latent
+entries, C channels, H and W pixels.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.inversion.ggl.generators import Prior
+from glasshouse.attacks.parts.matching import Objective
+
+Regulariser = Literal["kl", "norm", "none"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fit:
+    """Points (R, B * D) → losses (R,); a :class:`~glasshouse.attacks.inversion.ggl.search.LatentLoss`.
+
+    Attributes:
+        distance: of the candidate's update from the received one. prior: the generator.
+        labels: (B,). latent: D. scale: on the distance. regulariser, strength: and its weight.
+        image_range: of the pixels that the model takes; the generator's are in [0, 1].
+    """
+
+    distance: Objective
+    prior: Prior
+    labels: Tensor
+    latent: int
+    scale: float = 1.0
+    regulariser: Regulariser = "kl"
+    strength: float = 0.1
+    image_range: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of a point: B * D."""
+        return len(self.labels) * self.latent
+
+    def __call__(self, points: Tensor, *, differentiable: bool = False) -> Tensor:
+        points = points.to(self.labels.device)
+        labels = self.labels.expand(len(points), -1)
+        with torch.set_grad_enabled(differentiable):
+            images = self.images(points)
+        found = self.scale * self.distance(images, labels, create_graph=differentiable)
+        if self.regulariser == "none":
+            return found
+        penalty = kl(points) if self.regulariser == "kl" else norm_penalty(points, self.latent)
+        return found + self.strength * penalty
+
+    def images(self, points: Tensor) -> Tensor:
+        """(R, B, C, H, W) of points (R, B * D), in pixel units."""
+        vectors = points.reshape(-1, self.latent)
+        images = self.prior(vectors, self.labels.repeat(len(points)))
+        low, high = self.image_range
+        return (low + (high - low) * images).reshape(len(points), len(self.labels), *images.shape[1:])
+
+
+def kl(points: Tensor) -> Tensor:
+    """(R,) divergence of N(mean, variance of a point's coordinates) from N(0, 1): 0 at mean 0, variance 1.
+
+    Example:
+        >>> kl(torch.tensor([[1.0, -1.0], [2.0, 0.0]])).round(decimals=3).tolist()
+        [0.0, 0.5]
+    """
+    variance, mean = torch.var_mean(points, dim=1, correction=0)
+    return 0.5 * (variance + mean.square() - 1 - (variance + 1e-10).log())
+
+
+def norm_penalty(points: Tensor, latent: int) -> Tensor:
+    """(R,) (|z|² - D)² averaged over the B vectors: |z|² is about D for z from N(0, 1).
+
+    Example:
+        >>> norm_penalty(torch.tensor([[1.0, 1.0], [2.0, 0.0]]), 2).tolist()
+        [0.0, 4.0]
+    """
+    lengths = points.reshape(len(points), -1, latent).square().sum(-1)
+    return (lengths - latent).square().mean(1)

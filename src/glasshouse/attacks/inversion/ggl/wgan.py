@@ -1,0 +1,242 @@
+"""A small WGAN-GP on the adversary's auxiliary images: DCGAN-like networks, trained once, kept in the cache.
+
+Source: Gulrajani et al. 2017, "Improved Training of Wasserstein GANs", arXiv:1704.00028, algorithm 1, with the
+networks of Li et al. 2022 (GGL), CVPR, section 4.1 and supplement: for 32 × 32 pixels a linear layer to 4 × 4,
+three transposed convolutions that halve the channels and double the sides, and a critic of three strided
+convolutions without normalisation. Where we differ: other sizes of image get another number of stages; a
+conditional variant (one-hot labels beside the latent vector, a projection in the critic: Miyato & Koyama 2018,
+arXiv:1802.05637) for data whose classes the victims share; fewer and larger steps where the settings say so.
+
+Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
+"""
+
+import math
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.errors import BadValue
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+_VERSION = 1
+_SAVE_EVERY = 500
+_FIRST_SIDE = 4
+_PENALTY = 10.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Sizes and schedule.
+
+    Attributes:
+        latent: D. width: channels of the last stage of the generator and of the first of the critic; the paper's 128.
+        conditional: the generator is told the class.
+        steps: of the critic. batch_size: images in each. critic_steps: of these per step of the generator.
+        learning_rate: of Adam, betas (0.5, 0.999). mirror: mirror images at random.
+    """
+
+    latent: int = 128
+    width: int = 32
+    conditional: bool = False
+    steps: int = 5000
+    batch_size: int = 64
+    critic_steps: int = 5
+    learning_rate: float = 1e-4
+    mirror: bool = False
+
+    def __post_init__(self) -> None:
+        counts = (self.latent, self.width, self.steps, self.batch_size, self.critic_steps)
+        if min(counts) < 1 or not self.learning_rate > 0:
+            raise BadValue(
+                "training of a generator",
+                needs="latent, width, steps, batch_size, critic_steps >= 1 and learning_rate > 0",
+                got=f"{counts}, {self.learning_rate}",
+                fix="correct the attack's table",
+            )
+
+
+def stages(shape: tuple[int, int, int]) -> int:
+    """How often 4 pixels must double to reach the larger side.
+
+    Example:
+        >>> stages((3, 32, 32)), stages((1, 8, 8)), stages((1, 28, 28))
+        (3, 1, 3)
+    """
+    return max(1, math.ceil(math.log2(max(shape[1:]) / _FIRST_SIDE)))
+
+
+@final
+class Generator(nn.Module):
+    """Latent vectors (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]. ``classes`` 0: labels are ignored."""
+
+    def __init__(self, shape: tuple[int, int, int], *, latent: int, width: int, classes: int = 0) -> None:
+        super().__init__()
+        self.shape, self.classes = shape, classes
+        top = width * 2 ** (stages(shape) - 1)
+        self.first = nn.Linear(latent + classes, top * _FIRST_SIDE**2, bias=False)
+        self.norm = nn.BatchNorm1d(top * _FIRST_SIDE**2)
+        layers = OrderedDict[str, nn.Module]()
+        for i in range(stages(shape) - 1):
+            layers[f"up{i}"] = nn.ConvTranspose2d(top, top // 2, 2, stride=2, bias=False)
+            layers[f"norm{i}"] = nn.BatchNorm2d(top // 2)
+            layers[f"relu{i}"] = nn.ReLU()
+            top //= 2
+        layers["last"] = nn.ConvTranspose2d(top, shape[0], 2, stride=2)
+        self.stages = nn.Sequential(layers)
+
+    def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
+        """Images larger than wanted (sides that are no power of 2) are cut at the middle."""
+        if self.classes:
+            latent = torch.cat([latent, F.one_hot(labels, self.classes).to(latent.dtype)], 1)
+        start = F.relu(self.norm(self.first(latent))).reshape(len(latent), -1, _FIRST_SIDE, _FIRST_SIDE)
+        pixels = (self.stages(start).tanh() + 1) / 2
+        _, height, width = self.shape
+        top, left = (pixels.shape[2] - height) // 2, (pixels.shape[3] - width) // 2
+        return pixels[:, :, top : top + height, left : left + width]
+
+
+@final
+class Critic(nn.Module):
+    """Pixels (N, C, H, W) and labels (N,) → scores (N,): higher for images of the data. No normalisation."""
+
+    def __init__(self, shape: tuple[int, int, int], *, width: int, classes: int = 0) -> None:
+        super().__init__()
+        channels, layers = shape[0], OrderedDict[str, nn.Module]()
+        for i in range(stages(shape)):
+            layers[f"down{i}"] = nn.Conv2d(channels, width * 2**i, 3, stride=2, padding=1)
+            layers[f"relu{i}"] = nn.LeakyReLU(0.01)
+            channels = width * 2**i
+        layers["flatten"] = nn.Flatten()
+        self.stages = nn.Sequential(layers)
+        with torch.no_grad():
+            size = self.stages(torch.zeros(1, *shape)).shape[1]
+        self.score = nn.Linear(size, 1)
+        self.classes = nn.Embedding(classes, size) if classes else None
+        if self.classes is not None:
+            nn.init.zeros_(self.classes.weight)  # from N(0, 1) the labels would drown the images for long
+
+    def forward(self, pixels: Tensor, labels: Tensor) -> Tensor:
+        features: Tensor = self.stages(2 * pixels - 1)
+        score: Tensor = self.score(features).squeeze(1)
+        return score if self.classes is None else score + (features * self.classes(labels)).sum(1)
+
+
+def trained(data: Batch, *, classes: int, recipe: Recipe) -> Generator:
+    """From the cache, or trained now on ``data`` alone; frozen, in ``eval()`` mode. The images' order does not matter.
+
+    Raises:
+        BadValue: fewer than two images.
+    """
+    if len(data) < 2:
+        raise BadValue(
+            "training of a generator",
+            needs="at least 2 auxiliary images",
+            got=str(len(data)),
+            fix="raise data.auxiliary, or give generator = 'module:factory'",
+        )
+    data = _sorted(data)
+    known = classes if recipe.conditional else 0
+    shape = (data.inputs.shape[1], data.inputs.shape[2], data.inputs.shape[3])
+    rng = Rng.root(0).child("ggl/wgan")
+
+    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
+        pair = _Pair(shape, recipe, known, rng=rng)
+        _train(pair, data, recipe, rng=rng, checkpoint=checkpoint)
+        return {name: t.clone() for name, t in pair.generator.state_dict().items()}
+
+    key = {"version": _VERSION, "images": data.inputs, "labels": data.labels if known else None, "recipe": asdict(recipe)}
+    generator = _Pair(shape, recipe, known, rng=rng).generator
+    generator.load_state_dict(cached("generator", key, make))
+    return generator.eval().requires_grad_(False)
+
+
+@final
+class _Pair:
+    """Both networks with their optimisers, freshly initialised."""
+
+    def __init__(self, shape: tuple[int, int, int], recipe: Recipe, classes: int, *, rng: Rng) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(rng.child("weights").seed())
+            self.generator = Generator(shape, latent=recipe.latent, width=recipe.width, classes=classes)
+            self.critic = Critic(shape, width=recipe.width, classes=classes)
+        self.optimisers = {
+            name: torch.optim.Adam(net.parameters(), lr=recipe.learning_rate, betas=(0.5, 0.999))
+            for name, net in self.networks().items()
+        }
+
+    def networks(self) -> dict[str, nn.Module]:
+        return {"generator": self.generator, "critic": self.critic}
+
+    def state(self) -> dict[str, Tensor]:
+        """All that training needs to go on, as one flat table."""
+        found: dict[str, Tensor] = {}
+        for name, net in self.networks().items():
+            found |= {f"{name}/{key}": t.detach().clone() for key, t in net.state_dict().items()}
+            for number, slots in self.optimisers[name].state_dict()["state"].items():
+                found |= {f"{name}.adam/{number}/{slot}": torch.as_tensor(t).clone() for slot, t in slots.items()}
+        return found
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        for name, net in self.networks().items():
+            net.load_state_dict({k.split("/", 1)[1]: t for k, t in tensors.items() if k.startswith(f"{name}/")})
+            slots: dict[int, dict[str, Tensor]] = {}
+            for key, t in tensors.items():
+                if key.startswith(f"{name}.adam/"):
+                    _, number, slot = key.split("/")
+                    slots.setdefault(int(number), {})[slot] = t
+            optimiser = self.optimisers[name]
+            optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
+
+
+def _train(pair: _Pair, data: Batch, recipe: Recipe, *, rng: Rng, checkpoint: Checkpoint) -> None:
+    found, begin = checkpoint.load(), 0
+    if found is not None:
+        pair.load(found[0])
+        begin = found[1]
+    for step in track(range(begin, recipe.steps), "training the generator", total=recipe.steps - begin):
+        draws = rng.child(f"step/{step}").torch()
+        rows = torch.randint(len(data), (recipe.batch_size,), generator=draws)
+        real, labels = data.inputs[rows], data.labels[rows]
+        if recipe.mirror:
+            flip = torch.rand(len(real), generator=draws) < 0.5
+            real = torch.where(flip[:, None, None, None], real.flip(3), real)
+        latent = torch.randn(recipe.batch_size, recipe.latent, generator=draws)
+        mix = torch.rand(recipe.batch_size, 1, 1, 1, generator=draws)
+        with torch.no_grad():
+            fake = pair.generator(latent, labels)
+        _descend(pair, "critic", _critic_loss(pair.critic, real, fake, labels, mix))
+        if (step + 1) % recipe.critic_steps == 0:
+            _descend(pair, "generator", -pair.critic(pair.generator(latent, labels), labels).mean())
+        if (step + 1) % _SAVE_EVERY == 0 and step + 1 < recipe.steps:
+            checkpoint.save(pair.state(), step + 1)
+
+
+def _critic_loss(critic: Critic, real: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> Tensor:
+    between = (mix * real + (1 - mix) * fake).requires_grad_()
+    (slope,) = torch.autograd.grad(critic(between, labels).sum(), between, create_graph=True)
+    # The penalty is meant for images in [-1, 1], where distances are twice those of pixels.
+    penalty = (slope.flatten(1).norm(dim=1) / 2 - 1).square().mean()
+    loss: Tensor = critic(fake, labels).mean() - critic(real, labels).mean() + _PENALTY * penalty
+    return loss
+
+
+def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
+    weights = list(pair.networks()[name].parameters())
+    for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+        weight.grad = slope
+    pair.optimisers[name].step()
+
+
+def _sorted(data: Batch) -> Batch:
+    """By content, so that an auxiliary set is one key in whatever order it was dealt."""
+    names = [digest(torch.cat([x.flatten(), y[None].to(x)])) for x, y in zip(data.inputs, data.labels, strict=True)]
+    order = torch.tensor(sorted(range(len(names)), key=names.__getitem__))
+    return Batch(inputs=data.inputs[order].contiguous(), labels=data.labels[order])
