@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import BadValue, Inapplicable
@@ -21,7 +22,12 @@ from glasshouse.transcript.view import View
 
 Rule = Literal["sums", "minima"]
 
-PROBES = 64
+PROBES = 32
+"""Random images of each of four resolutions."""
+
+LEARNT = 0.2
+"""Nats that probabilities say about which probe it is. Measured on CIFAR-10 train images: below 0.1 for five
+untrained models, 0.37 for a ConvNet of 58 % accuracy."""
 
 
 def sums(replica: Replica) -> Tensor:
@@ -84,12 +90,27 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
 
 
 def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
-    """(K,) mean probabilities of the received model on random pixels: what it says before it is told."""
+    """(K,) mean probabilities that the received model gives a client's images, without having any.
+
+    A model that has learnt nothing says nearly the same of every image: its mean over smooth random images
+    is taken. One that tells them apart says of them what it does not say of photographs; then classes
+    are taken for equally likely, which cross-entropy training makes true on balanced data.
+    """
     low, high = replica.terms.image_range
-    pixels = torch.rand(PROBES, *replica.shape, generator=rng.torch()) * (high - low) + low
+    draws, shape = rng.torch(), replica.shape
+    coarse = [torch.rand(PROBES, shape[0], side, side, generator=draws) for side in (1, 2, 4, 8)]
+    smooth = torch.cat([F.interpolate(x, size=shape[1:], mode="bilinear") for x in coarse])
     with torch.no_grad():
-        logits: Tensor = replica.model(pixels)
-    return logits.double().softmax(1).mean(0)
+        logits: Tensor = replica.model(smooth * (high - low) + low)
+    each = logits.double().softmax(1)
+    told_apart = _entropy(each.mean(0)) - _entropy(each).mean()
+    if float(told_apart) > LEARNT:
+        return torch.full((replica.classes,), 1 / replica.classes, dtype=torch.float64)
+    return each.mean(0)
+
+
+def _entropy(probabilities: Tensor) -> Tensor:
+    return -(probabilities * probabilities.clamp_min(1e-12).log()).sum(-1)
 
 
 def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:

@@ -19,62 +19,63 @@ from torch import Tensor
 
 @final
 class _Memory:
-    """The last M steps ``s`` and gradient changes ``y`` of every restart, with their inner products."""
+    """The last M steps ``s`` and gradient changes ``y`` of every restart, with their inner products.
 
-    def __init__(self, size: int, like: Tensor) -> None:
-        restarts, unknowns = like.shape
+    One pass over the memory per iteration: products with the new gradient give those with the change of
+    the gradient, by subtraction of the last ones.
+    """
+
+    def __init__(self, size: int, gradient: Tensor) -> None:
+        restarts, unknowns = gradient.shape
         self.size, self.count = size, 0
-        self.steps = like.new_zeros(restarts, size, unknowns)
-        self.changes = like.new_zeros(restarts, size, unknowns)
-        self.mixed = like.new_zeros(restarts, size, size, dtype=torch.float64)  # s_i · y_j
-        self.curved = like.new_zeros(restarts, size, size, dtype=torch.float64)  # y_i · y_j
-        self.scale = like.new_ones(restarts, dtype=torch.float64)
+        self.pairs = gradient.new_zeros(restarts, 2 * size, unknowns)  # steps, then changes
+        self.along = gradient.new_zeros(restarts, 2 * size, dtype=torch.float64)  # their products with g
+        self.mixed = gradient.new_zeros(restarts, size, size, dtype=torch.float64)  # s_i · y_j, i not after j
+        self.curved = gradient.new_zeros(restarts, size, size, dtype=torch.float64)  # y_i · y_j
+        self.scale = gradient.new_ones(restarts, dtype=torch.float64)
 
-    def push(self, step: Tensor, change: Tensor) -> None:
-        """Remember one step of each restart; where the curvature is not positive, an empty one."""
+    def push(self, step: Tensor, change: Tensor, gradient: Tensor) -> None:
+        """Remember one step of each restart; where the curvature is not positive, an empty one.
+
+        Args:
+            step, change: of point and gradient, (R, D). gradient: the new one.
+        """
         product = (step * change).sum(1)
         good = product > 1e-10
         step, change = step * good[:, None], change * good[:, None]
-        at = self.count % self.size
-        self.steps[:, at], self.changes[:, at] = step, change
-        self.mixed[:, at] = _apply(self.changes, step)
-        self.mixed[:, :, at] = _apply(self.steps, change)
-        self.curved[:, at] = _apply(self.changes, change)
-        self.curved[:, :, at] = self.curved[:, at]
-        ratio = product / change.square().sum(1).clamp_min(1e-30)
-        self.scale = torch.where(good, ratio.double(), self.scale)
+        at, old = self.count % self.size, self.along
+        self.pairs[:, at], self.pairs[:, self.size + at] = step, change
+        self.along = torch.bmm(self.pairs, gradient[:, :, None])[:, :, 0].double()
+        grown = torch.where(good[:, None], self.along - old, 0.0)
+        self.mixed[:, :, at], self.curved[:, :, at] = grown[:, : self.size], grown[:, self.size :]
+        length = change.square().sum(1)
+        self.mixed[:, at, at], self.curved[:, at, at] = (product * good).double(), length.double()
+        self.curved[:, at] = self.curved[:, :, at]
+        self.scale = torch.where(good, (product / length.clamp_min(1e-30)).double(), self.scale)
         self.count += 1
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """Minus the inverse Hessian estimate times ``gradient``, (R, D)."""
+        """Minus the inverse Hessian estimate times the ``gradient`` that was pushed last, (R, D)."""
         known = min(self.count, self.size)
         start = self.count % self.size if self.count > self.size else 0
-        order = (torch.arange(known) + start) % self.size
-        mixed = self.mixed[:, order][:, :, order]
+        order = (torch.arange(known, device=gradient.device) + start) % self.size
+        mixed = self.mixed[:, order[:, None], order]
         own = mixed.diagonal(dim1=1, dim2=2)
         upper = mixed.triu() + torch.diag_embed((own == 0).double())  # empty steps: keep it invertible
-        along = _apply(self.steps[:, :known], gradient)[:, order, None]
-        across = _apply(self.changes[:, :known], gradient)[:, order, None]
         scale = self.scale[:, None, None]
-        p = torch.linalg.solve_triangular(upper, along, upper=True)
-        inner = own[:, :, None] * p + scale * (self.curved[:, order][:, :, order] @ p - across)
+        across = self.along[:, self.size + order, None]
+        p = torch.linalg.solve_triangular(upper, self.along[:, order, None], upper=True)
+        inner = own[:, :, None] * p + scale * (self.curved[:, order[:, None], order] @ p - across)
         q = torch.linalg.solve_triangular(upper.mT, inner, upper=False)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(known)
-        on_steps, on_changes = q[:, back, 0].to(gradient.dtype), (scale * p)[:, back, 0].to(gradient.dtype)
-        moved = torch.einsum("rm,rmd->rd", on_steps, self.steps[:, :known])
-        moved -= torch.einsum("rm,rmd->rd", on_changes, self.changes[:, :known])
+        weights = torch.zeros_like(self.along)
+        weights[:, order], weights[:, self.size + order] = q[:, :, 0], -(scale * p)[:, :, 0]
+        moved = torch.bmm(weights[:, None].to(gradient.dtype), self.pairs)[:, 0]
         return -(self.scale[:, None].to(gradient.dtype) * gradient + moved)
 
     def keep(self, rows: Tensor) -> None:
         """Forget the restarts that ``rows`` (bool) leaves out."""
-        self.steps, self.changes = self.steps[rows], self.changes[rows]
-        self.mixed, self.curved, self.scale = self.mixed[rows], self.curved[rows], self.scale[rows]
-
-
-def _apply(rows: Tensor, vector: Tensor) -> Tensor:
-    """(R, M, D), (R, D) → (R, M) float64."""
-    return torch.bmm(rows, vector[:, :, None])[:, :, 0].double()
+        self.pairs, self.along, self.scale = self.pairs[rows], self.along[rows], self.scale[rows]
+        self.mixed, self.curved = self.mixed[rows], self.curved[rows]
 
 
 @final
@@ -131,7 +132,7 @@ def minimise(
                 break
         there = here + step
         value, new = _evaluate(loss, there)
-        memory.push(step, new - gradient)
+        memory.push(step, new - gradient, new)
         here, gradient = there, new
         step = memory.direction(gradient)
     return Minima(points=points, losses=losses)
