@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-KNOWN = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if not m.name.startswith("_"))
+MODULES = pkgutil.iter_modules([str(Path(__file__).parent)])
+KNOWN = sorted(m.name for m in MODULES if not m.name.startswith("_"))
 
 
 def main(wanted: list[str]) -> int:
