@@ -47,7 +47,8 @@ class Method:
     Args:
         pairs: shadow clients of each kind per round.
         held: share of the pairs, and of the auxiliary examples, that is kept from the detector.
-        pool: auxiliary examples that the detector's shadow clients of one round share; 0: all of them.
+        pool: auxiliary examples that the shadow clients of one round draw from: the detector's from others in
+            every round, the held-out ones from the same in all rounds; 0: all of them.
         detector: ``lbfgs``, or the paper's ``sgd``.
         penalty, iterations: of L-BFGS. epochs, learning_rate, batch_size: of SGD.
         features: t; the coordinates are cut into so many runs, each with a detector of its own.
@@ -262,7 +263,7 @@ class Maker:
         size = len(self.view.grants.auxiliary)
         order = torch.randperm(size, generator=self.rng.child("parts").torch())
         cut = size - max(round(size * self.method.held), min(2 * self._examples(), size // 2))
-        return order[:cut], order[cut:]
+        return order[:cut], order[cut:][: self.method.pool or None]
 
     def _examples(self) -> int:
         aggregate = self.rounds[0].aggregate
