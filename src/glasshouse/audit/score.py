@@ -146,7 +146,8 @@ def _score_said(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     if metric.reads not in ("source", "labels") or not isinstance(claim, Reconstruction):
         return None
     said = claim.source if metric.reads == "source" else claim.labels
-    values, nulls = [], []
+    values: list[NDArray[np.float64]] = []
+    nulls: list[NDArray[np.float64]] = []
     for number in claim.about.rounds:
         truth, owners = judge.truth.batch(number, claim.about.client)
         known = owners if metric.reads == "source" else truth.labels
