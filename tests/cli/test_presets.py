@@ -10,7 +10,7 @@ from glasshouse.registry import arguments, load
 from glasshouse.scenario.load import preset_text, presets
 
 PAPER = [name for name in presets() if name.endswith("-paper")]
-SMALL = {"iterations": 2, "steps": 2, "restarts": 1, "evaluations": 4, "trials": 1, "epochs": 1, "pairs": 8}
+SMALL = {"iterations": 2, "restarts": 1, "evaluations": 4, "trials": 1, "epochs": 1, "pairs": 8}
 """What attacks call their sizes; each is set where an attack takes it."""
 
 

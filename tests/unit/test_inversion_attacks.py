@@ -22,8 +22,8 @@ from glasshouse.transcript.grants import Grants
 RNG = Rng.root(0)
 CONVNET = {"model": "convnet", "arguments": {"width": 4}}
 QUICK = {
-    "dlg": DLG(restarts=1, steps=1),
-    "idlg": IDLG(restarts=2, steps=1),
+    "dlg": DLG(restarts=1, iterations=1),
+    "idlg": IDLG(restarts=2, iterations=1),
     "inverting_gradients": InvertingGradients(restarts=2, iterations=3),
     "gradinversion": GradInversion(restarts=2, iterations=3),
     "linear_input": LinearInput(),
@@ -77,7 +77,6 @@ class TestPromises:
 @pytest.mark.parametrize("name", ["dlg", "idlg", "inverting_gradients", "gradinversion"])
 @pytest.mark.parametrize("settings", [{"restarts": 0}, {"iterations": 0}])
 def test_refuses_no_effort(name, settings):
-    settings = {"steps" if key == "iterations" and "dlg" in name else key: v for key, v in settings.items()}
     with pytest.raises(BadValue, match="a whole number from 1"):
         registry.load("attacks", name)(**settings).run(toy().view(), rng=RNG)
 
@@ -108,7 +107,7 @@ def test_linear_input_refuses():
         LinearInput().run(view, rng=RNG)
 
 
-@pytest.mark.parametrize(("attack", "least"), [(IDLG(steps=60), 30), (DLG(steps=60), 30)])
+@pytest.mark.parametrize(("attack", "least"), [(IDLG(iterations=60), 30), (DLG(iterations=60), 30)])
 def test_dlg_and_idlg_recover_a_toy_image(attack, least):
     made = toy(model="lenet_sigmoid", seed=1)
     (claim,) = attack.run(made.view(), rng=RNG)
@@ -118,7 +117,7 @@ def test_dlg_and_idlg_recover_a_toy_image(attack, least):
 
 def test_idlg_recovers_a_small_batch():
     made = toy(model="lenet_sigmoid", examples=2, seed=1)
-    (claim,) = IDLG(steps=100).run(made.view(), rng=RNG)
+    (claim,) = IDLG(iterations=100).run(made.view(), rng=RNG)
     assert quality(made, claim) > 25
 
 
@@ -134,7 +133,7 @@ def test_simulating_local_steps_beats_one_step():
     """Large steps, so that the weights move: what is matched decides what comes out."""
     made = toy(protocol="fedavg", local_epochs=5, learning_rate=1.0)
     (simulated,), (single,) = (
-        InvertingGradients(restarts=1, iterations=100, tv=0.0, steps=steps).run(made.view(), rng=RNG)
+        InvertingGradients(restarts=1, iterations=100, tv=0.0, local_steps=steps).run(made.view(), rng=RNG)
         for steps in ("simulate", "one_step")
     )
     assert quality(made, simulated) > quality(made, single) + 5

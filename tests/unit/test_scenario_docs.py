@@ -83,7 +83,7 @@ def test_the_assignments_can_be_made():
     made = override({"attacks": [{"name": "dlg"}]}, lines)
     assert made == {
         "federation": {"batch_size": 4},
-        "attacks": [{"name": "dlg", "steps": 50, "restarts": 8}],
+        "attacks": [{"name": "dlg", "iterations": 50, "restarts": 8}],
         "axes": {"federation.batch_size": [1, 2]},
     }
 

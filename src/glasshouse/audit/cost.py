@@ -33,7 +33,8 @@ def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
         calls = sum(_calls(c.scenario, attack) for c in every) * max(1, len(scenario.audit.seeds))
         per_call = _evaluations(attack)
         seconds = None
-        if probe and _budget(attack) and not attack.needs.changes and attack.needs.scope == "update":
+        searches = hasattr(attack, "iterations") and attack.needs.scope == "update"
+        if probe and searches and not attack.needs.changes:
             seconds = _probe(every[0].scenario, position) / PROBE * per_call * calls
         rows.append(
             {
@@ -59,18 +60,14 @@ def _calls(scenario: Scenario, attack: Attack) -> int:
 
 def _evaluations(attack: Attack) -> int:
     """Iterations times restarts, for attacks that have them; 1 for a closed form."""
-    return int(getattr(attack, _budget(attack) or "", 1)) * int(getattr(attack, "restarts", 1))
-
-
-def _budget(attack: Attack) -> str | None:
-    return next((name for name in BUDGETS if hasattr(attack, name)), None)
+    return int(getattr(attack, "iterations", 1)) * int(getattr(attack, "restarts", 1))
 
 
 def _probe(scenario: Scenario, position: int) -> float:
     """CPU seconds of all restarts over ``PROBE`` iterations, divided by the restarts."""
     spec = scenario.attacks[position]
     full = attack_of(spec.name, spec.arguments)
-    arguments: Mapping[str, Any] = {**spec.arguments, str(_budget(full)): PROBE}
+    arguments: Mapping[str, Any] = {**spec.arguments, "iterations": PROBE}
     short = scenario.model_copy(
         update={"audit": scenario.audit.model_copy(update={"victims": 1, "utility": False, "rounds": (0,)})}
     )

@@ -33,7 +33,7 @@ class DLG:
 
     Args:
         restarts: independent starts; the attack's own loss picks one.
-        steps: outer steps of L-BFGS, of at most 20 iterations each; the paper takes 300.
+        iterations: outer steps of L-BFGS, each of at most 20 evaluations; the paper takes 300.
         goal: stop when the squared distance is this share of the received squared norm.
         adaptive: apply the transformation estimated from the update (clip, prune, Soteria) to candidates.
     """
@@ -44,13 +44,13 @@ class DLG:
         threat="server, sees single updates",
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
-            "arguments": {"steps": 60, "restarts": 2},
+            "arguments": {"iterations": 60, "restarts": 2},
         },
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
 
     restarts: int = 4
-    steps: int = 300
+    iterations: int = 300
     goal: float = 1e-8
     adaptive: bool = False
 
@@ -69,7 +69,7 @@ class DLG:
             distance,
             labels=None,
             restarts=self.restarts,
-            steps=self.steps,
+            steps=self.iterations,
             goal=self.goal,
             rng=rng,
         )

@@ -25,7 +25,7 @@ class IDLG:
     """Images by L-BFGS on the squared distance of gradients; labels inferred.
 
     Args:
-        restarts, steps, goal, adaptive: as in ``DLG``.
+        restarts, iterations, goal, adaptive: as in ``DLG``.
     """
 
     card: ClassVar[Card] = Card(
@@ -34,7 +34,7 @@ class IDLG:
         threat="server, sees single updates",
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
-            "arguments": {"steps": 60, "restarts": 2},
+            "arguments": {"iterations": 60, "restarts": 2},
         },
     )
     needs: ClassVar[Needs] = Needs(
@@ -42,7 +42,7 @@ class IDLG:
     )
 
     restarts: int = 4
-    steps: int = 300
+    iterations: int = 300
     goal: float = 1e-8
     adaptive: bool = False
 
@@ -62,7 +62,7 @@ class IDLG:
             distance,
             labels=labels,
             restarts=self.restarts,
-            steps=self.steps,
+            steps=self.iterations,
             goal=self.goal,
             rng=rng,
         )

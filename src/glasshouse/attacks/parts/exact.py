@@ -56,7 +56,7 @@ def search(
         steps: outer steps of at most 20 iterations each.
         goal: all restarts end when one is this close; as :attr:`Match.loss`.
     """
-    check_positive(restarts=restarts, steps=steps)
+    check_positive(restarts=restarts, iterations=steps)
     shape, classes = (replica.images, *replica.shape), replica.classes
     size = torch.Size(shape).numel()
     unknowns = size if labels is not None else size + replica.images * classes
