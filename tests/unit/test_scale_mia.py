@@ -53,7 +53,7 @@ def test_every_row_has_the_same_delta_and_it_names_the_class(target, design):
         thresholds,
         deviation=float(u.std()),
         design=design,
-        strength=Strength(span=30.0, gain=1.0, contrast=1e-3),
+        strength=Strength(span=30.0, against=2.5, gain=1.0, contrast=1e-3),
         rng=RNG,
     )
     model.load_state_dict({**model.state_dict(), **head.tensors})
@@ -180,8 +180,8 @@ def test_the_cnn_fits_other_sizes(side, channels):
 
 
 def test_strength_grows_gentler_with_local_steps():
-    one = strength(design="ladder", sends="delta", steps=1, batch=8, rate=0.1)
-    three = strength(design="ladder", sends="delta", steps=3, batch=8, rate=0.1)
+    one = strength(design="ladder", sends="delta", steps=1, batch=8, rate=0.1, span=0)
+    three = strength(design="ladder", sends="delta", steps=3, batch=8, rate=0.1, span=0)
     assert three.contrast / three.gain**2 < one.contrast / one.gain**2
     assert three.span < one.span
 

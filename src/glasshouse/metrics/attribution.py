@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -66,7 +67,7 @@ class Attribution:
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         del context
-        return _share("attribution", claimed, truth, chance=1 / len(truth.unique()))
+        return _share("attribution", claimed, truth, chance=1 / len(torch.unique(truth)))
 
 
 @final

@@ -54,6 +54,7 @@ class ScaleMia:
         bfloat16: train it in mixed precision.
         fit: of the thresholds: ``normal``, or ``smoothed`` for the smoothed empirical distribution.
         design: of the last layer: ``ladder`` (ours) or ``paper`` (drawn from U[0, 1)).
+        span: strongest over faintest class of the ladder; small where noise is expected; 0: chosen.
         local_steps: steps that each client takes in a round; 0: the terms' local epochs, one batch each.
     """
 
@@ -83,18 +84,22 @@ class ScaleMia:
     mirror: bool = True
     variational: float = 0.0
     bfloat16: bool = False
-    fit: Literal["normal", "smoothed"] = "normal"
+    fit: Literal["normal", "smoothed"] = "smoothed"
     design: Design = "ladder"
+    span: float = 0.0
     local_steps: int = 0
 
     def __post_init__(self) -> None:
         good = self.training_steps >= 1 and self.training_batch >= 1 and self.training_rate > 0
-        if not (good and self.variational >= 0 and self.local_steps >= 0):
+        if not (
+            good and self.variational >= 0 and self.local_steps >= 0 and (self.span >= 1 or self.span == 0)
+        ):
             raise BadValue(
                 "attack 'scale_mia'",
-                needs="training_steps, training_batch >= 1, training_rate > 0, variational, local_steps >= 0",
+                needs="training_steps, training_batch >= 1, training_rate > 0, variational, local_steps >= 0 "
+                "and span >= 1 or 0",
                 got=f"{self.training_steps}, {self.training_batch}, {self.training_rate}, "
-                f"{self.variational}, {self.local_steps}",
+                f"{self.variational}, {self.local_steps}, {self.span}",
                 fix="correct the attack's table",
             )
         if self.fit not in ("normal", "smoothed") or self.design not in ("ladder", "paper"):
@@ -154,6 +159,7 @@ class ScaleMia:
             steps=self.local_steps or (1 if terms.sends == "gradient" else terms.local_epochs),
             batch=terms.batch_size,
             rate=terms.learning_rate,
+            span=self.span,
         )
         return crafted_head(
             tail, thresholds, deviation=deviation, design=self.design, strength=chosen, rng=rng.child("head")

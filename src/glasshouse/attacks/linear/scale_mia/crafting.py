@@ -45,33 +45,35 @@ class Strength:
     """How hard the crafted layers pull.
 
     Attributes:
-        span: of the ladder, largest over smallest.
+        span: of the ladder, largest over smallest. against: the one negative delta over the largest positive.
         gain: factor on ``fc1``. The gradient does not shrink with it, so a small gain makes an update large
             against the parameters.
         contrast: how far logits may spread; small keeps p where it is.
     """
 
     span: float
+    against: float
     gain: float
     contrast: float
 
 
-def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float) -> Strength:
+def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float, span: float) -> Strength:
     """For what clients send and how many local steps they take; tuned on CIFAR-10's train images.
 
-    One step: only rounding matters, and a small gain makes it negligible. Several steps: each moves the
-    thresholds by about rate · contrast / gain² (in bins, times the square root of the batch for the sum of a
-    client's examples), and rounding grows as that falls; the constant balances the two.
+    One step: a tiny gain lets the update outweigh rounding and additive noise. Several steps: each moves
+    the thresholds by about rate · contrast / gain² (in bins, times the square root of the batch for the sum
+    of a client's examples), and rounding grows as that falls; the constant balances the two. ``span`` 0
+    chooses one.
     """
-    if design == "paper" or sends == "gradient":
-        return Strength(span=100.0, gain=1.0, contrast=1e-3)
-    if steps <= 1:
-        return Strength(span=100.0, gain=0.1, contrast=1e-3)
+    if design == "paper":
+        return Strength(span=1.0, against=1.0, gain=1.0, contrast=1.0)
+    if sends == "gradient" or steps <= 1:
+        return Strength(span=span or 1000.0, against=10.0, gain=1e-4, contrast=1e-3)
     gain = 0.01
-    return Strength(span=10.0, gain=gain, contrast=4e-6 * gain**2 * batch**0.5 / rate)
+    return Strength(span=span or 10.0, against=2.5, gain=gain, contrast=4e-6 * gain**2 * batch**0.5 / rate)
 
 
-def ladder(classes: int, span: float, *, rng: Rng) -> tuple[Tensor, Tensor]:
+def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tuple[Tensor, Tensor]:
     """Deltas (K,), one negative, the others 1 to ``span`` in equal ratios; p (K,), under which they sum to 0.
 
     Which class gets which delta is drawn.
@@ -83,9 +85,9 @@ def ladder(classes: int, span: float, *, rng: Rng) -> tuple[Tensor, Tensor]:
     """
     steps = torch.logspace(0, 1, classes - 1, base=span, dtype=torch.float64)
     steps = steps if classes > 2 else torch.ones(1, dtype=torch.float64)
-    against = 2.5 * span
-    alone = 1 / (1 + (classes - 1) * against / float(steps.sum()))
-    values = torch.cat((torch.tensor([-against], dtype=torch.float64), steps))
+    largest = against * float(steps[-1])
+    alone = 1 / (1 + (classes - 1) * largest / float(steps.sum()))
+    values = torch.cat((torch.tensor([-largest], dtype=torch.float64), steps))
     chances = torch.full((classes,), (1 - alone) / (classes - 1), dtype=torch.float64)
     chances[0] = alone
     order = torch.randperm(classes, generator=rng.torch())
@@ -123,7 +125,7 @@ def crafted_head(
     direct = len(tail.names) == 2  # else the layers between average over rows: a slope is divided by R
     fan, path = tail.widths[-2], 1.0 if direct else 1.0 / rows
     if design == "ladder":
-        wanted, chances = ladder(classes, strength.span, rng=rng.child("ladder"))
+        wanted, chances = ladder(classes, strength.span, against=strength.against, rng=rng.child("ladder"))
         slopes = -wanted * (contrast / (reach * float(wanted.abs().max())))  # A_c, (K,)
         last_bias = chances.log().float()
         if not direct:

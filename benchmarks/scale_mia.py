@@ -1,0 +1,226 @@
+"""Attacks on secure sums, CIFAR-10 test images: rates over batches, what stops them, and the cost.
+
+Run with ``python benchmarks/scale_mia.py ROW ...`` (names below; ``all`` for every one); each row appends one
+line of JSON to ``--out``. The attack meets the federation as in an audit (craft, round, secure sum, read-out);
+what an audit adds (null baselines, controls, files) is left out. The autoencoder is trained on the 10,000
+train images of ``../shared/data/cifar10_12k.npz`` and cached; the 2,000 test images judge.
+"""
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from glasshouse.attacks.base import Reconstruction
+from glasshouse.data.sources import load as load_data
+from glasshouse.errors import GlasshouseError
+from glasshouse.federation.setting import Setting
+from glasshouse.metrics.attribution import NOT_RECOVERED, said_of_recovered
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.interval import mean_interval
+from glasshouse.metrics.match import assign, best, mse_table
+from glasshouse.models import build as models
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import Recorder
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Keep, Log
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Terms
+
+CIFAR = "npz:../shared/data/cifar10_12k.npz"
+CONTEXT = ScoreContext(classes=10)
+
+
+def one_batch(
+    row: Mapping[str, Any], pool: Batch, auxiliary: Batch, number: int, crafted: Any
+) -> dict[str, float]:
+    """One round on one batch of judged images: rates, PSNR of successes, labels, attribution."""
+    rng = Rng.root(number, salt="benchmark")
+    clients, size = row.get("clients", 8), row["m"]
+    rows = torch.randperm(len(pool), generator=rng.child("deal").torch())[:size]
+    private = pool.pick(rows)
+    each = size // clients
+    fields = {
+        "sends": "gradient",
+        "protocol": "fedsgd",
+        "batch_size": each,
+        "secure_sum": True,
+        **row.get("terms", {}),
+    }
+    model = row.get("model", "scale_mia_cnn")
+    shape = tuple(pool.inputs.shape[1:])
+    architecture = Architecture(name=model, input_shape=shape, classes=row.get("classes", 10))  # type: ignore[arg-type]
+    terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
+    start = models.state(models.build(architecture, rng=Rng.root(0).child("model")))
+    attack = load("attacks", row.get("attack", "scale_mia"))(**row.get("arguments", {}))
+    honest = Broadcast(round=0, architecture=architecture, tensors=start)
+    grants = Grants(auxiliary=auxiliary)
+    if not crafted:
+        view = View(
+            terms=terms, threat=Threat(), rounds=(RoundView(round=0, broadcast=honest),), grants=grants
+        )
+        crafted.append(attack.craft(view, rng=Rng.root(0).child("attack")))
+    sent = crafted[0]
+    setting = Setting(
+        terms=terms,
+        rounds=1,
+        private=private.pick(torch.arange(each * clients)),
+        shards=tuple(torch.arange(each * clients).split(each)),
+        start=start,
+        build=models.build,
+        defenses=tuple(
+            load("defenses", name)(**arguments) for name, arguments in row.get("defenses", {}).items()
+        ),
+        dropout=row.get("dropout", 0.0),
+    )
+    log = Log(terms=terms, keep=Keep())
+    began = time.perf_counter()
+    load("protocols", terms.protocol)().play(
+        setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=lambda _: sent
+    )
+    played = time.perf_counter()
+    seen = cut(
+        log.transcript(),
+        threat=Threat(),
+        grants=grants,
+        own={},
+        memory=dict(sent.memory),
+        rounds=(0,),
+        client=None,
+    )
+    claims = attack.run(seen, rng=rng.child("attack"))
+    done = time.perf_counter()
+    dropped = seen.rounds[0].aggregate.dropped if seen.rounds[0].aggregate else ()
+    kept = torch.tensor([i for i in range(each * clients) if i // each not in dropped])
+    scored = score(claims, setting.private.pick(kept), kept // each)
+    return {**scored, "round_s": played - began, "read_s": done - played}
+
+
+def score(claims: tuple[Any, ...], private: Batch, owners: torch.Tensor) -> dict[str, float]:
+    """Of one batch. The share of right labels and owners is among recovered examples."""
+    out = {"paper": 0.0, "blind": 0.0, "psnr": float("nan"), "labels": float("nan"), "owners": float("nan")}
+    found = [c for c in claims if isinstance(c, Reconstruction)]
+    if not found:
+        return {**out, "claimed": 0.0}
+    claim = found[0]
+    table = mse_table(private.inputs.double(), claim.inputs.double())
+    quality = {}
+    for name, pairing in (("paper", best(table)), ("blind", assign(table))):
+        error = np.array([table[i, j] if j >= 0 else 1.0 for i, j in enumerate(pairing)])
+        quality[name] = -10 * np.log10(np.maximum(error, 1e-10))
+        out[name] = float((quality[name] > 18).mean())
+    good = quality["blind"] > 18
+    out["psnr"] = float(quality["blind"][good].mean()) if good.any() else float("nan")
+    for name, said, true in (("labels", claim.labels, private.labels), ("owners", claim.source, owners)):
+        if said is not None and good.any():
+            told = said_of_recovered(claim.inputs, said, private.inputs, context=CONTEXT)
+            judged = told != NOT_RECOVERED
+            out[name] = float((told == true)[judged].double().mean())
+    return {**out, "claimed": float(len(claim.inputs))}
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """Every row of the tables, by name."""
+    made: dict[str, dict[str, Any]] = {}
+    parameters = {"protocol": "fedavg", "sends": "parameters"}
+    for m in (64, 128, 256, 512, 1024):
+        made[f"gradient-{m}"] = {"m": m}
+        made[f"paper-{m}"] = {"m": m, "arguments": {"design": "paper"}}
+        made[f"parameters-{m}"] = {"m": m, "terms": parameters}
+        for steps in (3, 5):
+            made[f"steps{steps}-{m}"] = {
+                "m": m,
+                "terms": {"protocol": "fedavg", "sends": "delta", "local_epochs": steps},
+            }
+    for m in (64, 256):
+        halves = {"protocol": "fedavg", "sends": "delta", "batch_size": m // 16}
+        made[f"mini-{m}"] = {"m": m, "terms": halves, "arguments": {"local_steps": 2}}
+        made[f"smoothed-{m}"] = {"m": m, "arguments": {"fit": "smoothed"}}
+    for clients in (1, 5, 10, 30, 100):
+        made[f"clients-{clients}"] = {"m": 300, "clients": clients}
+    for share in (0.1, 0.3):
+        made[f"dropout-{share}"] = {"m": 64, "dropout": share}
+    for sigma in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4):
+        made[f"noise-{sigma:g}"] = {"m": 64, "defenses": {"gaussian_noise": {"std": sigma}}}
+    for bits, bound in itertools.product((16, 24, 32), (0.01,)):
+        made[f"quantised-{bits}"] = {"m": 64, "terms": {"options": {"sum_bits": bits, "sum_bound": bound}}}
+    private = {"clip": 1.0, "delta": 1e-5}
+    made["dp-epsilon-1"] = {"m": 64, "defenses": {"dp_sgd": {**private, "epsilon": 1.0}}}
+    made["dp-no-noise"] = {"m": 64, "defenses": {"dp_sgd": {**private, "noise_multiplier": 1e-9}}}
+    made["update-dp"] = {
+        "m": 64,
+        "defenses": {"gaussian_mechanism": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}},
+    }
+    for m in (64, 256):
+        for variant in ("linear", "sparse"):
+            made[f"rtf-{variant}-{m}"] = {
+                "m": m,
+                "attack": "robbing_the_fed",
+                "arguments": {"variant": variant},
+            }
+    local = {"protocol": "fedavg", "sends": "delta", "local_epochs": 3}
+    made["loki-64"] = {"m": 64, "attack": "loki"}
+    made["loki-steps3-64"] = {"m": 64, "attack": "loki", "terms": local}
+    made["rtf-sparse-steps3-64"] = {
+        "m": 64,
+        "attack": "robbing_the_fed",
+        "arguments": {"variant": "sparse"},
+        "terms": local,
+    }
+    made["rtf-linear-steps3-64"] = {"m": 64, "attack": "robbing_the_fed", "terms": local}
+    return made
+
+
+def main() -> None:
+    """Run the rows that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", nargs="+")
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--out", default="scale_mia.jsonl")
+    parser.add_argument("--data", default=CIFAR)
+    parser.add_argument("--arguments", default="{}", help="of the attack, as JSON, on top of the row's")
+    parser.add_argument("--split", default="test", help="train: the last 1,000 train images, for tuning")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    source = load_data(given.data)
+    auxiliary, pool = source.split("train").batch(), source.split("test").batch()
+    if given.split == "train":
+        order = torch.randperm(len(auxiliary), generator=Rng.root(0, salt="tuning").torch())
+        pool, auxiliary = auxiliary.pick(order[-1000:]), auxiliary.pick(order[:-1000])
+    known = rows()
+    for name in known if given.rows == ["all"] else given.rows:
+        row = dict(known[name])
+        row["arguments"] = {**row.get("arguments", {}), **json.loads(given.arguments)}
+        crafted: list[Any] = []
+        found: list[dict[str, float]] = []
+        try:
+            found = [one_batch(row, pool, auxiliary, number, crafted) for number in range(given.batches)]
+        except GlasshouseError as error:
+            line: dict[str, Any] = {"row": name, "refused": str(error)}
+        else:
+            line = {"row": name, "batches": len(found), "split": given.split}
+            for key in found[0]:
+                values = [
+                    f[key] for f in found if f[key] == f[key]
+                ]  # without NaN: nothing recovered, nothing said
+                if len(values) < 2:
+                    line[key] = values[0] if values else None
+                    continue
+                interval = mean_interval(values, rng=Rng.root(0))
+                line[key] = [round(v, 4) for v in (interval.value, interval.low, interval.high)]
+        with Path(given.out).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
