@@ -3,10 +3,10 @@
     python benchmarks/prolin.py run prolin-membership --out runs/m --cell 0 --seed 3 [--set PATH=VALUE ...]
     python benchmarks/prolin.py table runs/m --at 50 100 150 200 300
 
-``run`` does one seed of one cell (data set), resumable: the federation, the evidence (kept in the cache every
-20 rounds) and each estimator are kept as they end. ``table`` pools the seeds: F1 with its interval at prefixes
-of rounds, AUC, and the difference of each estimator to gradient disaggregation and to least squares, paired
-by seed (mean over seeds, t interval).
+``run`` does one seed of one cell (data set), resumable: the federation, the evidence (kept in the cache
+every 20 rounds) and each estimator are kept as they end. ``table`` pools the seeds: F1 with its interval at
+prefixes of rounds, AUC, and the difference of each estimator to gradient disaggregation and to least squares,
+paired by seed (mean over seeds, t interval).
 """
 
 import argparse
@@ -112,7 +112,9 @@ def table(arguments: argparse.Namespace) -> None:
     print("|---" * (len(arguments.at) + 2) + "|")
     for name, seeds in found.items():
         cells = [pooled(seeds, n, membership.f1, 1) for n in arguments.at]
-        print(f"| {name} | " + " | ".join(cells) + f" | {pooled(seeds, arguments.at[-1], membership.auc, 0)} |")
+        print(
+            f"| {name} | " + " | ".join(cells) + f" | {pooled(seeds, arguments.at[-1], membership.auc, 0)} |"
+        )
     for base in ("disaggregation", "ols"):
         for name in ("reg", "prolin", "prolin_posterior"):
             if base in found and name in found:

@@ -20,9 +20,8 @@ from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import (
     CONTROL,
     Settings,
-    check_every,
+    check_settings,
     claims,
-    method_of,
     needs_of,
     prefixes,
     read,
@@ -57,8 +56,7 @@ class Disaggregation:
     every: int = 10
 
     def __post_init__(self) -> None:
-        check_every("disaggregation", self.every)
-        method_of(self.method)
+        check_settings("disaggregation", self.looks_for, self.settings, self.method, self.every)
 
     @property
     def needs(self) -> Needs:

@@ -15,9 +15,8 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.property.readers import (
     CONTROL,
     Settings,
-    check_every,
+    check_settings,
     claims,
-    method_of,
     needs_of,
     prefixes,
     read,
@@ -52,8 +51,7 @@ class Ols:
     every: int = 10
 
     def __post_init__(self) -> None:
-        check_every("ols", self.every)
-        method_of(self.method)
+        check_settings("ols", self.looks_for, self.settings, self.method, self.every)
 
     @property
     def needs(self) -> Needs:

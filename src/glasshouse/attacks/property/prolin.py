@@ -34,9 +34,8 @@ from glasshouse.attacks.property.mtadam import Floats, MTAdam
 from glasshouse.attacks.property.readers import (
     CONTROL,
     Settings,
-    check_every,
+    check_settings,
     claims,
-    method_of,
     needs_of,
     prefixes,
     read,
@@ -88,8 +87,7 @@ class Prolin:
     iterations: int = 5000
 
     def __post_init__(self) -> None:
-        check_every("prolin", self.every)
-        method_of(self.method)
+        check_settings("prolin", self.looks_for, self.settings, self.method, self.every)
         if not (self.ridge >= 0 and self.iterations >= 1):
             raise BadValue(
                 "attack 'prolin'",

@@ -31,9 +31,8 @@ from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import (
     CONTROL,
     Settings,
-    check_every,
+    check_settings,
     claims,
-    method_of,
     needs_of,
     prefixes,
     read,
@@ -81,8 +80,7 @@ class ProlinPosterior:
     chains: int = 4
 
     def __post_init__(self) -> None:
-        check_every("prolin_posterior", self.every)
-        method_of(self.method)
+        check_settings("prolin_posterior", self.looks_for, self.settings, self.method, self.every)
         if not (0 < self.prior < 1 and self.sweeps >= 4 and self.chains >= 1):
             raise BadValue(
                 "attack 'prolin_posterior'",

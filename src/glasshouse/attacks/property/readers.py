@@ -14,7 +14,7 @@ from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
-from glasshouse.registry import load
+from glasshouse.registry import arguments, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Value
@@ -83,12 +83,24 @@ def method_of(settings: Mapping[str, Any]) -> Method:
     return Method(**plain)
 
 
-def check_every(name: str, every: int) -> None:
-    """Raise unless there is a distance between prefixes.
+def check_settings(
+    name: str, looks_for: str, settings: Settings, method: Mapping[str, Any], every: int
+) -> None:
+    """Raise at the door what would fail later.
 
     Raises:
-        BadValue: ``every`` < 1.
+        UnknownName: no such property.
+        BadValue: a setting of the property or the method that does not exist or makes no sense, ``every`` < 1.
     """
+    method_of(method)
+    known = arguments(load("properties", looks_for))
+    if unknown := sorted(settings.keys() - known.keys()):
+        raise BadValue(
+            f"property '{looks_for}'",
+            needs=f"settings among {', '.join(known) or 'none'}",
+            got=", ".join(unknown),
+            fix="correct attacks.settings",
+        )
     if every < 1:
         raise BadValue(f"attack '{name}'", needs="every >= 1", got=str(every), fix="10 is the paper's")
 

@@ -15,9 +15,8 @@ from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import (
     CONTROL,
     Settings,
-    check_every,
+    check_settings,
     claims,
-    method_of,
     needs_of,
     normal_equations,
     prefixes,
@@ -58,8 +57,7 @@ class Reg:
     ridge: float = 5.0
 
     def __post_init__(self) -> None:
-        check_every("reg", self.every)
-        method_of(self.method)
+        check_settings("reg", self.looks_for, self.settings, self.method, self.every)
         if not self.ridge >= 0:
             raise BadValue("attack 'reg'", needs="ridge >= 0", got=str(self.ridge), fix="5 is the paper's")
 
