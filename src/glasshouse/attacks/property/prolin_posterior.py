@@ -14,7 +14,7 @@ assignments are summed).
 Our own; not in the paper, whose relaxation it replaces. It takes a client's rounds for independent given the
 property, as the paper's likelihood does, so it is too sure of itself where a client's data push its feature
 to one side in every round. ``persistence`` is the remedy: the share of a feature's variance that stays
-with the client, estimated on the held-out shadow clients: they keep their data over the rounds, as clients do.
+with the client, estimated on the held-out shadow clients, which keep their data over the rounds as well.
 """
 
 from collections.abc import Mapping

@@ -90,7 +90,7 @@ def check_settings(
 
     Raises:
         UnknownName: no such property.
-        BadValue: a setting of the property or the method that does not exist or makes no sense, ``every`` < 1.
+        BadValue: a setting of property or method that does not exist or makes no sense, ``every`` < 1.
     """
     method_of(method)
     known = arguments(load("properties", looks_for))
