@@ -5,7 +5,7 @@ are seen: the one that does best on pseudo-victims drawn from the auxiliary part
 data), with the rest of that part as its knowledge.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.errors import Undefined
+from glasshouse.errors import Undefined, UnknownName
 from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.registry import nearest
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -49,6 +50,8 @@ def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     return Batch(inputs=torch.full_like(drawn.inputs, 0.5), labels=drawn.labels)
 
 
+GENERATOR = "random draw of the attack's generator"
+"""For attacks that file draws of their prior: one of these, whatever the victim sent."""
 LABELS = "labels drawn from auxiliary data"
 NULLS: Mapping[str, Guess] = {
     "mean auxiliary image": mean_image,
@@ -59,6 +62,22 @@ NULLS: Mapping[str, Guess] = {
 }
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Refuse null adversaries that do not exist, before anything long starts.
+
+    Raises:
+        UnknownName: names the nearest.
+    """
+    for name in names:
+        if name not in NULLS:
+            raise UnknownName(
+                f"null adversary '{name}'",
+                needs=f"one of {', '.join(NULLS)}",
+                got=f"'{name}'",
+                fix=f"{nearest(name, NULLS)}; or leave audit.baselines out: the strongest is chosen",
+            )
+
+
 def chosen(
     metric: Metric,
     auxiliary: Batch,
@@ -67,8 +86,11 @@ def chosen(
     context: ScoreContext,
     rng: Rng,
     among: tuple[str, ...] = (),
+    draws: Batch | None = None,
 ) -> str:
     """Name of the null that scores best on pseudo-victims of ``count`` examples each.
+
+    ``draws``: of the attack's own generator, where it has one; a further null then.
 
     Raises:
         Undefined: too few auxiliary examples to hold any back.
@@ -88,12 +110,13 @@ def chosen(
     sign = 1 if metric.higher_leaks else -1
     level = metric.chance(context)
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
-    for name in among or _fitting(metric):
+    further = (GENERATOR,) if draws is not None and metric.claim != "labels" else ()
+    for name in among or (*_fitting(metric), *further):
         scores = []
         for number in range(PSEUDO_VICTIMS):
             stream = rng.child(f"pseudo/{number}")
             victim = _draw(held, count, stream.child("victim"))
-            guess = NULLS[name](known, count, stream.child("guess"))
+            guess = _guess(name, known, draws, count, stream.child("guess"))
             scores.append(score(metric, guess, victim, context=context).mean())
         value = float(np.mean(scores)) * sign
         if value > best_score:
@@ -110,7 +133,14 @@ def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext
 
 
 def average_score(
-    name: str, metric: Metric, auxiliary: Batch, truth: Batch, *, context: ScoreContext, rng: Rng
+    name: str,
+    metric: Metric,
+    auxiliary: Batch,
+    truth: Batch,
+    *,
+    context: ScoreContext,
+    rng: Rng,
+    draws: Batch | None = None,
 ) -> NDArray[np.float64]:
     """What the null called ``name`` scores on one victim, per unit, averaged over its draws.
 
@@ -119,10 +149,10 @@ def average_score(
     if name == CHANCE:
         level = metric.chance(context)
         return np.full(len(truth), np.nan if level is None else level)
-    draws = DRAWS if metric.claim == "labels" or NULLS[name] in (random_image, class_means) else 1
+    drawn = metric.claim == "labels" or name == GENERATOR or NULLS[name] in (random_image, class_means)
     scores = [
-        score(metric, NULLS[name](auxiliary, len(truth), rng.child(str(i))), truth, context=context)
-        for i in range(draws)
+        score(metric, _guess(name, auxiliary, draws, len(truth), rng.child(str(i))), truth, context=context)
+        for i in range(DRAWS if drawn else 1)
     ]
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
@@ -130,6 +160,13 @@ def average_score(
 def counts(labels: Tensor, classes: int) -> Tensor:
     """How many of each class, (K,)."""
     return torch.bincount(labels.long(), minlength=classes)
+
+
+def _guess(name: str, known: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:
+    if name == GENERATOR:
+        assert draws is not None  # it is offered only where there are some
+        return _draw(draws, count, rng)
+    return NULLS[name](known, count, rng)
 
 
 def _fitting(metric: Metric) -> tuple[str, ...]:

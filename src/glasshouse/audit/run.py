@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
+from glasshouse.audit.baseline import check_names
 from glasshouse.audit.build import threat_of
 from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
 from glasshouse.audit.claims import read_outcome
@@ -44,6 +45,8 @@ class Plan:
 
 def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
     """All cells of all scenarios, with the groups each one needs."""
+    for scenario in suite.scenarios:
+        check_names(scenario.audit.baselines)
     return tuple(
         Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out)))
         for member in suite.members

@@ -1,5 +1,6 @@
 """Joins claim and truth, in one place: numbers per victim for every metric of one attack in one cell."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, ClientScores, Labels, Reconstruction
+from glasshouse.attacks.base import Claim, ClientScores, Draws, Labels, Reconstruction
 from glasshouse.audit.baseline import average_score, chosen, counts
 from glasshouse.audit.claims import Outcome
 from glasshouse.errors import Undefined
@@ -32,6 +33,7 @@ class Judge:
         truth: of the group. context: for the metrics. auxiliary: what null adversaries know.
         rng: for the draws of null adversaries; unrelated to the attacks' streams.
         quoted: null already chosen, by metric name and batch size.
+        draws: of the generator of the attack that is judged, where it filed some.
     """
 
     truth: Truth
@@ -40,6 +42,7 @@ class Judge:
     rng: Rng
     among: tuple[str, ...] = ()
     quoted: dict[tuple[str, int], str] = field(default_factory=dict)
+    draws: Batch | None = None
 
     def null(self, name: str, metric: Metric, count: int) -> str:
         """Name of the null that is quoted for this metric and batch size.
@@ -57,7 +60,13 @@ class Judge:
         if (name, count) not in self.quoted:
             stream = self.rng.child(f"null/{name}/{count}")
             self.quoted[name, count] = chosen(
-                metric, self.auxiliary, count=count, context=self.context, rng=stream, among=self.among
+                metric,
+                self.auxiliary,
+                count=count,
+                context=self.context,
+                rng=stream,
+                among=self.among,
+                draws=self.draws,
             )
         return self.quoted[name, count]
 
@@ -70,7 +79,18 @@ class Judge:
             rng=self.rng,
             among=self.among,
             quoted=self.quoted,
+            draws=self.draws,
         )
+
+    def of(self, outcomes: Iterable[Outcome]) -> "Judge":
+        """The judge of one attack: with what it filed of its generator as a further null."""
+        filed = [c for o in outcomes for c in o.claims if isinstance(c, Draws)]
+        if not filed:
+            return self
+        draws = Batch(
+            inputs=torch.cat([c.inputs for c in filed]), labels=torch.cat([c.labels for c in filed])
+        )
+        return dataclasses.replace(self, draws=draws, quoted={})
 
 
 @final
@@ -135,7 +155,13 @@ def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Sc
         values.append(_score_claim(metric, claimed, truth, judge.context))
         nulls.append(
             average_score(
-                baseline, metric, judge.auxiliary, truth, context=judge.context, rng=judge.rng.child(where)
+                baseline,
+                metric,
+                judge.auxiliary,
+                truth,
+                context=judge.context,
+                rng=judge.rng.child(where),
+                draws=judge.draws,
             )
         )
     return Scored(values=tuple(values), nulls=tuple(nulls), baseline=baseline)

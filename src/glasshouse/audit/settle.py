@@ -13,6 +13,7 @@ from glasshouse.audit.claims import Outcome, read_outcome
 from glasshouse.audit.curves import client_exhibits
 from glasshouse.audit.exhibits import Place, gallery
 from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of
+from glasshouse.audit.generative import generative_exhibits
 from glasshouse.audit.judge import judge_of
 from glasshouse.audit.result import Control, Exhibit, Finding, Refused, Utility
 from glasshouse.audit.score import Judge, Scored, score_outcomes
@@ -88,10 +89,12 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         attack_seconds += sum(o.seconds for every in outcomes.values() for o in every)
         for g in ready:
             judges.setdefault(g.folder, judge_of(Path(g.folder), scenario))
-        made, failed = _findings(task, attack, outcomes, judges)
+        mine_judged = {folder: judges[folder].of(every) for folder, every in outcomes.items()}
+        made, failed = _findings(task, attack, outcomes, mine_judged)
         findings += made
         refusals += [_refused(cell, r) for r in failed]
         exhibits += _gallery(task, position, outcomes, judges)
+        exhibits += generative_exhibits(task.run, cell, position, outcomes, mine_judged)
     exhibits += client_exhibits(cell, by_label, judges, facts[0].get("curve", []) if facts else [])
     seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
