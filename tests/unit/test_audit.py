@@ -17,7 +17,7 @@ from glasshouse.audit.claims import (
     same_claims,
     write_outcome,
 )
-from glasshouse.audit.finding import gain_of, middle, value_of, verdict_of
+from glasshouse.audit.finding import gain_of, middle, value_of, verdict_of, within
 from glasshouse.audit.result import Control, Finding, Result, read_result, write_result
 from glasshouse.audit.score import Scored
 from glasshouse.errors import BadValue, Undefined
@@ -199,3 +199,10 @@ def test_nan_never_reaches_a_result(tmp_path):
     with pytest.raises(BadValue, match="gain = nan"):
         write_result(Result(suite="s", findings=(finding(gain=float("nan")),)), tmp_path / "result.json")
     assert not (tmp_path / "result.json").exists()
+
+
+def test_an_interval_stays_within_what_the_metric_can_be():
+    wide = Interval(value=0.9, low=-0.2, high=1.4, n=4, level=0.95)
+    assert (within(wide, "ssim").low, within(wide, "ssim").high) == (-0.2, 1.0)
+    assert (within(wide, "mse").low, within(wide, "mse").high) == (0.0, 1.4)
+    assert within(wide, "psnr") == wide

@@ -1,6 +1,7 @@
 """From numbers per victim to a finding: value, interval, gain over the null, verdict."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,22 @@ from glasshouse.rng import Rng
 
 SMALL: Final[Mapping[str, float]] = {"dB": 1.0, "share": 0.1, "": 0.05}
 """Gain, by unit, below which an interval that holds 0 is called "no leak found" and not "inconclusive"."""
+
+
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "ssim": (-1.0, 1.0),
+    "mse": (0.0, np.inf),
+    "mse_r": (0.0, np.inf),
+    "perceptual": (0.0, np.inf),
+    "lpips": (0.0, np.inf),
+}
+"""What a metric can be at all: an interval of its mean is cut to it."""
+
+
+def within(interval: Interval, metric_name: str) -> Interval:
+    """The interval, cut to what the metric can be."""
+    low, high = RANGES.get(metric_name, (-np.inf, np.inf))
+    return replace(interval, low=max(interval.low, low), high=min(interval.high, high))
 
 
 def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:

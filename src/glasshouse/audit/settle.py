@@ -12,7 +12,7 @@ from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
 from glasshouse.audit.curves import client_exhibits
 from glasshouse.audit.exhibits import Place, gallery
-from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of
+from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of, within
 from glasshouse.audit.generative import generative_exhibits
 from glasshouse.audit.judge import judge_of
 from glasshouse.audit.result import Control, Exhibit, Finding, Refused, Utility
@@ -155,7 +155,7 @@ def _finding(
 ) -> Finding:
     scenario = task.cell.scenario
     stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{metric_name}")
-    value = value_of(scored, metric, rng=stream)
+    value = within(value_of(scored, metric, rng=stream), metric_name)
     gain = gain_of(scored, metric, rng=stream)
     control = task.controls.get(control_key(attack))
     return Finding(
@@ -215,7 +215,7 @@ def _about(scored: Scored, outcomes: Sequence[Outcome]) -> str:
     rounds = sorted({r for o in outcomes for c in o.claims for r in c.about.rounds})
     images = sum(len(v) for v in scored.values)
     what = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds"
-    return f"{what}, {len(scored.values)} victims, {images} numbers" if scored.values else what
+    return f"{what}, {images} images" if images > len(scored.values) else what
 
 
 def _refused(cell: Cell, refusal: Refusal) -> Refused:
