@@ -4,7 +4,7 @@ Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, 
 n rounds, H held-out shadow clients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, final, runtime_checkable
 
@@ -14,7 +14,7 @@ from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Changes, Sees
 from glasshouse.transcript.view import View
-from glasshouse.wire import Crafted, Value
+from glasshouse.wire import Batch, Crafted, Terms, Value
 
 Scope = Literal["update", "round", "run"]
 
@@ -132,7 +132,8 @@ class Draws:
 class DetectorReport:
     """How an attack's own detectors did on its own shadow data, round by round: shown, never scored.
 
-    ``accuracy``, ``overlap`` (of the two kinds' features, in [0, 1]) and ``norm`` (of the weights): (n,), one per
+    ``accuracy``, ``overlap`` (of the two kinds' features, in [0, 1]) and ``norm`` (of the weights): (n,),
+    one per
     round of ``about``; ``without`` and ``having``: features of held-out shadows of either kind, (n, H).
     """
 
@@ -170,6 +171,20 @@ class Attack(Protocol):
         Raises:
             Inapplicable: the setting rules the attack out; becomes a refusal in the report.
         """
+        ...
+
+
+@runtime_checkable
+class GenerativeAttack(Protocol):
+    """Claims images of a generator: the judge can ask how well that generator could do at best."""
+
+    @property
+    def latent(self) -> int:
+        """D, the size of a latent vector."""
+        ...
+
+    def prior(self, terms: Terms, auxiliary: Batch | None) -> Callable[[Tensor, Tensor], Tensor]:
+        """The generator: latent vectors (N, D), N(0, 1) a priori, and labels (N,) → pixels (N, C, H, W)."""
         ...
 
 

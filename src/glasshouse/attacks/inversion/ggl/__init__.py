@@ -1,1 +1,1 @@
-"""GGL: search the latent space of a generator for the image whose transformed gradient fits (Li et al. 2022)."""
+"""GGL: search a generator's latent space for the image whose transformed gradient fits (Li et al. 2022)."""

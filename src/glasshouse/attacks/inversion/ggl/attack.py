@@ -1,7 +1,8 @@
 """GGL: find the generator's image whose gradient, transformed as the defence transformed it, fits the update.
 
 Source: Li, Zhang, Liu & Liu 2022, "Auditing Privacy Defenses in Federated Learning via Generative Gradient
-Leakage", CVPR, arXiv:2203.15696, equations 4 to 9. The label is inferred, a generator trained on public images
+Leakage", CVPR, arXiv:2203.15696, equations 4 to 9. The label is inferred, a generator trained on public
+images
 restricts the search, z minimises D(y, T(∇L(G(z)))) + λ R(z): D the squared distance (or 1 - cosine), T the
 transformation estimated from the update, R keeping z where the generator was trained; Adam, CMA-ES or
 TuRBO; several trials, the one with the lowest loss is claimed.
@@ -18,7 +19,7 @@ Shape letters: R candidates, B images of one candidate, D latent entries, C chan
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
+from glasshouse.wire import Batch, Terms
 
 DRAWS = 32
 """Images of the generator that are filed with the claim: what it says without the update."""
@@ -51,13 +53,15 @@ class GGL:
 
     Args:
         generator: ``wgan_gp`` (trained on auxiliary images), ``biggan``, or ``module:factory``.
-        latent, width, conditional, mirror, training_steps, training_batch, training_rate, critic_steps: of its
-            training, see ``wgan.Recipe``; ``latent`` holds for every generator.
+        latent, width, conditional, mirror, training_steps, training_batch, training_rate, critic_steps: of
+            its training, see ``wgan.Recipe``; ``latent`` holds for every generator.
         optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
-        evaluations: candidates per trial. seconds: limit per trial, 0 for none; makes results machine-dependent.
+        evaluations: candidates per trial. seconds: limit per trial, 0 for none; makes results
+            machine-dependent.
         restarts: trials. population: candidates evaluated together by CMA-ES.
         learning_rate, signed: of Adam.
-        distance: ``squared`` or ``cosine``. regulariser: ``kl``, ``norm`` or ``none``; strength: its weight λ.
+        distance: ``squared`` or ``cosine``. regulariser: ``kl``, ``norm`` or ``none``; strength: its weight
+            λ.
         adaptive: detect the defence and apply its transformation to candidates.
         steps: how several local steps are matched. bf16: bfloat16 arithmetic in the model.
     """
@@ -142,7 +146,7 @@ class GGL:
         """
         client = replica(view, subject="attack 'ggl'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        prior = self.prior(view)
+        prior = self.prior(view.terms, view.grants.auxiliary)
         known = view.grants.auxiliary
         found = detect.detect(client, images=None if known is None else known.inputs, rng=rng.child("detect"))
         adaptation = detect.adaptation(found, client) if self.adaptive else Adaptation()
@@ -177,11 +181,9 @@ class GGL:
             mirror=self.mirror,
         )
 
-    def prior(self, view: View) -> Prior:
+    def prior(self, terms: Terms, auxiliary: Batch | None) -> Prior:
         """The generator, trained now or taken from the cache."""
-        return generators.generator(
-            self.generator, view.terms.architecture, self.recipe(), auxiliary=view.grants.auxiliary
-        )
+        return generators.generator(self.generator, terms.architecture, self.recipe(), auxiliary=auxiliary)
 
     def fit(self, client: Replica, prior: Prior, labels: Tensor, adaptation: Adaptation) -> Fit:
         """The loss over latent points, for one update."""

@@ -2,8 +2,8 @@
 
 Shape letters: B examples behind the update, K classes, F features that enter the last layer.
 
-With cross-entropy the columns of that layer's weight gradient sum to zero over the classes (the probabilities of
-an example and its one-hot label both sum to 1). So, looked at in this order:
+With cross-entropy the columns of that layer's weight gradient sum to zero over the classes (the probabilities
+of an example and its one-hot label both sum to 1). So, looked at in this order:
 
 - columns that do not sum to zero: few distinct values mean quantising (or signs), single zeros in columns and
   rows that are not zero altogether mean magnitude pruning, and otherwise it is noise, of standard deviation
@@ -11,11 +11,13 @@ an example and its one-hot label both sum to 1). So, looked at in this order:
 - several tensors of one and the same norm, none above it: clipping per tensor;
 - one example: the weight gradient is d rᵀ with the bias gradient d = p - y. Its ratio to d gives the
   features r, these give p = softmax(W r + b), and so what d must have been. A received d that is a smaller
-  multiple of it was clipped; one of another direction shows that features with a part in p were hidden: Soteria;
+  multiple of it was clipped; one of another direction shows that features with a part in p were hidden:
+  Soteria;
 - several examples, or several local steps: Soteria when more columns are zero than images of the adversary's
   own, or random ones, leave; clipping is not looked for, as the length of d is not known.
 
-Zeros of a ReLU look like Soteria's in the mask, not in the test above. ``unknown``: the last layer is not in the
+Zeros of a ReLU look like Soteria's in the mask, not in the test above. ``unknown``: the last layer is not
+in the
 update, or what was found contradicts itself. Clipping that did not bind and Soteria that hid dead features
 changed nothing, and nothing is found. Noise on top of Soteria or pruning hides them.
 """
@@ -47,7 +49,7 @@ PROBES = 64
 @final
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A guess at the defences: registered names joined by ``" + "``, ``none`` or ``unknown``; their strengths."""
+    """A guess: registered names joined by ``" + "``, ``none`` or ``unknown``; and strengths."""
 
     name: str
     parameters: dict[str, Value]
@@ -58,7 +60,7 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
 
     Args:
         replica: the model as received, and the update.
-        images: of the adversary, (N, C, H, W) in pixel units; None: random pixels stand in for several examples.
+        images: of the adversary, (N, C, H, W) in pixel units; None: random pixels stand in.
         rng: of these pixels.
     """
     gradient, last = replica.gradient(), replica.last_linear()
@@ -196,4 +198,3 @@ def claimed(finding: Finding, replica: Replica) -> DefenseGuess:
     """The finding as a claim about the update's client."""
     about = About(rounds=(replica.update.round,), client=replica.update.client)
     return DefenseGuess(about=about, name=finding.name, parameters=finding.parameters)
-

@@ -1,7 +1,7 @@
 """Which generator the attack searches: a WGAN-GP trained on auxiliary images, BigGAN, or the user's own.
 
-Whatever it is, it maps latent vectors (N, D), N(0, 1) a priori, and labels (N,) to pixels (N, C, H, W) in [0, 1].
-Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
+Whatever it is, it maps latent vectors (N, D), N(0, 1) a priori, and labels (N,) to pixels (N, C, H, W) in
+[0, 1]. Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
 """
 
 import importlib
@@ -33,7 +33,8 @@ def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliar
     """The generator called ``name``, frozen and in ``eval()`` mode.
 
     Args:
-        name: ``wgan_gp``, ``biggan``, or ``module:factory``, called as ``factory(input_shape, classes, latent=D)``.
+        name: ``wgan_gp``, ``biggan``, or ``module:factory``, called as ``factory(input_shape, classes,
+            latent=D)``.
         architecture: of the model under attack: the size of the images, and K.
         recipe: of the training; its ``latent`` is D for all generators.
         auxiliary: what ``wgan_gp`` is trained on.

@@ -1,7 +1,7 @@
 """The loss over the latent space: distance of gradients plus a regulariser on the latent vector.
 
-Source: Li et al. 2022 (GGL), equations 5 to 9. Shape letters: R candidates, B images of one candidate, D latent
-entries, C channels, H and W pixels.
+Source: Li et al. 2022 (GGL), equations 5 to 9. Shape letters: R candidates, B images of one candidate, D
+latent entries, C channels, H and W pixels.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The optimisers by name. CMA-ES and TuRBO are looked up when they are chosen: each needs a package of its own."""
+"""The optimisers by name; those that need a package of their own are looked up when they are chosen."""
 
 import pkgutil
 from collections.abc import Mapping

@@ -69,7 +69,7 @@ class Tally:
         return 0 if over else max(0, self._budget.evaluations - self.spent)
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Losses (R,) float64 of points (R, n), without gradients; one that is not finite counts as infinite."""
+        """Losses (R,) float64 of points (R, n), without gradients; what is not finite counts as infinite."""
         values = self._loss(points).detach().double().nan_to_num(nan=math.inf)
         self.spent += len(points)
         lowest = int(values.argmin())
@@ -108,7 +108,8 @@ def adam(
 ) -> tuple[Best, ...]:
     """Adam from every row of ``starts`` (R, n), all in one batch; a tenth of the rate at 3/8, 5/8 and 7/8.
 
-    ``signed``: Adam sees the sign of the gradient only, as in the authors' code (their paper does not say so).
+    ``signed``: Adam sees the sign of the gradient only, as in the authors' code (their paper does not say
+    so).
     """
     here = starts.detach().clone().requires_grad_()
     optimiser = torch.optim.Adam([here], lr=learning_rate)

@@ -113,7 +113,9 @@ def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings,
     """From a Latin hypercube until the region is too small or the budget spent."""
     points = _latin_hypercube(min(how.initial, tally.left), dimension, rng=rng.child("design"))
     values = evaluate(points)
-    region = _Region(patience=math.ceil(max(4.0 / how.batch, dimension / how.batch)), best=float(values.min()))
+    region = _Region(
+        patience=math.ceil(max(4.0 / how.batch, dimension / how.batch)), best=float(values.min())
+    )
     number = 0
     while tally.left and region.side >= SMALLEST:
         stream = rng.child(f"batch/{number}")
@@ -175,7 +177,7 @@ def _lengthscales(model: SingleTaskGP) -> Tensor:
 
 
 def _candidates(centre: Tensor, lengthscales: Tensor, side: float, *, how: Settings, rng: Rng) -> Tensor:
-    """(c, n): Sobol points in the box around the best point, each differing from it in about 20 coordinates."""
+    """(c, n): Sobol points in a box around the best point, differing from it in about 20 coordinates."""
     dimension = len(centre)
     weights = lengthscales / lengthscales.mean()
     weights = weights / weights.log().mean().exp()

@@ -1,11 +1,12 @@
 """A small WGAN-GP on the adversary's auxiliary images: DCGAN-like networks, trained once, kept in the cache.
 
-Source: Gulrajani et al. 2017, "Improved Training of Wasserstein GANs", arXiv:1704.00028, algorithm 1, with the
-networks of Li et al. 2022 (GGL), CVPR, section 4.1 and supplement: for 32 × 32 pixels a linear layer to 4 × 4,
-three transposed convolutions that halve the channels and double the sides, and a critic of three strided
-convolutions without normalisation. Where we differ: other sizes of image get another number of stages; a
-conditional variant (one-hot labels beside the latent vector, a projection in the critic: Miyato & Koyama 2018,
-arXiv:1802.05637) for data whose classes the victims share; fewer and larger steps where the settings say so.
+Source: Gulrajani et al. 2017, "Improved Training of Wasserstein GANs", arXiv:1704.00028, algorithm 1, with
+the networks of Li et al. 2022 (GGL), CVPR, section 4.1 and supplement: for 32 × 32 pixels a linear layer to
+4 × 4, three transposed convolutions that halve the channels and double the sides, and a critic of three
+strided convolutions without normalisation. Where we differ: other sizes of image get another number of
+stages; a conditional variant (one-hot labels beside the latent vector, a projection in the critic: Miyato &
+Koyama 2018, arXiv:1802.05637) for data whose classes the victims share; fewer and larger steps where the
+settings say so.
 
 Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
 """
@@ -37,7 +38,8 @@ class Recipe:
     """Sizes and schedule.
 
     Attributes:
-        latent: D. width: channels of the last stage of the generator and of the first of the critic; the paper's 128.
+        latent: D. width: channels of the last stage of the generator and of the first of the critic; the
+            paper's 128.
         conditional: the generator is told the class.
         steps: of the critic. batch_size: images in each. critic_steps: of these per step of the generator.
         learning_rate: of Adam, betas (0.5, 0.999). mirror: mirror images at random.
@@ -75,7 +77,7 @@ def stages(shape: tuple[int, int, int]) -> int:
 
 @final
 class Generator(nn.Module):
-    """Latent vectors (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]. ``classes`` 0: labels are ignored."""
+    """Latent (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]; ``classes`` 0: labels are ignored."""
 
     def __init__(self, shape: tuple[int, int, int], *, latent: int, width: int, classes: int = 0) -> None:
         super().__init__()
@@ -130,7 +132,7 @@ class Critic(nn.Module):
 
 
 def trained(data: Batch, *, classes: int, recipe: Recipe) -> Generator:
-    """From the cache, or trained now on ``data`` alone; frozen, in ``eval()`` mode. The images' order does not matter.
+    """From the cache, or trained now on ``data`` alone, whose order does not matter; frozen.
 
     Raises:
         BadValue: fewer than two images.
@@ -152,7 +154,12 @@ def trained(data: Batch, *, classes: int, recipe: Recipe) -> Generator:
         _train(pair, data, recipe, rng=rng, checkpoint=checkpoint)
         return {name: t.clone() for name, t in pair.generator.state_dict().items()}
 
-    key = {"version": _VERSION, "images": data.inputs, "labels": data.labels if known else None, "recipe": asdict(recipe)}
+    key = {
+        "version": _VERSION,
+        "images": data.inputs,
+        "labels": data.labels if known else None,
+        "recipe": asdict(recipe),
+    }
     generator = _Pair(shape, recipe, known, rng=rng).generator
     generator.load_state_dict(cached("generator", key, make))
     return generator.eval().requires_grad_(False)
@@ -181,12 +188,16 @@ class _Pair:
         for name, net in self.networks().items():
             found |= {f"{name}/{key}": t.detach().clone() for key, t in net.state_dict().items()}
             for number, slots in self.optimisers[name].state_dict()["state"].items():
-                found |= {f"{name}.adam/{number}/{slot}": torch.as_tensor(t).clone() for slot, t in slots.items()}
+                found |= {
+                    f"{name}.adam/{number}/{slot}": torch.as_tensor(t).clone() for slot, t in slots.items()
+                }
         return found
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         for name, net in self.networks().items():
-            net.load_state_dict({k.split("/", 1)[1]: t for k, t in tensors.items() if k.startswith(f"{name}/")})
+            net.load_state_dict(
+                {k.split("/", 1)[1]: t for k, t in tensors.items() if k.startswith(f"{name}/")}
+            )
             slots: dict[int, dict[str, Tensor]] = {}
             for key, t in tensors.items():
                 if key.startswith(f"{name}.adam/"):
@@ -237,6 +248,8 @@ def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
 
 def _sorted(data: Batch) -> Batch:
     """By content, so that an auxiliary set is one key in whatever order it was dealt."""
-    names = [digest(torch.cat([x.flatten(), y[None].to(x)])) for x, y in zip(data.inputs, data.labels, strict=True)]
+    names = [
+        digest(torch.cat([x.flatten(), y[None].to(x)])) for x, y in zip(data.inputs, data.labels, strict=True)
+    ]
     order = torch.tensor(sorted(range(len(names)), key=names.__getitem__))
     return Batch(inputs=data.inputs[order].contiguous(), labels=data.labels[order])

@@ -1,0 +1,233 @@
+"""GGL: what it promises, what its detector sees, and how its parts behave on their own."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from glasshouse import registry
+from glasshouse.attacks.base import DefenseGuess, Draws, Reconstruction
+from glasshouse.attacks.inversion.ggl import cma_es, detect, turbo
+from glasshouse.attacks.inversion.ggl.attack import GGL
+from glasshouse.attacks.inversion.ggl.objective import Fit
+from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
+from glasshouse.attacks.parts.matching import objective
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable
+from glasshouse.images import mse
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.grants import Grants
+
+RNG = Rng.root(0)
+
+
+class Pixels(nn.Module):
+    """Every latent entry is a pixel: the one generator whose ceiling is perfect."""
+
+    def forward(self, latent: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return latent.sigmoid().reshape(-1, 1, 8, 8)
+
+
+def pixels(input_shape, classes, *, latent):
+    return Pixels()
+
+
+def bright(input_shape, classes, *, latent):
+    return nn.Sequential(nn.Identity())
+
+
+QUICK = GGL(generator=f"{__name__}:pixels", latent=64, optimizer="adam", evaluations=2, regulariser="none")
+
+
+def sphere(points, *, differentiable=False):
+    return (points - 1).square().sum(1)
+
+
+def ackley(points, *, differentiable=False):
+    """Ackley's function on [-2, 2]^20, its minimum moved off the centre."""
+    x = 10 * points - torch.linspace(-5, 5, 20)
+    return (
+        20 + math.e - 20 * (-0.2 * x.square().mean(1).sqrt()).exp() - torch.cos(2 * math.pi * x).mean(1).exp()
+    )
+
+
+class TestPromises:
+    def test_registered_with_a_card(self):
+        assert registry.load("attacks", "ggl") is GGL
+        assert registry.card("attacks", "ggl").extra == "ggl"
+
+    @pytest.mark.parametrize("optimizer", ["adam", "cma_es", "turbo"])
+    def test_the_claims_are_well_formed(self, optimizer):
+        made = toy(examples=2)
+        attack = GGL(generator=QUICK.generator, latent=64, optimizer=optimizer, evaluations=7, population=4)
+        image, guess, draws = attack.run(made.view(), rng=RNG)
+        assert isinstance(image, Reconstruction)
+        assert isinstance(guess, DefenseGuess)
+        assert isinstance(draws, Draws)
+        assert image.inputs.shape == made.setting.shard(0).inputs.shape
+        assert image.labels.tolist() == sorted(made.setting.shard(0).labels.tolist())
+        assert image.confidence.shape == (2,)
+        assert not any(t.requires_grad for t in (image.inputs, image.confidence, draws.inputs))
+
+    @pytest.mark.parametrize("optimizer", ["adam", "cma_es", "turbo"])
+    def test_same_rng_same_claim_and_nothing_else_is_touched(self, optimizer):
+        view, state = toy().view(), torch.get_rng_state()
+        attack = GGL(generator=QUICK.generator, latent=64, optimizer=optimizer, evaluations=24, population=4)
+        one, two = (attack.run(view, rng=RNG) for _ in range(2))
+        assert torch.equal(one[0].inputs, two[0].inputs)
+        assert torch.equal(one[2].inputs, two[2].inputs)
+        assert torch.equal(state, torch.get_rng_state())
+
+    def test_a_longer_search_comes_nearer(self):
+        """With a generator that can make every image, GGL is plain gradient matching."""
+        made = toy(model="lenet_sigmoid", seed=1)
+        errors = []
+        for evaluations in (1, 250):
+            attack = GGL(
+                generator=QUICK.generator,
+                latent=64,
+                optimizer="adam",
+                evaluations=evaluations,
+                regulariser="none",
+            )
+            image = attack.run(made.view(), rng=RNG)[0]
+            errors.append(float(mse(image.inputs, made.setting.shard(0).inputs)))
+        assert errors[1] < 0.3 * errors[0]
+
+    def test_several_local_steps_are_simulated(self):
+        made = toy(protocol="fedavg", local_epochs=2)
+        image = QUICK.run(made.view(), rng=RNG)[0]
+        assert image.inputs.shape == (1, 1, 8, 8)
+
+    def test_refuses_secure_sums_and_missing_auxiliary_images(self):
+        with pytest.raises(Inapplicable, match="exactly one client's update"):
+            QUICK.run(toy(secure_sum=True).view(client=None), rng=RNG)
+        assert "auxiliary" in GGL().needs.grants
+        assert not QUICK.needs.grants
+        with pytest.raises(Inapplicable, match="auxiliary images to train on"):
+            GGL().run(toy().view(grants=Grants()), rng=RNG)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"restarts": 0}, "a whole number from 1"),
+            ({"evaluations": 0}, "a whole number from 1"),
+            ({"optimizer": "sgd"}, "adam or cma_es or turbo"),
+            ({"regulariser": "tv"}, "kl or norm or none"),
+        ],
+    )
+    def test_refuses_wrong_settings(self, settings, message):
+        with pytest.raises(BadValue, match=message):
+            GGL(**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nowhere_at_all:it", BadFile),
+        (f"{__name__}:missing", BadValue),
+        (f"{__name__}:bright", BadValue),
+        ("biggan", GlasshouseError),
+    ],
+)
+def test_generators_that_cannot_be_used_are_refused(name, kind):
+    with pytest.raises(kind, match=r"generator '"):
+        GGL(generator=name, latent=64).run(toy().view(), rng=RNG)
+
+
+DEFENSES = {
+    "none": [],
+    "gaussian_noise": [("gaussian_noise", {"std": 0.1})],
+    "clip": [("clip", {"norm": 1.0})],
+    "prune": [("prune", {"share": 0.9})],
+    "soteria": [("soteria", {"share": 0.8})],
+    "quantise": [("quantise", {"bits": 8})],
+    "clip_layers": [("clip_layers", {"norm": 0.3})],
+}
+
+
+@pytest.mark.parametrize("name", sorted(DEFENSES))
+def test_the_detector_names_the_defence(name):
+    chain = [registry.load("defenses", n)(**settings) for n, settings in DEFENSES[name]]
+    made = toy(model="lenet_sigmoid", clients=4, defenses=chain)
+    for client in range(4):
+        found = detect.detect(replica(made.view(client=client), subject="test"), rng=RNG)
+        assert found.name == name
+        if name in ("gaussian_noise", "soteria", "prune"):
+            (_, settings), (strength,) = DEFENSES[name][0], found.parameters.values()
+            assert strength == pytest.approx(next(iter(settings.values())), rel=0.25)
+    if name == "clip":
+        assert found.parameters["norm"] == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["clip", "prune", "soteria"])
+def test_the_true_image_fits_perfectly_after_adaptation_only(name):
+    """T(g(x)) of the private image is the received update: distance 0, without adaptation far from it."""
+    chain = [registry.load("defenses", n)(**settings) for n, settings in DEFENSES[name]]
+    made = toy(model="lenet_sigmoid", defenses=chain)
+    client = replica(made.view(), subject="test")
+    shard = made.setting.shard(0)
+    adapted = detect.adaptation(detect.detect(client, rng=RNG), client)
+    for adaptive, least, most in ((adapted, -1e-4, 1e-4), (False, 1e-2, math.inf)):
+        distance = objective(client, distance="squared", adaptive=adaptive)
+        value = float(distance(shard.inputs[None], shard.labels[None], create_graph=False).detach())
+        assert least <= value / distance.target_square <= most
+
+
+def test_the_regulariser_of_batches_counts_every_vector():
+    def distance(images, labels, *, create_graph):
+        return images.sum((1, 2, 3, 4)) * 0
+
+    fit = Fit(
+        distance=distance,
+        prior=Pixels(),
+        labels=torch.tensor([0, 1]),
+        latent=64,
+        regulariser="norm",
+        strength=1.0,
+    )
+    assert fit.dimension == 128
+    assert fit(torch.zeros(3, 128)).tolist() == [64.0**2] * 3
+    assert fit.images(torch.zeros(3, 128)).shape == (3, 2, 1, 8, 8)
+
+
+class TestSearch:
+    def test_budgets_are_spent_exactly(self):
+        for search, further in ((cma_es.minimise, {"population": 6}), (turbo.minimise, {})):
+            counted = []
+
+            def loss(points, *, differentiable=False, counted=counted):
+                counted.append(len(points))
+                return sphere(points)
+
+            best = search(loss, 3, Budget(evaluations=20), rng=RNG, **further)
+            assert sum(counted) == best.evaluations == 20
+            assert best.loss == pytest.approx(float(sphere(best.point[None])))
+
+    def test_they_minimise_a_sphere(self):
+        assert (
+            adam(sphere, normal_starts(2, 4, rng=RNG), Budget(evaluations=200), learning_rate=0.1)[0].loss
+            < 0.01
+        )
+        assert cma_es.minimise(sphere, 4, Budget(evaluations=400), population=8, rng=RNG).loss < 1e-3
+
+    def test_trials_do_not_depend_on_their_number(self):
+        assert torch.equal(normal_starts(1, 4, rng=RNG), normal_starts(3, 4, rng=RNG)[:1])
+
+    def test_a_point_that_is_not_finite_is_never_the_best(self):
+        def loss(points, *, differentiable=False):
+            return torch.where(points[:, 0] > 0, points[:, 0] * torch.nan, points[:, 0].abs())
+
+        assert math.isfinite(cma_es.minimise(loss, 2, Budget(evaluations=40), population=8, rng=RNG).loss)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", range(5))
+    def test_turbo_beats_sobol_on_ackley(self, seed):
+        """20 dimensions, 200 evaluations each."""
+        settings = turbo.Settings(initial=40, candidates=500)
+        rng = Rng.root(seed)
+        best = turbo.minimise(ackley, 20, Budget(evaluations=200), rng=rng, settings=settings)
+        sobol = torch.quasirandom.SobolEngine(20, scramble=True, seed=seed).draw(200)
+        assert best.loss < float(ackley(4 * sobol - 2).min())
