@@ -159,7 +159,7 @@ def fit_sgd(
     best = (-1.0, w.clone(), c)
     for epoch in range(epochs):
         order = torch.randperm(len(target), generator=rng.child(f"epoch/{epoch}").torch())
-        for rows in order.split(batch_size):
+        for rows in torch.split(order, batch_size):
             x = updates[rows]
             error = torch.sigmoid(x @ w + c) - target[rows]
             w.sub_(error @ x, alpha=learning_rate / len(rows))

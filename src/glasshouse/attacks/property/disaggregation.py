@@ -73,6 +73,6 @@ class Disaggregation:
 
 def votes(evidence: Evidence) -> Tensor:
     """Share of the rounds' detectors that see the property in each client's mean update, (N,)."""
-    inverse = torch.linalg.pinv(evidence.participation)  # (N, n)
+    inverse: Tensor = torch.linalg.pinv(evidence.participation)  # (N, n)
     logits = (inverse @ evidence.kernel.sum(0)) + evidence.offset.sum(1)
     return (logits > 0).double().mean(1)

@@ -334,7 +334,9 @@ def shadow_pairs(model: nn.Module, view: View, parts: tuple[Pairs, ...], *, roun
         positive, other = joined([p.positive for p in parts]), rng.child("positive")
         high = updates(model, view.terms, positive, rng=other, conduct=conduct, round=round)
     sizes = [len(p.negative.rows) for p in parts]
-    return torch.cat([x for pair in zip(low.split(sizes), high.split(sizes), strict=True) for x in pair])
+    return torch.cat(
+        [x for pair in zip(torch.split(low, sizes), torch.split(high, sizes), strict=True) for x in pair]
+    )
 
 
 def joined(casts: list[Cast]) -> Cast:

@@ -69,4 +69,5 @@ class Ols:
 
 def least_squares(participation: Tensor, features: Tensor) -> Tensor:
     """Mean feature of each client, averaged over t: (n, N) and (n, t) → (N,)."""
-    return torch.linalg.lstsq(participation, features, driver="gelsd").solution.mean(1)
+    solution: Tensor = torch.linalg.lstsq(participation, features, driver="gelsd").solution
+    return solution.mean(1)

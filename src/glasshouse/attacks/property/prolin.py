@@ -199,11 +199,11 @@ class Problem:
 
     def _paper(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients of log(tau ∏ f+ + (1 - tau) ∏ f-)."""
-        without = np.log1p(-tau) + np.bincount(self.who, density[0], self.clients)
-        having = np.log(tau) + np.bincount(self.who, density[1], self.clients)
-        share = expit(having - without)
+        without = np.log1p(-tau) + counted(self.who, density[0], self.clients)
+        having = np.log(tau) + counted(self.who, density[1], self.clients)
+        share: Floats = expit(having - without)
         by_tau = (1 - share) / (1 - tau) - share / tau
-        loss = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
+        loss: Floats = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
         mine = share[self.who][:, None]
         return loss, mine * away[1] + (1 - mine) * away[0], by_tau, having - without
 
@@ -213,9 +213,10 @@ class Problem:
         mine = tau[self.who]
         parts = np.stack([(1 - mine) * f[0], mine * f[1]])
         mixed = 1 + parts.sum(0)
-        by_x = ((parts / mixed)[:, :, None] * away).sum(0)
-        by_tau = -np.bincount(self.who, (f[1] - f[0]) / mixed, self.clients)
-        return -np.add.reduceat(np.log(mixed), self.starts), by_x, by_tau, tau
+        by_x: Floats = ((parts / mixed)[:, :, None] * away).sum(0)
+        by_tau = -counted(self.who, (f[1] - f[0]) / mixed, self.clients)
+        loss: Floats = -np.add.reduceat(np.log(mixed), self.starts)
+        return loss, by_x, by_tau, tau
 
 
 @final
@@ -257,4 +258,10 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
 
 def _summed(values: Floats, groups: Ints, count: int) -> Floats:
     """Sums of the rows of ``values`` (E, t) by group: (count, t)."""
-    return np.stack([np.bincount(groups, column, count) for column in values.T], axis=1)
+    return np.stack([counted(groups, column, count) for column in values.T], axis=1)
+
+
+def counted(groups: Ints, values: Floats, count: int) -> Floats:
+    """Sums of ``values`` (E,) by group: (count,)."""
+    sums: Floats = np.bincount(groups, values, count).astype(np.float64, copy=False)
+    return sums

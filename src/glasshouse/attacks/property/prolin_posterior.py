@@ -155,7 +155,8 @@ class Independent:
     def logs(self, assignments: Floats) -> Floats:
         k = (assignments @ self._present.T).astype(int)  # (M, n)
         total: Floats = self._table[np.arange(k.shape[1])[None], k].sum(1)
-        return total + self._prior * assignments.sum(1)
+        total += self._prior * assignments.sum(1)
+        return total
 
     def odds(self, client: int, assignments: Floats) -> Floats:
         rows = np.nonzero(self._present[:, client])[0]
@@ -224,7 +225,8 @@ def summed(density: Density, clients: int) -> Floats:
     logs = density.logs(every)
     weights = np.exp(logs - logs.max())
     having = weights @ every
-    return np.log(having + 1e-300) - np.log(weights.sum() - having + 1e-300)
+    odds: Floats = np.log(having + 1e-300) - np.log(weights.sum() - having + 1e-300)
+    return odds
 
 
 def sampled(density: Density, clients: int, *, sweeps: int, chains: int, rng: Rng) -> Floats:

@@ -173,7 +173,7 @@ def _taps(
         with torch.random.fork_rng(devices=[], enabled=dropout):
             if dropout:
                 torch.manual_seed(rng.child("dropout").seed())
-            for rows in torch.arange(len(pool)).split(CHUNK):
+            for rows in torch.split(torch.arange(len(pool)), CHUNK):
                 batch = pool.pick(rows)
                 loss = F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
                 for name, d in zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True):
@@ -188,7 +188,7 @@ def _weight_part(module: nn.Module, inputs: Tensor, deltas: Tensor, rows: Tensor
     if isinstance(module, nn.Conv2d):
         _averaged(_convolution_gradients(module, inputs, deltas), rows, out)
         return
-    for chunk in torch.arange(len(rows)).split(CHUNK):
+    for chunk in torch.split(torch.arange(len(rows)), CHUNK):
         d, a = deltas[rows[chunk]], inputs[rows[chunk]]  # (S, B, O), (S, B, I)
         out[chunk[0] : chunk[-1] + 1] = torch.bmm(d.transpose(1, 2), a).flatten(1) / rows.shape[1]
 
@@ -205,7 +205,7 @@ def _convolution_gradients(module: nn.Conv2d, inputs: Tensor, deltas: Tensor) ->
     """Per-example gradients (E, numbers of the kernel), by products of deltas with unfolded patches."""
     plain = module.stride == (1, 1) and module.dilation == (1, 1)
     form = _unit_stride if plain else _any_stride
-    parts = zip(inputs.split(CHUNK), deltas.split(CHUNK), strict=True)
+    parts = zip(torch.split(inputs, CHUNK), torch.split(deltas, CHUNK), strict=True)
     return torch.cat([form(module, a, d) for a, d in parts])
 
 
@@ -217,8 +217,9 @@ def _any_stride(module: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
 
 def _unit_stride(module: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
     """Unfolded along the width alone: rows of a patch are then whole slices, and 3 times less is copied."""
-    (vertical, horizontal), (tall, wide) = module.padding, module.kernel_size
-    a = F.pad(a, (int(horizontal), int(horizontal), int(vertical), int(vertical)))
+    vertical, horizontal = (int(p) for p in module.padding)
+    tall, wide = module.kernel_size
+    a = F.pad(a, (horizontal, horizontal, vertical, vertical))
     examples, channels, width = len(a), a.shape[1], d.shape[3]
     strips = a.unfold(3, wide, 1).permute(0, 1, 4, 2, 3).reshape(examples, channels * wide, -1)
     size, flat = d.shape[2] * width, d.flatten(2)
@@ -252,10 +253,10 @@ def _go_on(model: nn.Module, terms: Terms, cast: Cast, found: Tensor, *, rate: f
 
 def _later_steps(rows: Tensor, terms: Terms, *, rng: Rng) -> Iterator[Tensor]:
     """Entries of every step but the first; epoch 0 follows the order given."""
-    yield from rows.split(terms.batch_size)[1:]
+    yield from torch.split(rows, terms.batch_size)[1:]
     for epoch in range(1, terms.local_epochs):
         order = torch.randperm(len(rows), generator=rng.child(f"epoch/{epoch}").torch())
-        yield from rows[order].split(terms.batch_size)
+        yield from torch.split(rows[order], terms.batch_size)
 
 
 def _point(parameters: Mapping[str, nn.Parameter], vector: Tensor) -> None:
