@@ -58,7 +58,8 @@ def _federation(scenario: Scenario) -> str:
     )
     hidden = ", secure aggregation" if f.secure_sum else ""
     return (
-        f"{f.protocol}: {f.clients} clients, {f.cohort_size} a round, {f.rounds} round{'s' if f.rounds > 1 else ''}; "
+        f"{f.protocol}: {f.clients} clients, {f.cohort_size} a round, "
+        f"{f.rounds} round{'s' if f.rounds > 1 else ''}; "
         f"each works on {steps} at learning rate {f.learning_rate:g} and sends its {f.kind}{hidden}"
     )
 
