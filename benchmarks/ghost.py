@@ -1,0 +1,177 @@
+"""Eight restarts of gradient matching on ResNet-18: one batch with ghost norms against one after the other.
+
+Run with ``python -m benchmarks.ghost``. One thread; the ways take turns; CPU seconds of this process per
+restart and iteration (objective and its gradient in the image), medians. Then Inverting Gradients runs
+in full from the same starts in float32 and in bfloat16, to compare where it ends; and each way
+runs in a process of its own for its peak memory. The table is printed and kept in ``results/ghost.json``.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
+from glasshouse.attacks.parts.matching import Objective, Plain, objective
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.images import psnr
+from glasshouse.models import build as models
+from glasshouse.rng import Rng
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Broadcast, Terms, Update
+
+SHAPE, CLASSES, RESTARTS = (3, 32, 32), 10, 8
+PHOTOGRAPHS = Path("../shared/data/cifar10_12k.npz")
+RESULTS = Path(__file__).parent / "results" / "ghost.json"
+WAYS = ("one after the other", "batched, float32", "batched, bfloat16")
+
+
+def private_image() -> tuple[Tensor, str]:
+    """A training photograph (1, 3, 32, 32) where there are some, else smooth noise; and which it is."""
+    if PHOTOGRAPHS.exists():
+        image = np.load(PHOTOGRAPHS)["train_images"][137]
+        return torch.tensor(image).permute(2, 0, 1)[None].float() / 255, "CIFAR-10 train image 137"
+    coarse = torch.rand((1, 3, 4, 4), generator=Rng.root(0).torch())
+    return F.interpolate(coarse, size=SHAPE[1:], mode="bilinear"), "smooth noise (no CIFAR-10 here)"
+
+
+def observed(width: int) -> tuple[View, Tensor, str]:
+    """What the server sees of one client with one image, the image, and where it is from."""
+    architecture = Architecture(
+        name="resnet18", input_shape=SHAPE, classes=CLASSES, arguments={"width": width}
+    )
+    model = models.build(architecture, rng=Rng.root(1)).eval()
+    image, origin = private_image()
+    gradients = torch.autograd.grad(
+        F.cross_entropy(model(image), torch.tensor([3])), list(model.parameters())
+    )
+    tensors = dict(zip(dict(model.named_parameters()), gradients, strict=True))
+    update = Update(round=0, client=0, kind="gradient", tensors=tensors, examples=1)
+    broadcast = Broadcast(round=0, architecture=architecture, tensors=models.state(model))
+    terms = Terms(
+        protocol="fedsgd", architecture=architecture, sends="gradient", clients=1, cohort=1, batch_size=1
+    )
+    seen = RoundView(round=0, broadcast=broadcast, updates={0: update})
+    return View(terms=terms, threat=Threat(), rounds=(seen,)), image, origin
+
+
+def ways(view: View) -> dict[str, Objective]:
+    """The same objective on each engine."""
+    client = replica(view, subject="benchmark 'ghost'")
+    target = client.gradient()
+    plain = Plain(client.model, client.received, target)
+    return {
+        WAYS[0]: Objective(plain, target, distance="cosine", adaptation=Adaptation()),
+        WAYS[1]: objective(client, distance="cosine"),
+        WAYS[2]: objective(client, distance="cosine", bf16=True),
+    }
+
+
+def one_iteration(distance: Objective, points: Tensor) -> Tensor:
+    """Objective and gradient of all restarts; the objectives (R,)."""
+    inputs = points.clone().requires_grad_()
+    values = distance(inputs, torch.full(points.shape[:2], 3))
+    torch.autograd.grad(values.sum(), inputs)
+    return values.detach()
+
+
+def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    """CPU seconds of this process, and what came out."""
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+def speed(view: View, repeats: int) -> dict[str, dict[str, float]]:
+    """Milliseconds per restart and iteration, and the largest difference of objectives, by way."""
+    candidates = ways(view)
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    apart = dict.fromkeys(WAYS, 0.0)
+    for repeat in range(repeats + 1):
+        points = torch.rand((RESTARTS, 1, *SHAPE), generator=Rng.root(repeat).torch())
+        values: dict[str, Tensor] = {}
+        for way, distance in candidates.items():
+            taken, values[way] = timed(lambda d=distance, p=points: one_iteration(d, p))
+            if repeat:  # the first round warms up
+                seconds[way].append(taken)
+            apart[way] = max(apart[way], float((values[way] - values[WAYS[0]]).abs().max()))
+    return {
+        way: {"ms": 1000 * statistics.median(seconds[way]) / RESTARTS, "apart": apart[way]} for way in WAYS
+    }
+
+
+def quality(view: View, image: Tensor, iterations: int) -> dict[str, float]:
+    """PSNR of what the whole attack claims, by arithmetic."""
+    found = {}
+    for way, bf16 in ((WAYS[1], False), (WAYS[2], True)):
+        attack = InvertingGradients(restarts=RESTARTS, iterations=iterations, bf16=bf16)
+        (claim,) = attack.run(view, rng=Rng.root(0))
+        found[way] = float(psnr(claim.inputs, image))
+    return found
+
+
+def peak_memory(way: str, width: int) -> float:
+    """MiB that a process of its own held at most, two iterations."""
+    command = [sys.executable, "-m", "benchmarks.ghost", "--memory", way, "--width", str(width)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def report(settings: argparse.Namespace) -> None:
+    """Measure everything; print the table; keep it."""
+    view, image, origin = observed(settings.width)
+    figures = speed(view, settings.repeats)
+    ends = quality(view, image, settings.iterations)
+    base = figures[WAYS[0]]["ms"]
+    print(
+        f"ResNet-18, width {settings.width}, {RESTARTS} restarts, {settings.repeats} repeats, one thread; "
+        f"PSNR after {settings.iterations} iterations on {origin}"
+    )
+    print(f"{'':22}{'CPU ms':>8}{'times':>8}{'apart':>10}{'PSNR dB':>9}{'peak MiB':>10}")
+    for way in WAYS:
+        row = figures[way]
+        row["times"], row["peak_mib"] = base / row["ms"], peak_memory(way, settings.width)
+        row |= {"psnr_db": ends[way]} if way in ends else {}
+        shown = f"{ends[way]:9.2f}" if way in ends else " " * 9
+        print(
+            f"{way:22}{row['ms']:8.1f}{row['times']:8.2f}{row['apart']:10.1e}{shown}{row['peak_mib']:10.0f}"
+        )
+    about = {"torch": torch.__version__, "machine": platform.machine(), "image": origin, **vars(settings)}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"about": about, "ways": figures}, indent=1) + "\n")
+
+
+def main() -> None:
+    """Parse the command line; with ``--memory`` run one way and print this process's peak."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--memory", choices=WAYS, default=None)
+    settings = parser.parse_args()
+    torch.set_num_threads(1)
+    if settings.memory is None:
+        report(settings)
+        return
+    view, _, _ = observed(settings.width)
+    for seed in range(2):
+        one_iteration(
+            ways(view)[settings.memory], torch.rand((RESTARTS, 1, *SHAPE), generator=Rng.root(seed).torch())
+        )
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    main()
