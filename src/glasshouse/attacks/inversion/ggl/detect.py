@@ -100,7 +100,7 @@ def _coarse(gradient: Mapping[str, Tensor]) -> str | None:
     """``quantise`` or ``sign`` where the largest tensor repeats its values, which no honest gradient does."""
     largest = max(gradient.values(), key=Tensor.numel)
     entries = largest[largest != 0]
-    distinct = len(entries.unique())
+    distinct = len(torch.unique(entries))
     if len(entries) < 2 * distinct:
         return None
     return "sign" if distinct <= 2 else "quantise"

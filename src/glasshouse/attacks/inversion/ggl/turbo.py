@@ -182,7 +182,8 @@ def _candidates(centre: Tensor, lengthscales: Tensor, side: float, *, how: Setti
     weights = lengthscales / lengthscales.mean()
     weights = weights / weights.log().mean().exp()
     low, high = ((centre + sign * weights * side / 2).clamp(0, 1) for sign in (-1, 1))
-    engine = SobolEngine(dimension, scramble=True, seed=rng.child("sobol").seed() % 2**31)
+    seed = rng.child("sobol").seed() % 2**31
+    engine = SobolEngine(dimension, scramble=True, seed=seed)  # type: ignore[no-untyped-call]  # torch's own
     sobol = low + (high - low) * engine.draw(how.candidates, dtype=torch.float64)
     draws = rng.child("mask").torch()
     change = torch.rand(how.candidates, dimension, generator=draws) <= min(20.0 / dimension, 1.0)

@@ -102,7 +102,8 @@ class Generator(nn.Module):
         pixels = (self.stages(start).tanh() + 1) / 2
         _, height, width = self.shape
         top, left = (pixels.shape[2] - height) // 2, (pixels.shape[3] - width) // 2
-        return pixels[:, :, top : top + height, left : left + width]
+        cut: Tensor = pixels[:, :, top : top + height, left : left + width]
+        return cut
 
 
 @final
