@@ -45,7 +45,9 @@ def data(count: int, shape=(1, 8, 8), seed=0) -> Batch:
 def cast(model="mlp", clients=4, size=5) -> Cast:
     pool = data(12, SHAPES[model])
     draw = torch.Generator().manual_seed(3)
-    return Cast(pool=pool, rows=torch.stack([torch.randperm(12, generator=draw)[:size] for _ in range(clients)]))
+    return Cast(
+        pool=pool, rows=torch.stack([torch.randperm(12, generator=draw)[:size] for _ in range(clients)])
+    )
 
 
 @pytest.mark.parametrize("model", ["lenet5", "lenet_dropout", "mlp"])
@@ -205,5 +207,10 @@ def test_detectors_separate_what_can_be_separated(kind):
 
 
 def test_one_kind_alone_is_no_training_set():
-    with pytest.raises(BadValue, match="updates .* of both kinds"):
-        fit(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.ones(4) > 0, penalty=0.1, iterations=3)
+    with pytest.raises(BadValue, match="of both kinds"):
+        fit(
+            torch.randn(4, 3, generator=torch.Generator().manual_seed(0)),
+            torch.ones(4) > 0,
+            penalty=0.1,
+            iterations=3,
+        )
