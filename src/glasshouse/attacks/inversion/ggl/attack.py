@@ -63,7 +63,7 @@ class GGL:
         distance: ``squared`` or ``cosine``. regulariser: ``kl``, ``norm`` or ``none``; strength: its weight
             λ.
         adaptive: detect the defence and apply its transformation to candidates.
-        steps: how several local steps are matched. bf16: bfloat16 arithmetic in the model.
+        local_steps: how several local steps are matched. bf16: bfloat16 arithmetic in the model.
     """
 
     card: ClassVar[Card] = Card(
@@ -86,7 +86,6 @@ class GGL:
                 "optimizer": "adam",
                 "evaluations": 150,
                 "restarts": 4,
-                "steps": "simulate",
             },
         },
     )
@@ -111,7 +110,7 @@ class GGL:
     regulariser: Regulariser = "kl"
     strength: float = 0.1
     adaptive: bool = True
-    steps: Steps = "simulate"
+    local_steps: Steps = "simulate"
     bf16: bool = False
 
     def __post_init__(self) -> None:
@@ -188,7 +187,7 @@ class GGL:
     def fit(self, client: Replica, prior: Prior, labels: Tensor, adaptation: Adaptation) -> Fit:
         """The loss over latent points, for one update."""
         distance = objective(
-            client, distance=self.distance, steps=self.steps, adaptive=adaptation, bf16=self.bf16
+            client, distance=self.distance, steps=self.local_steps, adaptive=adaptation, bf16=self.bf16
         )
         return Fit(
             distance=distance,
