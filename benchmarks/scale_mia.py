@@ -1,7 +1,7 @@
 """Attacks on secure sums, CIFAR-10 test images: rates over batches, what stops them, and the cost.
 
 Run with ``python benchmarks/scale_mia.py ROW ...`` (names below; ``all`` for every one); each row appends one
-line of JSON to ``--out``. The attack meets the federation as in an audit (craft, round, secure sum, read-out);
+line of JSON to ``--out``. The attack meets the federation as in an audit (craft, round, sum, read-out);
 what an audit adds (null baselines, controls, files) is left out. The autoencoder is trained on the 10,000
 train images of ``../shared/data/cifar10_12k.npz`` and cached; the 2,000 test images judge.
 """

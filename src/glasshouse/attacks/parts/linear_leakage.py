@@ -128,16 +128,20 @@ def read_rows(
         BadValue: shapes do not fit, thresholds do not ascend, or ``weight`` is not float64.
     """
     _check_rows(weight, bias, thresholds)
-    inside = torch.cat((weight[:-1] - weight[1:], weight[-1:]))
     signal = torch.cat((bias[:-1] - bias[1:], bias[-1:]))
     if by_measure:
         upper = torch.cat((thresholds[1:], thresholds[-1:]))
         middle, half = (thresholds + upper) / 2, (upper - thresholds) / 2
         known = (middle.abs() > 20 * half) & (half > 0)
-        signal = torch.where(known, inside.mean(1) / torch.where(known, middle, 1.0), signal)
+        means = weight.mean(1)
+        inside = torch.cat((means[:-1] - means[1:], means[-1:]))
+        signal = torch.where(known, inside / torch.where(known, middle, 1.0), signal)
     order = signal.abs().argsort(descending=True, stable=True)[:limit]
     rows = order[signal[order].abs() > floor]
-    return Leak(rows=rows, inputs=inside[rows] / signal[rows, None], signal=signal[rows])
+    inputs = weight[rows]
+    below = rows < len(weight) - 1  # the last row stands alone
+    inputs[below] -= weight[rows[below] + 1]
+    return Leak(rows=rows, inputs=inputs.div_(signal[rows, None]), signal=signal[rows])
 
 
 def read_single_rows(weight: Tensor, bias: Tensor, thresholds: Tensor, *, faint: float, limit: int) -> Leak:

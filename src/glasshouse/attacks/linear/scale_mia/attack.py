@@ -39,7 +39,7 @@ from glasshouse.wire import Broadcast, Crafted, Terms
 
 FAINT = 0.3
 """A bin below this share of the faintest example's signal counts as empty."""
-_CHUNK = 256
+_CHUNK = 64  # images decoded at a time: more leave the cache
 
 
 @final
