@@ -1,0 +1,252 @@
+"""GGL's own figures: candidates per second, optimisers at equal budgets, the detector, the loss landscape.
+
+Run with ``python -m benchmarks.ggl [speed] [optimisers] [detector] [landscape]``; without a name, speed and
+the detector. One thread, CPU seconds of this process. Images are CIFAR-10 photographs where there are some, else
+smooth noise. Nothing here is scored by an audit: reconstructions against defences are in the presets ``ggl``,
+``ggl-cifar`` and ``ggl-paper``.
+"""
+
+import argparse
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.attacks.inversion.ggl import detect
+from glasshouse.attacks.inversion.ggl.objective import Fit
+from glasshouse.attacks.inversion.ggl.optimisers import minimise
+from glasshouse.attacks.inversion.ggl.search import Budget
+from glasshouse.attacks.inversion.ggl.wgan import Generator, Recipe, trained
+from glasshouse.attacks.parts.matching import Objective, Plain, objective
+from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.images import mse, psnr
+from glasshouse.metrics.shares import proportion_bounds
+from glasshouse.models import build as models
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
+
+SHAPE, CLASSES, POPULATION, LATENT = (3, 32, 32), 10, 50, 128
+PHOTOGRAPHS = Path("../shared/data/cifar10_12k.npz")
+CHAINS: dict[str, list[tuple[str, dict[str, float]]]] = {
+    "none": [],
+    "gaussian_noise": [("gaussian_noise", {"std": 0.1})],
+    "clip": [("clip", {"norm": 4.0})],
+    "prune": [("prune", {"share": 0.9})],
+    "soteria": [("soteria", {"share": 0.8})],
+    "clip + gaussian_noise": [("clip", {"norm": 4.0}), ("gaussian_noise", {"std": 0.1})],
+}
+TENTH = {"std": 0.01, "norm": 40.0, "share": 0.1}
+"""Weaker by ten: a tenth of the noise, ten times the bound; shares become 9 % and 8 % of everything."""
+
+
+def photographs(count: int, *, first: int = 0) -> Batch:
+    """Training photographs with their labels, or smooth noise."""
+    if PHOTOGRAPHS.exists():
+        with np.load(PHOTOGRAPHS) as archive:
+            rows = slice(first * 10, None, max(1, 9000 // count))
+            images, labels = archive["train_images"][rows][:count], archive["train_labels"][rows][:count]
+        return Batch(
+            inputs=torch.tensor(images).permute(0, 3, 1, 2).float() / 255,
+            labels=torch.tensor(labels).long().flatten(),
+        )
+    draws = Rng.root(first).torch()
+    coarse = torch.rand((count, 3, 4, 4), generator=draws)
+    smooth = F.interpolate(coarse, size=SHAPE[1:], mode="bilinear")
+    return Batch(inputs=smooth, labels=torch.randint(CLASSES, (count,), generator=draws))
+
+
+def observed(
+    name: str,
+    width: int,
+    victim: Batch,
+    chain: Sequence[tuple[str, dict[str, float]]],
+    *,
+    kaiming: bool = False,
+) -> Replica:
+    """What the server sees of one client with one image, behind a chain of defences."""
+    architecture = Architecture(name=name, input_shape=SHAPE, classes=CLASSES, arguments={"width": width})
+    model = models.build(architecture, rng=Rng.root(1)).eval()
+    if kaiming:  # the authors' initialisation, whose gradients are larger
+        draws = Rng.root(1).torch()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Conv2d):
+                torch.nn.init.kaiming_normal_(module.weight, mode="fan_out", generator=draws)
+    gradients = torch.autograd.grad(
+        F.cross_entropy(model(victim.inputs), victim.labels), list(model.parameters())
+    )
+    names = [n for n, _ in model.named_parameters()]
+    update = Update(
+        round=0, client=0, kind="gradient", tensors=dict(zip(names, gradients, strict=True)), examples=1
+    )
+    for defense_name, settings in chain:
+        defense = load("defenses", defense_name)(**settings)
+        stream = Rng.root(int(victim.inputs.sum() * 1e3)).child(defense_name)
+        if defense.place == "gradient":
+            update = defense.gradient(update, victim, model, rng=stream)
+        else:
+            update = defense.update(update, rng=stream)
+    terms = Terms(
+        protocol="fedsgd", architecture=architecture, sends="gradient", clients=1, cohort=1, batch_size=1
+    )
+    broadcast = Broadcast(round=0, architecture=architecture, tensors=models.state(model))
+    view = View(
+        terms=terms,
+        threat=Threat(),
+        rounds=(RoundView(round=0, broadcast=broadcast, updates={0: update}),),
+    )
+    return replica(view, subject="benchmark")
+
+
+def fit(
+    client: Replica, prior: Generator, labels: Tensor, *, bf16: bool = False, adaptive: bool = True
+) -> Fit:
+    """GGL's loss on one update."""
+    found = detect.adaptation(detect.detect(client, rng=Rng.root(0)), client) if adaptive else Adaptation()
+    return Fit(
+        distance=objective(client, distance="squared", adaptive=found, bf16=bf16),
+        prior=prior,
+        labels=labels,
+        latent=LATENT,
+        scale=1.0 / len(client.update.tensors),
+    )
+
+
+def speed(settings: argparse.Namespace) -> None:
+    """Candidates per second of a population against a loop over its candidates, forming every gradient."""
+    victim = photographs(1)
+    client = observed("resnet18", settings.width, victim, [])
+    prior = Generator(SHAPE, latent=LATENT, width=settings.width).eval().requires_grad_(False)
+    plain = Plain(client.model, client.received, client.gradient())
+    loop = Objective(plain, client.gradient(), distance="squared", adaptation=Adaptation())
+    ways = {
+        "one after the other": Fit(distance=loop, prior=prior, labels=victim.labels, latent=LATENT),
+        "population, float32": fit(client, prior, victim.labels),
+        "population, bfloat16": fit(client, prior, victim.labels, bf16=True),
+    }
+    points = torch.randn(POPULATION, LATENT, generator=Rng.root(0).torch())
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    values: dict[str, Tensor] = {}
+    for _ in range(settings.repeats):
+        for way, loss in ways.items():
+            parts = points.split(1) if way == "one after the other" else [points]
+            start = time.process_time()
+            found = [loss(part).detach() for part in parts]
+            seconds[way].append(time.process_time() - start)
+            values[way] = torch.cat(found)
+    slow = statistics.median(seconds["one after the other"])
+    for way in ways:
+        median = statistics.median(seconds[way])
+        rank = float(spearmanr(values[way], values["one after the other"]).statistic)
+        rate = POPULATION / median
+        print(
+            f"{way:22} {rate:7.1f} candidates/s  {slow / median:5.2f} times the loop  rank correlation {rank:.3f}"
+        )
+
+
+def optimisers(settings: argparse.Namespace) -> None:
+    """Adam, CMA-ES and TuRBO at equal budgets on one update: mean and spread over seeds."""
+    recipe = Recipe(latent=LATENT, width=16, steps=settings.training, learning_rate=4e-4, mirror=True)
+    prior = trained(photographs(2000), classes=CLASSES, recipe=recipe)
+    victim = photographs(1, first=7)
+    client = observed("convnet", 8, victim, [])
+    loss = fit(client, prior, victim.labels)
+    how = {"population": 50, "learning_rate": 0.1, "signed": False}
+    for name in ("adam", "cma_es", "turbo"):
+        scores, losses, start = [], [], time.process_time()
+        for seed in range(settings.seeds):
+            best = minimise(
+                loss, name, Budget(evaluations=settings.evaluations), trials=1, how=how, rng=Rng.root(seed)
+            )
+            image = loss.images(best.point[None])[0].detach()
+            scores.append([float(mse(image, victim.inputs)), float(psnr(image, victim.inputs))])
+            losses.append(best.loss)
+        mean, spread = np.mean(scores, 0), np.std(scores, 0, ddof=1 if settings.seeds > 1 else 0)
+        print(
+            f"{name:7} {settings.evaluations} evaluations, {settings.seeds} seeds: MSE-I {mean[0]:.4f} ± "
+            f"{spread[0]:.4f}, PSNR {mean[1]:.2f} ± {spread[1]:.2f} dB "
+            f"(on [-1, 1] at peak 1: {mean[1] - 6.02:.2f}), loss {np.mean(losses):.4g}, {time.process_time() - start:.0f} s"
+        )
+
+
+def detector(settings: argparse.Namespace) -> None:
+    """How often the detector names each defence, at the paper's strengths and a tenth of them."""
+    victims = photographs(settings.updates)
+    for weak in (False, True):
+        for name, chain in CHAINS.items():
+            used = [(n, {k: _weak(k, v) if weak else v for k, v in s.items()}) for n, s in chain]
+            said: Counter[str] = Counter()
+            idle = 0
+            for i in range(len(victims)):
+                victim = victims.pick(torch.tensor([i]))
+                client = observed("convnet", 8, victim, used, kaiming=True)
+                if used and unchanged(client, observed("convnet", 8, victim, [], kaiming=True)):
+                    idle += 1
+                    continue
+                said[detect.detect(client, rng=Rng.root(i)).name] += 1
+            share, right = said.total(), said[name]
+            low, high = proportion_bounds(right, share) if share else (0.0, 1.0)
+            words = ", ".join(f"{what} {count}" for what, count in said.most_common())
+            print(
+                f"{'a tenth of ' if weak else ''}{name}: {said[name]} of {len(victims)} right ({words})",
+                flush=True,
+            )
+
+
+def unchanged(one: Replica, other: Replica) -> bool:
+    """Whether both updates are the same numbers."""
+    return all(torch.equal(t, other.update.tensors[n]) for n, t in one.update.tensors.items())
+
+
+def _weak(name: str, value: float) -> float:
+    return value * TENTH["share"] if name == "share" else TENTH[name]
+
+
+def landscape(settings: argparse.Namespace) -> None:
+    """Loss along a random line through the generator's best image of the victim, with and without adaptation."""
+    prior = Generator(SHAPE, latent=LATENT, width=16).eval().requires_grad_(False)
+    centre, step = torch.randn(2, LATENT, generator=Rng.root(settings.seeds).torch())
+    with torch.no_grad():
+        victim = Batch(inputs=prior(centre[None], torch.zeros(1).long()), labels=torch.tensor([3]))
+    offsets = torch.linspace(-1, 1, 9)
+    print("defence, adaptation: loss above its minimum at offsets", [round(float(x), 2) for x in offsets])
+    for name, chain in CHAINS.items():
+        client = observed("convnet", 8, victim, chain, kaiming=True)
+        for adaptive in (True, False):
+            loss = fit(client, prior, victim.labels, adaptive=adaptive)
+            values = loss(centre + offsets[:, None] * step).detach()
+            print(f"{name}, {adaptive}:", [float(f"{x:.3g}") for x in values - values.min()])
+
+
+WAYS = {"speed": speed, "optimisers": optimisers, "detector": detector, "landscape": landscape}
+
+
+def main() -> None:
+    """Run the named parts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*WAYS, []], default=["speed", "detector"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--training", type=int, default=5000, help="critic steps of the generator")
+    parser.add_argument("--evaluations", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=200, help="updates per defence for the detector")
+    settings = parser.parse_args()
+    torch.set_num_threads(1)
+    for part in settings.parts:
+        print(f"-- {part}", flush=True)
+        WAYS[part](settings)
+
+
+if __name__ == "__main__":
+    main()
