@@ -2,7 +2,7 @@
 
 Run with ``python benchmarks/scale_mia_speed.py``. One thread, CPU seconds of this process, all sides in turn.
 The twin builds a model for every client, and subtracts, divides and decodes one bin after the other.
-``pooled`` computes one gradient over all clients' examples, which gives the same sum where clients are weighted
+``pooled`` computes one gradient over all clients' examples: the same sum where clients are weighted
 by size. Weights are random: the cost does not depend on training.
 """
 
@@ -108,9 +108,8 @@ def main() -> None:  # noqa: PLR0915  # a script, top to bottom
             f"{middle['twin'] / middle['round']:.1f} and {middle['twin'] / middle['pooled']:.1f} times"
         )
     read(*summed(torch.arange(1024).chunk(100), anew=False), 1024)
-    print(
-        f"100 clients, m = 1024: peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
-    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"100 clients, m = 1024: peak memory {peak:.2f} GB")
 
 
 if __name__ == "__main__":
