@@ -55,8 +55,23 @@ def audit(
         print((place / "result.json").read_text(encoding="utf-8"))
     else:
         console.print(summary(result))
+        console.print(shares(result), soft_wrap=True)
         console.print(f"report: {page}", soft_wrap=True)
     return exit_code(result)
+
+
+def shares(result: Result) -> str:
+    """Where the CPU time went, per part of the product that the suite shows.
+
+    Example:
+        >>> shares(Result(suite="s", manifest={"seconds": {"a": 3.0, "b": 1.0, "wall clock": 2.5}}))
+        'CPU time: a 3 s (75 %), b 1 s (25 %); 2 s on the clock'
+    """
+    spent = dict(result.manifest["seconds"])
+    clock = spent.pop("wall clock")
+    total = sum(spent.values()) or 1.0
+    parts = (f"{name} {seconds:.0f} s ({seconds / total:.0%})" for name, seconds in spent.items())
+    return f"CPU time: {', '.join(parts)}; {clock:.0f} s on the clock".replace("%)", " %)")
 
 
 def exit_code(result: Result) -> int:
