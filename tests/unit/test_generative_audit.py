@@ -1,0 +1,94 @@
+"""The judge's side of an attack with a generator: its null, its ceiling, what is shown; end to end."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from glasshouse.attacks.base import About, Draws
+from glasshouse.audit import generative
+from glasshouse.audit.baseline import GENERATOR, average_score, chosen
+from glasshouse.audit.run import audit
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.reconstruction import Psnr
+from glasshouse.rng import Rng
+from glasshouse.scenario.load import load
+from glasshouse.wire import Batch
+
+RNG = Rng.root(0)
+
+
+def logistic(latent, labels):
+    """Every latent entry is a pixel."""
+    return latent.sigmoid().reshape(-1, 1, 2, 2)
+
+
+def flat(value, count=12):
+    return Batch(inputs=torch.full((count, 1, 2, 2), value), labels=torch.zeros(count).long())
+
+
+def test_a_perfect_generator_has_a_perfect_ceiling():
+    images = torch.rand(3, 1, 2, 2, generator=RNG.torch())
+    found = generative.inverted(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
+    assert float((found - images).abs().max()) < 0.01
+
+
+def test_the_ceiling_of_a_generator_that_knows_one_image_is_that_image():
+    def stuck(latent, labels):
+        return 0 * logistic(latent, labels) + 0.25
+
+    found = generative.inverted(stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG)
+    assert found.unique().tolist() == [0.25]
+
+
+def test_draws_become_the_quoted_null_only_where_they_are_the_strongest():
+    """Victims are bright: so are the generator's images, or they are not."""
+    auxiliary = flat(0.9)
+    auxiliary.inputs[::2] = 0.1  # no constant image is right about both halves
+    context, metric = ScoreContext(), Psnr()
+    poor = chosen(metric, auxiliary, count=1, context=context, rng=RNG, draws=flat(2.0))
+    assert poor != GENERATOR
+    good = chosen(metric, flat(0.9), count=1, context=context, rng=RNG, among=(GENERATOR,), draws=flat(0.9))
+    assert good == GENERATOR
+    score = average_score(
+        GENERATOR, metric, auxiliary, flat(0.4, 1), context=context, rng=RNG, draws=flat(0.5)
+    )
+    assert score == pytest.approx(20.0, abs=1e-4)
+
+
+def test_the_best_draw_by_label_is_the_one_nearest_to_the_label_s_mean():
+    draws = Draws(
+        about=About(rounds=(0,)),
+        inputs=torch.tensor([0.0, 0.7, 1.0]).reshape(3, 1, 1, 1),
+        labels=torch.tensor([1, 1, 1]),
+    )
+    auxiliary = Batch(
+        inputs=torch.tensor([0.0, 0.5, 0.9]).reshape(3, 1, 1, 1), labels=torch.tensor([0, 1, 1])
+    )
+    assert generative._by_label(draws, auxiliary, 1).tolist() == [[[[pytest.approx(0.7)]]]]
+
+
+def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
+    suite = load(
+        "quickstart-ggl",
+        [
+            "defenses=[]", 'audit.metrics=["psnr"]', "audit.victims=2", "federation.clients=2",
+            "audit.controls=false", "attacks.0.training_steps=5", "attacks.0.evaluations=4",
+            "attacks.0.population=4",
+        ],
+    )  # fmt: skip
+    result = audit(suite, out=tmp_path / "run", jobs=1)
+    (finding,) = result.findings
+    assert finding.n == 2
+    titles = [e.title for e in result.exhibits]
+    assert sum("which defence it sees" in t for t in titles) == 1
+    assert sum("samples of its generator" in t for t in titles) == 1
+    (scale,) = [e for e in result.exhibits if "both ends" in e.title]
+    (row,) = scale.data["rows"]
+    assert len(row) == len(scale.data["columns"]) == 8
+    assert float(row[6]) > float(row[5])  # nothing that a search finds is nearer than the ceiling
+    (detector,) = [e for e in result.exhibits if "which defence" in e.title]
+    assert detector.data["rows"] == [["none", "2", "yes"]]
+    assert json.loads(Path(tmp_path / "run" / "result.json").read_text())["exhibits"]
