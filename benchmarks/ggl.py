@@ -1,9 +1,9 @@
 """GGL's own figures: candidates per second, optimisers at equal budgets, the detector, the loss landscape.
 
 Run with ``python -m benchmarks.ggl [speed] [optimisers] [detector] [landscape]``; without a name, speed and
-the detector. One thread, CPU seconds of this process. Images are CIFAR-10 photographs where there are
-some, else smooth noise. Nothing here is scored by an audit: reconstructions against defences are in the presets ``ggl``,
-``ggl-cifar`` and ``ggl-paper``.
+the detector. One thread, CPU seconds of this process. Images are CIFAR-10 photographs where there are some,
+else smooth noise. Nothing here is scored by an audit: reconstructions against defences are in the presets
+``ggl``, ``ggl-cifar`` and ``ggl-paper``.
 """
 
 import argparse
