@@ -41,7 +41,7 @@ from glasshouse.wire import Value
 NONE, UNKNOWN = "none", "unknown"
 ROUNDING = 1e-4
 """Relative deviation that float32 arithmetic may leave."""
-SHORT = 0.95
+SHORT = 0.999
 """A last layer's gradient below this share of its predicted length counts as clipped."""
 PROBES = 64
 
