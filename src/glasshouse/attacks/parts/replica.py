@@ -79,9 +79,10 @@ class Replica:
                 got="a gradient",
                 fix="match the gradient itself",
             )
+        sent = self._sent()
         if self.update.kind == "delta":
-            return dict(self.update.tensors)
-        return {name: t - self.received[name] for name, t in self.update.tensors.items()}
+            return sent
+        return {name: t - self.received[name] for name, t in sent.items()}
 
     def gradient(self) -> dict[str, Tensor]:
         """The update as one gradient of the mean loss over the B images.
@@ -90,9 +91,13 @@ class Replica:
         gradients along the way, seen as if the weights had not moved.
         """
         if self.update.kind == "gradient":
-            return dict(self.update.tensors)
+            return self._sent()
         factor = -1.0 / (self.terms.learning_rate * self.update.steps)
         return {name: t * factor for name, t in self.delta().items()}
+
+    def _sent(self) -> dict[str, Tensor]:
+        """The update in the precision of the model: it may have travelled in another."""
+        return {name: t.to(self.received[name].dtype) for name, t in self.update.tensors.items()}
 
     def last_linear(self) -> str:
         """Name of the linear layer that computes the logits.

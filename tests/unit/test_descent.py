@@ -1,0 +1,99 @@
+"""Adam on all restarts at once: against torch's, inside the box, the best iterate, and when it ends."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.parts.optimise import Descent, Found, adam, roughness, stepwise
+from glasshouse.errors import Undefined
+from glasshouse.rng import Rng
+
+RNG = Rng.root(0)
+BOX = (torch.tensor(-1.0), torch.tensor(1.0))
+START = torch.rand((3, 1, 1, 4, 4), generator=torch.Generator().manual_seed(0))
+
+
+def bowl(points: Tensor) -> Tensor:
+    return (points - 0.3).square().flatten(1).sum(1)
+
+
+def constant(_: float) -> float:
+    return 1.0
+
+
+def test_each_restart_goes_as_if_alone():
+    how = Descent(iterations=20, learning_rate=0.1, pace=constant)
+    whole = adam(bowl, START, how, box=BOX, rng=RNG)
+    for r in range(3):
+        alone = adam(bowl, START[r : r + 1], how, box=BOX, rng=RNG)
+        torch.testing.assert_close(whole.points[r : r + 1], alone.points)
+
+
+def test_same_path_as_torch_on_signs():
+    x = START[:1].clone().requires_grad_()
+    optimiser, best = torch.optim.Adam([x], lr=0.1), []
+    for _ in range(6):
+        optimiser.zero_grad()
+        loss = bowl(x).sum()
+        best.append((loss.item(), x.detach().clone()))
+        loss.backward()
+        x.grad = x.grad.sign()
+        optimiser.step()
+    how = Descent(iterations=6, learning_rate=0.1, pace=constant, signed=True)
+    found = adam(bowl, START[:1], how, box=BOX, rng=RNG)
+    expected = min(best, key=lambda entry: entry[0])
+    assert found.losses.item() == pytest.approx(expected[0], rel=1e-5)
+    torch.testing.assert_close(found.points, expected[1])
+
+
+def test_stays_in_the_box():
+    how = Descent(iterations=30, learning_rate=0.5, noise=1.0)
+    found = adam(lambda p: -p.flatten(1).sum(1), START * 10, how, box=BOX, rng=RNG)
+    assert float(found.points.max()) == 1.0
+
+
+def test_keeps_the_best_iterate_not_the_last():
+    """A loss that turns over: later iterates are worse, and NaN never wins."""
+    calls = []
+
+    def turning(points: Tensor) -> Tensor:
+        calls.append(points.detach().clone())
+        k = len(calls)
+        return bowl(points) * 0 + (abs(k - 4) if k < 8 else torch.nan)
+
+    found = adam(turning, START, Descent(iterations=10, learning_rate=0.1), box=BOX, rng=RNG)
+    assert found.losses.tolist() == [0.0] * 3
+    torch.testing.assert_close(found.points, calls[3])
+
+
+def test_a_pull_moves_but_does_not_decide():
+    how = Descent(iterations=1, learning_rate=0.1)
+    pulled = adam(bowl, START, how, box=BOX, rng=RNG, pull=lambda p: p.flatten(1).sum(1) * 100)
+    torch.testing.assert_close(pulled.losses, bowl(START).double())
+
+
+def test_ends_when_settled():
+    seen = []
+
+    def counted(points: Tensor) -> Tensor:
+        seen.append(1)
+        return bowl(points) + 1
+
+    adam(counted, START, Descent(iterations=2000, learning_rate=0.1), box=BOX, rng=RNG)
+    assert 2000 * 5 / 8 < len(seen) < 1400  # not before the rate has fallen to a hundredth
+
+
+def test_no_finite_loss_is_not_a_reconstruction():
+    found = adam(
+        lambda p: bowl(p) * torch.nan, START, Descent(iterations=2, learning_rate=0.1), box=BOX, rng=RNG
+    )
+    with pytest.raises(Undefined, match="finite loss"):
+        found.best()
+    assert Found(points=START, losses=torch.tensor([torch.nan, 2.0, 1.0])).best() == 2
+
+
+def test_decays_and_roughness():
+    assert [stepwise(x) for x in (0, 3 / 8, 5 / 8, 7 / 8)] == [1.0, 0.1, 0.01, 0.001]
+    points = torch.zeros(2, 2, 1, 2, 2)
+    points[0, 1, 0, 0, 1] = 1.0  # one of two images, half of its neighbours, both ways
+    assert roughness(points).tolist() == [0.5, 0.0]
