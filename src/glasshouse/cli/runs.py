@@ -23,6 +23,7 @@ def report(
     *,
     show_private: Annotated[bool, typer.Option(help="do not blur private images")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print the findings as tables")] = False,
+    metrics: Annotated[list[str], typer.Option("--metric", help="in the tables; default: all")] = [],  # noqa: B006
     as_json: Json = False,
 ) -> int:
     """Write report.html of RUN again, and print its summary."""
@@ -30,7 +31,7 @@ def report(
     if as_json:
         print((run / "result.json").read_text(encoding="utf-8"))
     elif as_markdown:
-        print(markdown(read_result(run / "result.json")))
+        print(markdown(read_result(run / "result.json"), metrics=metrics))
     else:
         console = Console()
         console.print(summary(read_result(run / "result.json")))

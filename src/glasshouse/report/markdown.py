@@ -8,8 +8,8 @@ from glasshouse.report import numbers
 HEAD = ("setting", "attack", "n")
 
 
-def markdown(result: Result) -> str:
-    """One table per scenario. A cell: the value, its 95 % interval, and the gain over the null with its own.
+def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
+    """One table per scenario, with ``metrics`` as columns (none given: all). A cell: the value, its 95 % interval, and the gain over the null with its own.
 
     An interval of the gain that lies above 0 is set in bold; "no power" stands where a control failed.
 
@@ -19,7 +19,11 @@ def markdown(result: Result) -> str:
     """
     parts = []
     for threat in result.threats:
-        mine = [f for f in result.findings if f.scenario == threat.scenario]
+        mine = [
+            f
+            for f in result.findings
+            if f.scenario == threat.scenario and (not metrics or f.metric in metrics)
+        ]
         if mine:
             parts.append(
                 f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(mine)}"
