@@ -145,7 +145,7 @@ class GGL:
         """
         client = replica(view, subject="attack 'ggl'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        prior = self.prior(view.terms, view.grants.auxiliary)
+        prior = self.prior(view.terms, view.grants.auxiliary).to(labels.device)
         known = view.grants.auxiliary
         found = detect.detect(client, images=None if known is None else known.inputs, rng=rng.child("detect"))
         adaptation = detect.adaptation(found, client) if self.adaptive else Adaptation()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from glasshouse.attacks.inversion.ggl import wgan
 from glasshouse.attacks.inversion.ggl.wgan import Recipe
@@ -20,7 +20,7 @@ WGAN: Final = "wgan_gp"
 BIGGAN: Final = "biggan"
 _BIGGAN_FACTORY = "glasshouse.attacks.inversion.ggl.biggan:biggan"
 
-Prior = Callable[[Tensor, Tensor], Tensor]
+Prior = nn.Module
 """Latent vectors (N, D) and labels (N,) → pixels (N, C, H, W) in [0, 1]."""
 
 

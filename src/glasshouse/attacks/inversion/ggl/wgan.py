@@ -249,6 +249,7 @@ def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
 
 def _sorted(data: Batch) -> Batch:
     """By content, so that an auxiliary set is one key in whatever order it was dealt."""
+    data = Batch(inputs=data.inputs.cpu(), labels=data.labels.cpu())  # wherever the attack runs
     names = [
         digest(torch.cat([x.flatten(), y[None].to(x)])) for x, y in zip(data.inputs, data.labels, strict=True)
     ]
