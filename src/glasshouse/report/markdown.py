@@ -9,9 +9,10 @@ HEAD = ("setting", "attack", "n")
 
 
 def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
-    """One table per scenario, with ``metrics`` as columns (none given: all). A cell: the value, its 95 % interval, and the gain over the null with its own.
+    """One table per scenario, with ``metrics`` as columns (none given: all).
 
-    An interval of the gain that lies above 0 is set in bold; "no power" stands where a control failed.
+    A cell: the value, its 95 % interval, and the gain over the null with its own, in bold
+    where it lies above 0; "no power" stands where a control failed.
 
     Example:
         >>> markdown(Result(suite="empty"))
