@@ -5,7 +5,9 @@ Whatever it is, it maps latent vectors (N, D), N(0, 1) a priori, and labels (N,)
 """
 
 import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -63,6 +65,9 @@ def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliar
 
 def _factory(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a console script does not look where its user stands
+        sys.path.append(here)
     try:
         found = getattr(importlib.import_module(module), attribute or "?", None)
     except ImportError as error:
