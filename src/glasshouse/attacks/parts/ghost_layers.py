@@ -138,7 +138,7 @@ class _ConvolutionGradient(Function):
         return torch.cat(found).reshape(restarts, *shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         given, delta = ctx.saved_tensors
         options, shape, restarts = ctx.geometry
         parts = _split(shape, restarts)
