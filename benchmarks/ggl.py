@@ -183,6 +183,8 @@ def detector(settings: argparse.Namespace) -> None:
     victims = photographs(settings.updates)
     for weak in (False, True):
         for name, chain in CHAINS.items():
+            if settings.defences and name not in settings.defences:
+                continue
             used = [(n, {k: _weak(k, v) if weak else v for k, v in s.items()}) for n, s in chain]
             said: Counter[str] = Counter()
             idle = 0
@@ -240,6 +242,9 @@ def main() -> None:
     parser.add_argument("--training", type=int, default=5000, help="critic steps of the generator")
     parser.add_argument("--evaluations", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--defences", nargs="*", choices=list(CHAINS), help="for the detector; all by default"
+    )
     parser.add_argument("--updates", type=int, default=200, help="updates per defence for the detector")
     settings = parser.parse_args()
     torch.set_num_threads(1)
