@@ -63,8 +63,9 @@ clean:
 	$(PYTHON) -m venv .venv
 
 # Stamps: installed again only when the metadata or the pins changed.
+# The quickstart needs the core and ggl: one of its parts searches a generator by CMA-ES.
 .venv/.core: pyproject.toml constraints.txt | .venv/bin/python
-	$(INSTALL) .
+	$(INSTALL) '.[ggl]'
 	@touch $@
 
 .venv/.all: pyproject.toml constraints.txt | .venv/bin/python
