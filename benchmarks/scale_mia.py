@@ -150,7 +150,9 @@ def rows() -> dict[str, dict[str, Any]]:
     for share in (0.1, 0.3):
         made[f"dropout-{share}"] = {"m": 64, "dropout": share}
     for sigma in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4):
-        made[f"noise-{sigma:g}"] = {"m": 64, "defenses": {"gaussian_noise": {"std": sigma}}}
+        noise = {"gaussian_noise": {"std": sigma}}
+        made[f"noise-{sigma:.0e}"] = {"m": 64, "defenses": noise}
+        made[f"noise-expected-{sigma:.0e}"] = {"m": 64, "defenses": noise, "arguments": {"span": 2.0}}
     for bits, bound in itertools.product((16, 24, 32), (0.01,)):
         made[f"quantised-{bits}"] = {"m": 64, "terms": {"options": {"sum_bits": bits, "sum_bound": bound}}}
     private = {"clip": 1.0, "delta": 1e-5}
