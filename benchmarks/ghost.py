@@ -9,7 +9,6 @@ runs in a process of its own for its peak memory. The table is printed and kept 
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -80,12 +79,15 @@ def ways(view: View) -> dict[str, Objective]:
     }
 
 
-def one_iteration(distance: Objective, points: Tensor) -> Tensor:
-    """Objective and gradient of all restarts; the objectives (R,)."""
-    inputs = points.clone().requires_grad_()
-    values = distance(inputs, torch.full(points.shape[:2], 3))
-    torch.autograd.grad(values.sum(), inputs)
-    return values.detach()
+def one_iteration(way: str, distance: Objective, points: Tensor) -> Tensor:
+    """Objective and gradient of all restarts, together or one by one; the objectives (R,)."""
+    found = []
+    for part in points.split(1 if way == WAYS[0] else RESTARTS):
+        inputs = part.clone().requires_grad_()
+        values = distance(inputs, torch.full(part.shape[:2], 3))
+        torch.autograd.grad(values.sum(), inputs)
+        found.append(values.detach())
+    return torch.cat(found)
 
 
 def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
@@ -104,7 +106,7 @@ def speed(view: View, repeats: int) -> dict[str, dict[str, float]]:
         points = torch.rand((RESTARTS, 1, *SHAPE), generator=Rng.root(repeat).torch())
         values: dict[str, Tensor] = {}
         for way, distance in candidates.items():
-            taken, values[way] = timed(lambda d=distance, p=points: one_iteration(d, p))
+            taken, values[way] = timed(lambda w=way, d=distance, p=points: one_iteration(w, d, p))
             if repeat:  # the first round warms up
                 seconds[way].append(taken)
             apart[way] = max(apart[way], float((values[way] - values[WAYS[0]]).abs().max()))
@@ -127,6 +129,14 @@ def peak_memory(way: str, width: int) -> float:
     """MiB that a process of its own held at most, two iterations."""
     command = [sys.executable, "-m", "benchmarks.ghost", "--memory", way, "--width", str(width)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def own_peak() -> float:
+    """MiB that this process held at most. Not ``ru_maxrss``, which starts from the parent's on Linux."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("no VmHWM in /proc/self/status: this benchmark needs Linux")
 
 
 def report(settings: argparse.Namespace) -> None:
@@ -166,11 +176,11 @@ def main() -> None:
         report(settings)
         return
     view, _, _ = observed(settings.width)
+    distance = ways(view)[settings.memory]
     for seed in range(2):
-        one_iteration(
-            ways(view)[settings.memory], torch.rand((RESTARTS, 1, *SHAPE), generator=Rng.root(seed).torch())
-        )
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        points = torch.rand((RESTARTS, 1, *SHAPE), generator=Rng.root(seed).torch())
+        one_iteration(settings.memory, distance, points)
+    print(own_peak())
 
 
 if __name__ == "__main__":
