@@ -10,7 +10,15 @@ from glasshouse.registry import arguments, load
 from glasshouse.scenario.load import preset_text, presets
 
 PAPER = [name for name in presets() if name.endswith("-paper")]
-SMALL = {"iterations": 2, "restarts": 1, "evaluations": 4, "trials": 1, "epochs": 1, "pairs": 8}
+SMALL = {
+    "iterations": 2,
+    "restarts": 1,
+    "evaluations": 4,
+    "population": 4,
+    "training_steps": 3,
+    "width": 4,
+    "method": "{ pairs = 8 }",
+}
 """What attacks call their sizes; each is set where an attack takes it."""
 
 
@@ -33,12 +41,14 @@ def shrunk(name: str) -> list[str]:
         "audit.victims=2",
         "audit.distractors=9",
         "audit.controls=false",
-        "audit.seeds=[]",
+        f"audit.seeds={[0, 1] if raw['audit'].get('seeds') else []}",
         "axes={}",
         "axes_zipped=[]",
     ]
-    if "width" in raw["model"]:
+    if "width" in arguments(load("models", raw["model"]["name"])):
         sets.append("model.width=2")
+    if "members" in raw["data"]:
+        sets.append("data.members=1")
     if raw["model"].get("pretraining"):
         sets.append("model.pretraining.epochs=1")
     for index, attack in enumerate(raw["attacks"]):

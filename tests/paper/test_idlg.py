@@ -46,8 +46,8 @@ def test_idlg_recovers_photographs():
     values = []
     for i in (0, 700, 1400):
         image = torch.tensor(data["test_images"][i]).permute(2, 0, 1)[None].float() / 255
-        label = torch.tensor(data["test_labels"][i]).long().flatten()
-        (claim,) = IDLG(restarts=4, steps=300).run(seen(image, label, i), rng=Rng.root(i))
+        label = torch.tensor(data["test_labels"][i].astype("int64")).reshape(1)
+        (claim,) = IDLG(restarts=4, iterations=300).run(seen(image, label, i), rng=Rng.root(i))
         assert claim.labels.tolist() == label.tolist()
         values.append(float(psnr(claim.inputs, image)))
     assert sorted(values)[1] > 30

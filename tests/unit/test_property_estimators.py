@@ -183,7 +183,8 @@ def dense_twin(evidence: Evidence, x0, tau0, iterations: int, variant: str):
     edge = 1e-6 if variant == "paper" else 0.0
     for step in range(1, iterations + 1):
         logs = [
-            -0.5 * (x - mean[:, c, None]) ** 2 / var[:, c, None] - 0.5 * torch.log(2 * math.pi * var[:, c, None])
+            -0.5 * (x - mean[:, c, None]) ** 2 / var[:, c, None]
+            - 0.5 * torch.log(2 * math.pi * var[:, c, None])
             for c in (0, 1)
         ]
         if variant == "paper":
