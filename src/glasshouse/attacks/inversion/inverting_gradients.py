@@ -40,7 +40,10 @@ class InvertingGradients:
         restarts: independent starts from N(0, 1).
         iterations: of Adam; the paper takes 4,800 (and 24,000 in its best experiments).
         learning_rate: in units of the model input.
-        tv: weight of total variation (mean absolute difference of neighbours, model input units).
+        tv: weight of total variation (mean absolute difference of neighbours, model input units); no single
+            value is right. Measured at 120 to 300 iterations, mean PSNR of 3 or 4 training images: digits on
+            lenet5, 12.9 dB at 0.01 and 8.8 at 0.1; CIFAR-10 on a trained ConvNet of width 8, 9.4 to 10.8 at
+            0.01, 13.6 at 0.1, 13.5 to 14.9 at 0.5; on the untrained one no difference from 0.001 to 0.5.
         signed: Adam sees signs only.
         adaptive: apply the transformation estimated from the update to candidates.
         local_steps: how several local steps are matched: by simulation, or as one step.
