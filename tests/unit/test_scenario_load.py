@@ -285,8 +285,8 @@ def test_not_toml_names_line_and_column(tmp_path):
 def test_a_missing_file_and_an_unknown_preset(tmp_path):
     with pytest.raises(BadFile, match="no such file"):
         load(str(tmp_path / "none.toml"))
-    with pytest.raises(UnknownName, match="did you mean dlg"):
-        load("dgl")
+    with pytest.raises(UnknownName, match="did you mean fedavg-steps"):
+        load("fedavg-stpes")
 
 
 def test_a_suite_loads_presets_files_and_overrides(tmp_path):
