@@ -183,7 +183,7 @@ CASES: list[Case] = [
     ("alpha where it has no meaning", running("data.alpha=0.5"), "alpha"),
     ("a resize to nothing", setting("data.resize=0"), "data.resize"),
     ("a suite without scenarios", text('name = "s"\nscenarios = []\n'), "scenarios"),
-    ("a suite with an unknown entry", text('name = "s"\nscenarios = ["fedavg-stpes"]\n'), "did you mean fedavg-steps"),
+    ("an unknown entry", text('name = "s"\nscenarios = ["fedavg-stpes"]\n'), "mean fedavg-steps"),
     # the data
     ("missing data", running('data.source="npz:/nowhere/set.npz"'), "set.npz"),
     ("unknown kind of data", running('data.source="zip:set.zip"'), "zip"),
