@@ -38,7 +38,7 @@ def test_idlg_on_dlgs_lenet_is_nearly_exact(tmp_path, monkeypatch):
 
 
 @pytest.mark.xfail(
-    strict=True, reason="not reached: the order of the steps is unknown (docs/results/inversion.md)"
+    strict=True, reason="not reached, see docs/results/inversion.md"
 )
 def test_simulating_local_steps_beats_reading_them_as_one(tmp_path, monkeypatch):
     """Five local mini-batch steps: the intervals of PSNR lie apart."""
