@@ -37,9 +37,7 @@ def test_idlg_on_dlgs_lenet_is_nearly_exact(tmp_path, monkeypatch):
     assert found["psnr"]["control"]["passed"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="not reached, see docs/results/inversion.md"
-)
+@pytest.mark.xfail(strict=True, reason="not reached, see docs/results/inversion.md")
 def test_simulating_local_steps_beats_reading_them_as_one(tmp_path, monkeypatch):
     """Five local mini-batch steps: the intervals of PSNR lie apart."""
     found = {f["attack"]: f for f in findings("fedavg-steps", tmp_path, monkeypatch) if f["metric"] == "psnr"}
