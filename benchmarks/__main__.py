@@ -1,7 +1,8 @@
 """``make bench``: what is asked of speed and memory, one process after the other.
 
-``make bench ARGS="ghost soteria"`` runs those alone. The other modules here measure rows of docs/results and take
-arguments of their own: ``python -m benchmarks.prolin --help``. Figures that are kept go to ``results/``.
+``make bench ARGS="ghost soteria"`` runs those alone. The other modules here measure rows of
+docs/results and take arguments of their own: ``python -m benchmarks.prolin --help``. Figures that are kept go
+to ``results/``.
 """
 
 import subprocess
