@@ -13,7 +13,6 @@ from glasshouse.audit.jobs import Workers
 from glasshouse.audit.settle import attack_key
 from glasshouse.errors import BadFile
 from glasshouse.scenario.load import read_resolved
-from glasshouse.store import read_json
 
 SIDE = ("transcript", "own", "grants", "adversary")
 
@@ -53,7 +52,6 @@ def replay(run: Path, attack: str) -> list[dict[str, Any]]:
 
 def _tasks(group: Path, attack: str, copy: Path) -> list[AttackTask]:
     scenario = read_resolved(group / "scenario.toml")
-    seed = read_json(group / "group.json")["seed"]
     tasks = []
     for position, spec in enumerate(scenario.attacks):
         units = (
@@ -72,7 +70,7 @@ def _tasks(group: Path, attack: str, copy: Path) -> list[AttackTask]:
                     attack=spec.name,
                     arguments=json.dumps(spec.arguments),
                     threat=threat_of(scenario),
-                    attack_seed=scenario.attack_seed + seed,
+                    attack_seed=scenario.attack_seed,
                     unit=_unit(path.parent.name),
                 )
             )

@@ -134,7 +134,7 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
                     attack=spec.name,
                     arguments=json.dumps(spec.arguments),
                     threat=threat_of(scenario),
-                    attack_seed=scenario.attack_seed + group.seed,
+                    attack_seed=scenario.attack_seed,
                     unit=unit,
                     device=device,
                 )
