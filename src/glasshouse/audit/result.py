@@ -130,6 +130,30 @@ class Utility:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """By how much one attack leaks more than another on the same victims, in one cell.
+
+    ``difference``, ``low``, ``high``: in the metric's unit, with a 95 % interval over ``n`` pairs, signed so
+    that positive means that ``attack`` leaks more than ``other``.
+    """
+
+    scenario: str
+    cell: str
+    axes: Settings
+    defenses: tuple[str, ...]
+    attack: str
+    other: str
+    metric: str
+    unit_of_value: str
+    difference: float
+    low: float
+    high: float
+    n: int
+    unit: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Exhibit:
     """Something to show beside the numbers.
 
@@ -192,10 +216,11 @@ class Result:
     refusals: tuple[Refused, ...] = ()
     utility: tuple[Utility, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
+    contrasts: tuple[Contrast, ...] = ()
     manifest: Settings = field(default_factory=dict)
 
 
-T = TypeVar("T", "Finding", "Refused", "Utility", "Exhibit", "ThreatCard")
+T = TypeVar("T", "Finding", "Refused", "Utility", "Exhibit", "Contrast", "ThreatCard")
 
 
 def write_result(result: Result, path: Path) -> None:
@@ -243,6 +268,7 @@ def read_result(path: Path) -> Result:
         refusals=tuple(_load(Refused, r) for r in raw["refusals"]),
         utility=tuple(_load(Utility, u) for u in raw["utility"]),
         exhibits=tuple(_load(Exhibit, e) for e in raw["exhibits"]),
+        contrasts=tuple(_load(Contrast, c) for c in raw.get("contrasts", ())),
         manifest=raw["manifest"],
     )
 
@@ -267,7 +293,7 @@ def _plain(value: object) -> object:
 
 
 def _where_not_finite(result: Result) -> str:
-    rows: Sequence[Finding | Utility] = [*result.findings, *result.utility]
+    rows: Sequence[Finding | Utility | Contrast] = [*result.findings, *result.utility, *result.contrasts]
     for row in rows:
         for name, value in asdict(row).items():
             if isinstance(value, float) and not math.isfinite(value):

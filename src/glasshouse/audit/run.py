@@ -106,6 +106,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
         exhibits=tuple(e for _, one in parts for e in one.exhibits),
+        contrasts=tuple(c for _, one in parts for c in one.contrasts),
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )
     _write_notes(plans, log)

@@ -10,19 +10,20 @@ from typing import Any, final
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
+from glasshouse.audit.contrast import contrasts
 from glasshouse.audit.curves import client_exhibits
 from glasshouse.audit.exhibits import Place, gallery
 from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of, within
 from glasshouse.audit.generative import generative_exhibits
 from glasshouse.audit.judge import judge_of
-from glasshouse.audit.result import Control, Exhibit, Finding, Refused, Utility
+from glasshouse.audit.result import Contrast, Control, Exhibit, Finding, Refused, Utility
 from glasshouse.audit.score import Judge, Scored, score_outcomes
+from glasshouse.audit.wording import chosen_words, defense_labels, given_words
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.registry import load
 from glasshouse.rng import Rng
-from glasshouse.scenario.axes import Cell, label_of
-from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 from glasshouse.store import read_json
 from glasshouse.wire import Refusal
@@ -48,6 +49,7 @@ class Settled:
     refusals: tuple[Refused, ...] = ()
     utility: tuple[Utility, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
+    contrasts: tuple[Contrast, ...] = ()
     facts: Mapping[str, Any]
     seconds: float
 
@@ -73,6 +75,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
     exhibits: list[Exhibit] = []
     attack_seconds = 0.0
     by_label: dict[str, dict[str, list[Outcome]]] = {}
+    numbers: dict[str, dict[str, Scored]] = {}
     for position, attack in enumerate(scenario.attacks):
         needs_own = bool(attack_of(attack.name, attack.arguments).needs.changes)
         mine = [
@@ -90,7 +93,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         for g in ready:
             judges.setdefault(g.folder, judge_of(Path(g.folder), scenario))
         mine_judged = {folder: judges[folder].of(every) for folder, every in outcomes.items()}
-        made, failed = _findings(task, attack, outcomes, mine_judged)
+        made, failed, numbers[attack.label or attack.name] = _findings(task, attack, outcomes, mine_judged)
         findings += made
         refusals += [_refused(cell, r) for r in failed]
         exhibits += _gallery(task, position, outcomes, judges)
@@ -102,6 +105,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         refusals=tuple(refusals),
         utility=tuple(_utility(cell, task.groups, facts)),
         exhibits=tuple(exhibits),
+        contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
         facts=facts[0]["facts"] if facts else {},
         seconds=seconds,
     )
@@ -118,15 +122,15 @@ def _unit_order(path: Path) -> tuple[int, ...]:
 
 def _findings(
     task: CellTask, attack: Plugin, outcomes: Mapping[str, Sequence[Outcome]], judges: Mapping[str, Judge]
-) -> tuple[list[Finding], list[Refusal]]:
-    findings, failed = [], []
+) -> tuple[list[Finding], list[Refusal], dict[str, Scored]]:
+    findings, failed, numbers = [], [], {}
     for plugin in task.cell.scenario.audit.metrics:
         metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
         try:
             parts = [score_outcomes(plugin.name, metric, every, judges[f]) for f, every in outcomes.items()]
             present = [p for p in parts if p is not None]
             if present:
-                scored = sum(present[1:], start=present[0])
+                scored = numbers[plugin.name] = sum(present[1:], start=present[0])
                 findings.append(
                     _finding(
                         task,
@@ -140,7 +144,7 @@ def _findings(
                 )
         except Undefined as error:
             failed.append(Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix))
-    return findings, failed
+    return findings, failed, numbers
 
 
 def _finding(
@@ -187,28 +191,6 @@ def _finding(
         median=None if scored.clients or metric.counts else middle(scored),
         chance=None if scored.clients else metric.chance(context),
     )
-
-
-def chosen_words(attack: Plugin) -> str:
-    """How the number was chosen, in words."""
-    restarts = getattr(attack_of(attack.name, attack.arguments), "restarts", 1)
-    return (
-        f"{restarts} restarts, the one with the attack's lowest own loss"
-        if restarts > 1
-        else "one run, no choice"
-    )
-
-
-def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
-    """The grants of the scenario that this attack uses."""
-    needs = attack_of(attack.name, attack.arguments).needs
-    given = [name for name, value in scenario.grants.model_dump().items() if value]
-    return tuple(name for name in given if name in needs.grants | needs.uses)
-
-
-def defense_labels(scenario: Scenario) -> tuple[str, ...]:
-    """The defences in words, in order."""
-    return tuple(d.label or str(label_of({"name": d.name, **d.arguments})) for d in scenario.defenses)
 
 
 def _about(scored: Scored, outcomes: Sequence[Outcome]) -> str:

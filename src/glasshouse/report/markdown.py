@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from glasshouse.audit.result import Finding, Result
+from glasshouse.audit.result import Contrast, Finding, Result
 from glasshouse.report import numbers
 
 HEAD = ("setting", "attack", "n")
@@ -12,7 +12,8 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
     """One table per scenario, with ``metrics`` as columns (none given: all).
 
     A cell: the value, its 95 % interval, and the gain over the null with its own, in bold
-    where it lies above 0; "no power" stands where a control failed.
+    where it lies above 0; "no power" stands where a control failed. Where the scenario names an attack to
+    compare with the others, a second table holds the paired differences.
 
     Example:
         >>> markdown(Result(suite="empty"))
@@ -29,7 +30,32 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
             parts.append(
                 f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(mine)}"
             )
+        pairs = [
+            c
+            for c in result.contrasts
+            if c.scenario == threat.scenario and (not metrics or c.metric in metrics)
+        ]
+        if pairs:
+            parts.append(_contrasts(pairs))
     return "\n\n".join(parts)
+
+
+def _contrasts(pairs: Sequence[Contrast]) -> str:
+    metrics = list(dict.fromkeys(c.metric for c in pairs))
+    head = ("setting", "attack", "against", "n", *metrics)
+    rows: dict[tuple[str, str, str], dict[str, Contrast]] = {}
+    for c in pairs:
+        rows.setdefault((_setting(c), c.attack, c.other), {})[c.metric] = c
+    lines = [_row(head), _row("---" for _ in head)]
+    for key, found in rows.items():
+        n = max(c.n for c in found.values())
+        lines.append(_row((*key, str(n), *(_difference(found[m]) if m in found else "" for m in metrics))))
+    return "\n".join(lines)
+
+
+def _difference(c: Contrast) -> str:
+    ends = f"[{numbers.plain(c.low)}, {numbers.plain(c.high)}]"
+    return f"{numbers.plain(c.difference)} {f'**{ends}**' if c.low > 0 else ends}"
 
 
 def _table(findings: Sequence[Finding]) -> str:
@@ -45,7 +71,7 @@ def _table(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _setting(f: Finding) -> str:
+def _setting(f: Finding | Contrast) -> str:
     return ", ".join(f"{path.split('.')[-1]} {value}" for path, value in f.axes.items()) or "–"
 
 

@@ -40,6 +40,7 @@ class Section:
     sheets: tuple[pictures.Sheet, ...]
     lost: tuple[Shown, ...]
     exhibits: tuple[Shown, ...]
+    contrasts: tuple[tables.ContrastRow, ...]
     refusals: tuple[tables.RefusalRow, ...]
     controls: tuple[tuple[str, list[tables.ControlRow]], ...]
     uncontrolled: tuple[str, ...]
@@ -53,6 +54,7 @@ class Section:
             ("cost", "Utility", self.trade),
             ("pictures", "Pictures", self.sheets or self.lost),
             ("exhibits", "Exhibits", self.exhibits),
+            ("contrasts", "Attack against attack", self.contrasts),
             ("refusals", "Not run", self.refusals),
             ("controls", "Controls", self.controls or self.uncontrolled),
             ("findings", "All findings", self.findings),
@@ -91,6 +93,7 @@ def _section(
         sheets=tuple(pictures.merged(sheets)),
         lost=tuple(s for s in drawn if s.exhibit.kind == "pictures"),
         exhibits=tuple(s for s in drawn if s.exhibit.kind != "pictures"),
+        contrasts=tuple(tables.contrasts(c for c in result.contrasts if c.scenario == name)),
         refusals=tuple(tables.refusals(r for r in result.refusals if r.scenario == name)),
         controls=tuple(tables.controls(found)),
         uncontrolled=tuple(tables.uncontrolled(found)),

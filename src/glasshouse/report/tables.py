@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from glasshouse.audit.result import Control, Finding, Refused, Result, ThreatCard, Utility, Verdict
+from glasshouse.audit.result import Contrast, Control, Finding, Refused, Result, ThreatCard, Utility, Verdict
 from glasshouse.report import numbers, readings, words
 
 
@@ -79,6 +79,21 @@ class FindingRow:
     seconds: str
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class ContrastRow:
+    """One paired difference between two attacks, as text; ``clear``: its interval lies on one side of 0."""
+
+    attack: str
+    other: str
+    setting: str
+    metric: str
+    difference: str
+    interval: str
+    n: str
+    clear: bool
+
+
 def policy(result: Result) -> Policy:
     """What the policy tolerated, what was measured, and what was broken.
 
@@ -135,7 +150,24 @@ def findings(rows: Iterable[Finding]) -> list[FindingRow]:
     return [_finding(f, readings.read(f)) for f in rows]
 
 
-def setting(row: Finding | Refused | Utility) -> str:
+def contrasts(rows: Iterable[Contrast]) -> list[ContrastRow]:
+    """Attack against attack on the same victims."""
+    return [
+        ContrastRow(
+            attack=r.attack,
+            other=r.other,
+            setting=setting(r),
+            metric=words.metric(r.metric).label,
+            difference=numbers.plain(r.difference),
+            interval=f"[{numbers.plain(r.low)}, {numbers.plain(r.high)}]",
+            n=f"{r.n} {r.unit}",
+            clear=r.low > 0 or r.high < 0,
+        )
+        for r in rows
+    ]
+
+
+def setting(row: Finding | Refused | Utility | Contrast) -> str:
     """Defences and axes of a row: ``clip 4, batch = 4``."""
     parts = (words.protection(row.defenses, row.axes), words.setting(row.axes))
     return ", ".join(part for part in parts if part)

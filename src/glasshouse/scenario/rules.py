@@ -194,6 +194,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             got=str(audit.distractors),
             hint="raise data.heldout",
         )
+    yield from _contrast(scenario)
     yield from _repeated("attacks", scenario.attacks)
     yield from _repeated("audit.metrics", audit.metrics)
     if not scenario.attacks:
@@ -202,6 +203,18 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         )
     if len(set(audit.seeds)) != len(audit.seeds):
         yield Problem(path="audit.seeds", needs="different seeds", got=str(list(audit.seeds)))
+
+
+def _contrast(scenario: Scenario) -> Iterator[Problem]:
+    chosen = scenario.audit.contrast
+    labels = tuple(a.label or a.name for a in scenario.attacks)
+    if chosen and (chosen not in labels or len(labels) < 2):
+        yield Problem(
+            path="audit.contrast",
+            needs=f"one of several attacks: {', '.join(labels)}",
+            got=f"'{chosen}'",
+            hint=registry.nearest(chosen, labels),
+        )
 
 
 def _repeated(path: str, plugins: tuple[Plugin, ...]) -> Iterator[Problem]:

@@ -215,6 +215,7 @@ class Audit(Table):
         baselines: null adversaries to compare with; empty: all that fit each metric.
         controls: run the positive and negative control first. utility: measure held-out accuracy.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
+        contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -227,6 +228,7 @@ class Audit(Table):
     controls: bool = True
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
+    contrast: str = ""
 
 
 @final

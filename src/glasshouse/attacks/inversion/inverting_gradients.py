@@ -9,7 +9,9 @@ and 7/8, inside the image range; several restarts in one batch, chosen by this l
 steps the candidate's own local training is simulated and the change of parameters matched.
 
 Where we differ: labels are inferred unless granted (the paper assumes them known); the best iterate is
-kept, not the last; ``adaptive`` repeats clipping, pruning and Soteria on the candidate, as GGL proposes.
+kept, not the last; simulation of mini-batches starts from the solution for one step and searches the
+order of the images, which the paper takes as known (``parts/step_order.py``); ``adaptive`` repeats
+clipping, pruning and Soteria on the candidate, as GGL proposes.
 
 Breaks when: the update is noisy (a smooth image without content fits as well), the batch is large, or the
 network pools early and is trained to convergence.
@@ -21,11 +23,12 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts import step_order
 from glasshouse.attacks.parts.exact import check_positive, claimed
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import Steps, objective
 from glasshouse.attacks.parts.optimise import Descent, adam, random_start, roughness
-from glasshouse.attacks.parts.replica import replica
+from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -82,18 +85,28 @@ class InvertingGradients:
         check_positive(restarts=self.restarts, iterations=self.iterations)
         client = replica(view, subject="attack 'inverting_gradients'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        distance = objective(
-            client, distance="cosine", steps=self.local_steps, adaptive=self.adaptive, bf16=self.bf16
-        )
-
-        def loss(points: Tensor) -> Tensor:
-            match = distance(client.to_pixels(points), labels.expand(len(points), -1))
-            return match + self.tv * roughness(points)
-
         how = Descent(iterations=self.iterations, learning_rate=self.learning_rate, signed=self.signed)
         start = random_start(client, restarts=self.restarts, rng=rng)
-        found = adam(loss, start, how, box=client.box(), rng=rng)
+        loss = self._loss(client, self.local_steps)
+        if self.local_steps == "simulate" and step_order.unknown(client):
+            as_one = self._loss(client, "one_step")
+            found, orders = step_order.match(
+                client, start, labels, how, as_one=as_one, simulated=loss, rng=rng
+            )
+            labels = orders[found.best()]
+        else:
+            given = labels.expand(len(start), -1)
+            found = adam(lambda x: loss(x, given, True), start, how, box=client.box(), rng=rng)
         best = found.best()
         low, high = client.terms.image_range
         pixels = client.to_pixels(found.points[best]).clamp(low, high)
         return (claimed(client, pixels, labels, loss=float(found.losses[best])),)
+
+    def _loss(self, client: Replica, steps: Steps) -> step_order.Labelled:
+        distance = objective(client, distance="cosine", steps=steps, adaptive=self.adaptive, bf16=self.bf16)
+
+        def loss(points: Tensor, labels: Tensor, derivative: bool) -> Tensor:
+            match = distance(client.to_pixels(points), labels, create_graph=derivative)
+            return match + self.tv * roughness(points)
+
+        return loss

@@ -1,0 +1,119 @@
+"""Matching several local steps when nobody told the adversary which image met which step.
+
+Shape letters: R restarts, B images, C channels, H and W pixels.
+
+Simulated from a random start, five steps with the labels in any order end in a poor optimum: every step sees
+the wrong image, and what a step does depends on those before it. So the update is read as one gradient first,
+which needs no order; then, in turns, images change places between the steps as long as the simulated update
+comes nearer, and all are refined by simulation, each time in smaller moves.
+
+Source: ours; simulating the steps is Geiping et al. 2020, arXiv:2003.14053, section 6.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.parts.matching import schedule
+from glasshouse.attacks.parts.optimise import Descent, Found, adam
+from glasshouse.attacks.parts.replica import Replica
+from glasshouse.rng import Rng
+
+Labelled = Callable[[Tensor, Tensor, bool], Tensor]
+"""Candidates (R, B, C, H, W), their labels (R, B), whether a derivative is wanted → (R,) loss."""
+
+WARM, TURNS, SLOWER = 0.5, 3, 0.3
+"""Share of the iterations that read the update as one step; turns of the rest; factor on the learning rate
+from one turn to the next. Chosen on CIFAR-10 train images (docs/log.md)."""
+
+SWAPS = 200
+"""Exchanges tried in one search, per restart."""
+
+
+def match(
+    client: Replica,
+    start: Tensor,
+    labels: Tensor,
+    how: Descent,
+    *,
+    as_one: Labelled,
+    simulated: Labelled,
+    rng: Rng,
+) -> tuple[Found, Tensor]:
+    """The best iterate of every restart by the simulated loss, and its labels (R, B) in the same order.
+
+    Args:
+        start: (R, B, C, H, W). labels: (B,), in any order.
+        how: of the whole search; its iterations are shared out.
+        as_one, simulated: the loss under either reading of the update.
+    """
+    warm = max(1, round(WARM * how.iterations))
+    paired = labels.expand(len(start), -1).clone()
+    found = adam(
+        lambda x: as_one(x, paired, True),
+        start,
+        replace(how, iterations=warm),
+        box=client.box(),
+        rng=rng.child("warm"),
+    )
+    steps = step_of(client)
+    for turn in range(TURNS):
+        stream = rng.child(f"turn/{turn}")
+        points, paired = exchanged(found.points, paired, steps, simulated, rng=stream)
+        slower = replace(
+            how,
+            iterations=max(1, (how.iterations - warm) // TURNS),
+            learning_rate=how.learning_rate * SLOWER ** (turn + 1),
+        )
+        given = paired
+        found = adam(lambda x: simulated(x, given, True), points, slower, box=client.box(), rng=stream)  # noqa: B023  # called within this turn
+    return found, paired
+
+
+def unknown(client: Replica) -> bool:
+    """Did the client take several steps, with different images in them?"""
+    update = client.update
+    return update.kind != "gradient" and update.steps > 1 and bool((step_of(client) > 0).any())
+
+
+def step_of(client: Replica) -> Tensor:
+    """(B,) the step of an epoch in which the candidate's image of this place is used.
+
+    Example: 5 images in batches of 2 give 0 0 1 1 2.
+    """
+    place = torch.zeros(client.images, dtype=torch.int64)
+    for step, rows in enumerate(schedule(client)):
+        if step * client.terms.batch_size < client.images:
+            place[rows] = step
+    return place
+
+
+def exchanged(
+    points: Tensor, labels: Tensor, steps: Tensor, loss: Labelled, *, rng: Rng
+) -> tuple[Tensor, Tensor]:
+    """Candidates (R, B, ...) and labels (R, B), with images of different steps exchanged while it helps.
+
+    Ends when no single exchange lowers the loss, or after ``SWAPS`` tries; no restart's loss rises.
+    """
+    pairs = [(i, j) for i, j in combinations(range(len(steps)), 2) if steps[i] != steps[j]]
+    if not pairs:
+        return points, labels
+    points, labels = points.clone(), labels.clone()
+    best = loss(points, labels, False).detach()
+    order = torch.randperm(len(pairs), generator=rng.child("pairs").torch()).tolist()
+    idle = 0
+    for trial in range(SWAPS):
+        i, j = pairs[order[trial % len(pairs)]]
+        places = torch.arange(len(steps))
+        places[[i, j]] = places[[j, i]]
+        value = loss(points[:, places], labels[:, places], False).detach()
+        better = value < best  # False for NaN
+        points[better], labels[better] = points[better][:, places], labels[better][:, places]
+        best = torch.where(better, value, best)
+        idle = 0 if bool(better.any()) else idle + 1
+        if idle >= len(pairs):
+            break
+    return points, labels

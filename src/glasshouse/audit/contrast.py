@@ -1,0 +1,124 @@
+"""Which of two attacks leaks more: the difference on the same victims, with an interval of its own.
+
+Two intervals that overlap say little about a difference when both attacks face the same victims; the paired
+difference does.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from glasshouse.audit.result import Contrast
+from glasshouse.audit.score import Scored
+from glasshouse.audit.wording import defense_labels
+from glasshouse.errors import Undefined
+from glasshouse.metrics.base import Metric, PooledMetric
+from glasshouse.metrics.interval import Interval, paired_gain
+from glasshouse.metrics.shares import paired_share_gain
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import Cell
+
+RESAMPLES = 1000
+"""Bootstrap samples of clients, for metrics that are no average over them."""
+
+
+def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, Scored]]) -> Iterator[Contrast]:
+    """The attack named by ``audit.contrast`` against every other, metric by metric.
+
+    Args:
+        scored: attack → metric → its numbers. Pairs that were not scored on the same victims are left out.
+    """
+    chosen = cell.scenario.audit.contrast
+    for other, numbers in scored.items():
+        if other == chosen:
+            continue
+        for plugin in cell.scenario.audit.metrics:
+            left, right = scored.get(chosen, {}).get(plugin.name), numbers.get(plugin.name)
+            if left is None or right is None or not _same_victims(left, right):
+                continue
+            metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
+            stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{chosen}/{other}/{plugin.name}")
+            try:
+                found = difference(left, right, metric, rng=stream)
+            except Undefined:  # neither attack's own finding is determined either, and that is reported there
+                continue
+            yield Contrast(
+                scenario=cell.scenario.name,
+                cell=cell.hash,
+                axes=dict(cell.axes),
+                defenses=defense_labels(cell.scenario),
+                attack=chosen,
+                other=other,
+                metric=plugin.name,
+                unit_of_value=metric.unit,
+                difference=found.value,
+                low=found.low,
+                high=found.high,
+                n=found.n,
+                unit="clients" if left.clients else "victims",
+            )
+
+
+def difference(left: Scored, right: Scored, metric: Metric, *, rng: Rng) -> Interval:
+    """By how much ``left`` leaks more than ``right``; above 0: it does.
+
+    Raises:
+        Undefined: fewer than two victims, or the metric is not determined.
+    """
+    if left.clients:
+        return _clients(left, right, metric, rng)
+    if metric.counts:
+        clusters = np.repeat(np.arange(len(left.values)), [len(v) for v in left.values])
+        gain = paired_share_gain(np.concatenate(left.values), np.concatenate(right.values), clusters)
+        return gain if metric.higher_leaks else gain.negated()
+    means = [[float(v.mean()) for v in side.values] for side in (left, right)]
+    return paired_gain(*means, rng=rng, higher_leaks=metric.higher_leaks)
+
+
+def _same_victims(left: Scored, right: Scored) -> bool:
+    """Do both have the same number of numbers for each victim, or the same clients with the same truth?"""
+    if left.clients or right.clients:
+        truths = [
+            np.concatenate([t for _, t in side.clients]) if side.clients else None for side in (left, right)
+        ]
+        return truths[0] is not None and truths[1] is not None and np.array_equal(truths[0], truths[1])
+    return [len(v) for v in left.values] == [len(v) for v in right.values]
+
+
+def _clients(left: Scored, right: Scored, metric: Metric, rng: Rng) -> Interval:
+    """Percentile bootstrap over the clients of all runs, both attacks resampled alike."""
+    if not isinstance(metric, PooledMetric):
+        raise Undefined(
+            "difference between two attacks on clients",
+            needs="a metric over clients",
+            got=type(metric).__name__,
+            fix="use auc, f1 or tpr_at_fpr",
+        )
+    a, b = (np.concatenate([c for c, _ in side.clients]) for side in (left, right))
+    truth = np.concatenate([t for _, t in left.clients])
+    draws = rng.numpy()
+    found = []
+    for rows in draws.integers(0, len(truth), (RESAMPLES, len(truth))):
+        try:
+            found.append(metric.pool(a[rows], truth[rows]).value - metric.pool(b[rows], truth[rows]).value)
+        except Undefined:  # a sample without positive clients
+            continue
+    value = metric.pool(a, truth).value - metric.pool(b, truth).value
+    if len(found) < RESAMPLES / 2:
+        raise Undefined(
+            "difference between two attacks on clients",
+            needs="a metric that most samples of the clients determine",
+            got=f"{len(found)} of {RESAMPLES}",
+            fix="add clients or seeds",
+        )
+    low, high = np.quantile(found, [0.025, 0.975])
+    sign = 1 if metric.higher_leaks else -1
+    ends = sorted((sign * float(low), sign * float(high)))
+    return Interval(
+        value=sign * value,
+        low=min(ends[0], sign * value),
+        high=max(ends[1], sign * value),
+        n=len(truth),
+        level=0.95,
+    )

@@ -1,0 +1,28 @@
+"""What a finding says in words: how it was chosen, what was given, which defences were on."""
+
+from glasshouse.audit.cell import attack_of
+from glasshouse.scenario.axes import label_of
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+
+
+def chosen_words(attack: Plugin) -> str:
+    """How the number was chosen, in words."""
+    restarts = getattr(attack_of(attack.name, attack.arguments), "restarts", 1)
+    return (
+        f"{restarts} restarts, the one with the attack's lowest own loss"
+        if restarts > 1
+        else "one run, no choice"
+    )
+
+
+def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
+    """The grants of the scenario that this attack uses."""
+    needs = attack_of(attack.name, attack.arguments).needs
+    given = [name for name, value in scenario.grants.model_dump().items() if value]
+    return tuple(name for name in given if name in needs.grants | needs.uses)
+
+
+def defense_labels(scenario: Scenario) -> tuple[str, ...]:
+    """The defences in words, in order."""
+    return tuple(d.label or str(label_of({"name": d.name, **d.arguments})) for d in scenario.defenses)

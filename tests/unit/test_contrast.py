@@ -1,0 +1,105 @@
+"""Paired differences between attacks: sign, pairing, clients, and what is left out."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_specimen import specimen
+
+from glasshouse.audit.contrast import contrasts, difference
+from glasshouse.audit.result import Contrast, read_result, write_result
+from glasshouse.audit.score import Scored
+from glasshouse.errors import BadScenario, Undefined
+from glasshouse.registry import load
+from glasshouse.report.html import render
+from glasshouse.report.markdown import markdown
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import load as load_scenario
+
+
+def scored(*values: list[float]) -> Scored:
+    arrays = tuple(np.array(v) for v in values)
+    return Scored(values=arrays, nulls=tuple(0 * a for a in arrays), baseline="none")
+
+
+def metric(name: str):
+    return load("metrics", name)()
+
+
+LEFT = scored([20.0, 22.0], [15.0, 17.0], [30.0, 28.0])
+RIGHT = scored([19.0, 21.0], [14.0, 16.0], [29.0, 27.0])
+
+
+def test_a_constant_lead_has_an_interval_of_width_0_however_different_the_victims_are():
+    found = difference(LEFT, RIGHT, metric("psnr"), rng=Rng.root(0))
+    assert (found.low, found.value, found.high, found.n) == (1.0, 1.0, 1.0, 3)
+
+
+def test_specimener_is_ahead_where_the_metric_is_an_error():
+    assert difference(LEFT, RIGHT, metric("mse"), rng=Rng.root(0)).value == -1.0
+
+
+def test_one_victim_has_no_difference():
+    with pytest.raises(Undefined):
+        difference(scored([1.0]), scored([2.0]), metric("psnr"), rng=Rng.root(0))
+
+
+def clients(decisions: list[int]) -> Scored:
+    truth = np.array([True] * 5 + [False] * 15)
+    return Scored(clients=((np.array(decisions, dtype=float), truth),), baseline="coin")
+
+
+def test_clients_are_resampled_together_and_a_perfect_attack_leads_a_poor_one():
+    perfect, poor = clients([1] * 5 + [0] * 15), clients([1, 0, 0, 0, 0] + [1] * 5 + [0] * 10)
+    found = difference(perfect, poor, metric("f1"), rng=Rng.root(0))
+    assert found.value == pytest.approx(1 - 2 / 11)
+    assert 0 < found.low < found.value <= found.high
+    same = difference(poor, poor, metric("f1"), rng=Rng.root(0))
+    assert (same.low, same.value, same.high) == (0.0, 0.0, 0.0)
+
+
+NAMES = ("simulated steps", "as one step")
+
+
+def test_only_attacks_scored_on_the_same_victims_are_compared():
+    (cell,) = cells(load_scenario("fedavg-steps").members[0].scenario)
+    numbers = {
+        NAMES[0]: {"psnr": LEFT, "ssim": LEFT},
+        NAMES[1]: {"psnr": RIGHT, "ssim": scored([1.0], [2.0])},
+    }
+    (found,) = contrasts(cell, numbers)
+    assert (found.attack, found.other, found.metric, found.difference) == (*NAMES, "psnr", 1.0)
+
+
+def test_a_contrast_names_an_attack_of_the_scenario():
+    with pytest.raises(BadScenario, match=r"audit\.contrast .*as one step") as caught:
+        load_scenario("fedavg-steps", ['audit.contrast="as one stop"'])
+    assert "as one step" in str(caught.value)
+
+
+def test_contrasts_survive_the_file_and_reach_page_and_markdown(tmp_path: Path):
+    contrast = Contrast(
+        scenario="inversion-defences",
+        cell="x",
+        axes={},
+        defenses=(),
+        attack="gradinversion",
+        other="idlg",
+        metric="psnr",
+        unit_of_value="dB",
+        difference=1.25,
+        low=0.5,
+        high=2.0,
+        n=20,
+        unit="victims",
+    )
+    result = replace(specimen(tmp_path), contrasts=(contrast,))
+    write_result(result, tmp_path / "result.json")
+    assert read_result(tmp_path / "result.json").contrasts == (contrast,)
+    page = render(result, tmp_path)
+    assert "Attack against attack" in page
+    assert "[0.50, 2.00]" in page
+    assert "| gradinversion | idlg | 20 | 1.25 **[0.50, 2.00]** |" in markdown(result)
+    assert "Attack against attack" not in render(specimen(tmp_path), tmp_path)
