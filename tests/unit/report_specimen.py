@@ -28,6 +28,16 @@ PASSED = Control(
     n=20,
     metric="ssim",
 )
+SILENT = Control(
+    positive=None,
+    positive_low=None,
+    negative=None,
+    negative_low=None,
+    passed=False,
+    setting="LeNet with sigmoid, batch 1, no defence, 300 steps",
+    n=0,
+    metric="ssim",
+)
 WEAK = Control(
     positive=0.03,
     positive_low=-0.04,

@@ -131,6 +131,12 @@ def test_a_control_is_shown_once_in_its_own_metric(tmp_path):
     assert "1,92" not in text
 
 
+def test_a_control_without_a_claim_shows_no_number(tmp_path):
+    found = specimen.finding(control=specimen.SILENT, verdict="no power")
+    page = Page(render(Result(suite="one", findings=(found,)), tmp_path)).text
+    assert page.count("no claim") == 2
+
+
 def test_an_attack_without_a_control_is_named(tmp_path):
     result = Result(suite="one", findings=(specimen.finding(control=None),))
     text = Page(render(result, tmp_path)).text

@@ -69,6 +69,7 @@ def test_inconclusive_asks_for_more():
             dataclasses.replace(specimen.WEAK, negative=0.2, negative_low=0.1),
             "its negative control failed: it seemed to gain 0.20 in SSIM from an update that has nothing",
         ),
+        (specimen.SILENT, "its controls failed: it claimed nothing in an easy setting (LeNet with sigmoid"),
         (None, "the attack had no power here"),
     ],
 )

@@ -95,12 +95,12 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
     other = score_outcomes(metric_name, metric, outcomes, judge.against(exchanged))
     if honest is None or other is None:
         return Control(
-            positive=0.0,
-            positive_low=0.0,
-            negative=0.0,
-            negative_low=0.0,
+            positive=None,
+            positive_low=None,
+            negative=None,
+            negative_low=None,
             passed=False,
-            setting=f"{setting}: the attack made no claim",
+            setting=setting,
             n=0,
             metric=metric_name,
         )

@@ -30,14 +30,15 @@ class Control:
         positive, positive_low: gain in the easy setting, and the lower end of its interval.
         negative, negative_high: gain on an update unrelated to the victim, and the one-sided bound below it:
             the control fails when ``negative_low`` is above 0.
+            None, all four: the attack made no claim there, and so did not pass.
         passed: both hold. setting: the easy setting in words. n: victims.
         metric: of the gains; it belongs to the attack, and need not be the metric of the finding beside it.
     """
 
-    positive: float
-    positive_low: float
-    negative: float
-    negative_low: float
+    positive: float | None
+    positive_low: float | None
+    negative: float | None
+    negative_low: float | None
     passed: bool
     setting: str
     n: int

@@ -220,7 +220,9 @@ def _limit(card: ThreatCard, name: str, limit: float, findings: Sequence[Finding
 
 
 def _control(f: Finding, c: Control) -> ControlRow:
-    def at_least(gain: float, low: float) -> str:
+    def at_least(gain: float | None, low: float | None) -> str:
+        if gain is None or low is None:
+            return "no claim"
         shown = numbers.signed(gain, c.metric) + numbers.unit(c.metric)
         return f"{shown}, at least {numbers.bare(low, c.metric)}"
 

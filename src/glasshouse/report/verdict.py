@@ -268,6 +268,8 @@ def _powerless(f: Finding) -> str:
 def _failure(c: Control, unit: str) -> str:
     """Which control failed; its numbers are in the control's own metric."""
     in_metric = f" in {words.metric(c.metric).label}" if c.metric else ""
+    if c.positive is None or c.positive_low is None or c.negative is None or c.negative_low is None:
+        return f"its controls failed: it claimed nothing in an easy setting ({c.setting})"
     if c.negative_low > 0:
         gained = numbers.difference(c.negative, c.metric) + in_metric
         return (
