@@ -6,6 +6,7 @@ parallelism is over pieces, never inside one. A task is a module-level function 
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from types import TracebackType
@@ -27,6 +28,19 @@ def default_jobs() -> int:
 def single_thread() -> None:
     """What every worker does first."""
     torch.set_num_threads(1)
+
+
+def _begin() -> None:
+    """In a new worker: one thread, and an end as soon as the process that wanted its work is gone."""
+    single_thread()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @final
@@ -73,5 +87,5 @@ class Workers:
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context: Any = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._jobs, mp_context=context, initializer=single_thread)
+            self._pool = ProcessPoolExecutor(self._jobs, mp_context=context, initializer=_begin)
         return self._pool

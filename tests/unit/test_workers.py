@@ -1,0 +1,47 @@
+"""Worker processes: they do not outlive the process that started them."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import os, sys, time
+from glasshouse.audit.jobs import Workers
+
+def pid(seconds):
+    sys.stdout.write(f"{os.getpid()}\\n")
+    sys.stdout.flush()
+    time.sleep(seconds)
+
+if __name__ == "__main__":
+    with Workers(2) as workers:
+        list(workers.each(pid, [60, 60]))
+"""
+
+
+def alive(process: int) -> bool:
+    """Does it run? One that has ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the state of processes from /proc")
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    script = tmp_path / "audit.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        assert all(alive(w) for w in workers)
+        parent.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 20
+    while any(alive(w) for w in workers) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(alive(w) for w in workers)
