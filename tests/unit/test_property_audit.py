@@ -130,3 +130,19 @@ def test_five_estimators_share_their_evidence_end_to_end(tmp_path, monkeypatch):
     f1 = next(e for e in result.exhibits if e.title == "F1 against rounds")
     assert len(f1.data["series"]) >= 2
     assert np.isfinite([f.value for f in result.findings]).all()
+
+
+def test_a_client_who_knows_the_cohorts_infers_what_the_server_infers(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
+    small = ["federation.rounds=8", "federation.clients=8", "audit.controls=false", "audit.utility=false"]
+    small += [f"attacks[{i}].{key}" for i in range(5) for key in ("method.pairs=10", "every=4")]
+    client = ['threat.role="client"', "threat.client=3", 'threat.sees=["broadcast"]']
+    blind = audit(load("quickstart-rounds", [*small, *client]), out=tmp_path / "blind", jobs=1)
+    assert not blind.findings
+    assert "sees" in blind.refusals[0].needs
+    told = audit(
+        load("quickstart-rounds", [*small, *client, "grants.cohorts=true"]), out=tmp_path / "told", jobs=1
+    )
+    assert len(told.findings) == 20
+    assert "cohorts" in told.threats[0].given
+    assert {f.about for f in told.findings} == {"7 rounds"}  # no model follows the last one

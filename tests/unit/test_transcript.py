@@ -11,14 +11,14 @@ from glasshouse.store import read_tensors, write_tensors
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import read_grants, read_transcript, write_grants, write_transcript
-from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import Keep, Log
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Batch, Mechanism
 
 
-def views(transcript, threat, **given):
-    return cut(transcript, threat=threat, grants=Grants(), own={}, memory={}, **given)
+def views(transcript, threat, grants=None, **given):
+    return cut(transcript, threat=threat, grants=grants or Grants(), own={}, memory={}, **given)
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -78,13 +78,15 @@ def test_grants_come_back_from_disk(tmp_path):
         labels={(0, 1): torch.tensor([3])},
         batch_norm={(0, 1): {"features.bn0.mean": torch.zeros(2)}},
         defense=(Mechanism(name="clip", place="update", parameters={"norm": 1.0}),),
+        cohorts={4: Cohort(selected=(0, 3), dropped=(3,), examples=5, steps=2)},
     )
     write_grants(grants, tmp_path)
     again = read_grants(tmp_path)
-    assert again.given() == ("auxiliary", "labels", "batch_norm", "defense")
+    assert again.given() == ("auxiliary", "labels", "batch_norm", "defense", "cohorts")
     assert again.labels[0, 1].tolist() == [3]
     assert list(again.batch_norm[0, 1]) == ["features.bn0.mean"]
     assert again.defense == grants.defense
+    assert again.cohorts == grants.cohorts
 
 
 def test_a_client_sees_broadcasts_only():
@@ -92,6 +94,28 @@ def test_a_client_sees_broadcasts_only():
     view = views(toy(rounds=2).transcript, threat)
     assert [r.updates for r in view.rounds] == [{}, {}]
     assert view.rounds[0].broadcast.tensors.keys() == view.rounds[1].broadcast.tensors.keys()
+
+
+@pytest.mark.parametrize("sends", ["fedsgd", "fedavg"])
+def test_successive_models_and_the_cohorts_tell_a_client_the_sums(sends):
+    made = toy(protocol=sends, clients=4, cohort=3, rounds=3, secure_sum=True, server_rate=0.5, dropout=0.3)
+    truly = [r.aggregate for r in made.transcript.rounds]
+    known = {
+        a.round: Cohort(selected=a.selected, dropped=a.dropped, examples=a.examples)
+        for a in truly
+        if a is not None
+    }
+    threat = Threat(role="client", sees=frozenset({"broadcast"}), client=1)
+    *found, last = (r.aggregate for r in views(made.transcript, threat, grants=Grants(cohorts=known)).rounds)
+    assert last is None  # nothing follows it
+    for mine, theirs in zip(found, truly, strict=False):
+        assert mine is not None
+        assert theirs is not None
+        assert (mine.kind, mine.selected, mine.dropped) == (theirs.kind, theirs.selected, theirs.dropped)
+        for name, t in theirs.tensors.items():
+            mean = t / theirs.weight
+            torch.testing.assert_close(mine.tensors[name] / mine.weight, mean, rtol=1e-3, atol=2e-6)
+    assert views(made.transcript, threat).rounds[0].aggregate is None
 
 
 def test_a_client_cannot_be_given_the_servers_eyes():

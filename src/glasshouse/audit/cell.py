@@ -241,7 +241,8 @@ def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol:
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
         )
-    if unseen := sorted(needs.sees - threat.sees):
+    derived = {"aggregate"} if grants.cohorts else set()  # from successive models
+    if unseen := sorted(needs.sees - threat.sees - derived):
         return Refusal(
             subject=subject,
             needs=f"an adversary who sees {', '.join(sorted(needs.sees))}",

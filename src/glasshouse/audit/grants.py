@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.audit.build import Built
-from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Used
 from glasshouse.wire import Batch, Broadcast
@@ -23,7 +23,24 @@ def granted(built: Built, transcript: Transcript, used: Mapping[tuple[int, int],
         batch_norm=_statistics(built, transcript, used) if wanted.batch_norm else {},
         defense=tuple(d.describe() for d in built.setting.defenses) if wanted.defense else None,
         challenge=built.challenge if wanted.challenge else None,
+        cohorts=_cohorts(transcript, used) if wanted.cohorts else {},
     )
+
+
+def _cohorts(transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> dict[int, Cohort]:
+    """Of a secure sum as the server learns it; else of those who answered."""
+    found = {}
+    for record in transcript.rounds:
+        mine = {client: one for (number, client), one in used.items() if number == record.round}
+        total = record.aggregate
+        selected = total.selected if total else tuple(sorted(mine))
+        found[record.round] = Cohort(
+            selected=selected,
+            dropped=total.dropped if total else (),
+            examples=sum(len(one.rows()) for one in mine.values()),
+            steps=total.steps if total else max((len(one.steps) for one in mine.values()), default=1),
+        )
+    return found
 
 
 def _labels(private: Batch, used: Mapping[tuple[int, int], Used]) -> dict[tuple[int, int], Tensor]:

@@ -37,6 +37,7 @@ GRANTS: Final = {
     "batch_norm": "batch-norm statistics",
     "defense": "the defence's name",
     "challenge": "challenge examples",
+    "cohorts": "who took part in each round",
 }
 
 

@@ -194,7 +194,8 @@ class Grants(Table):
     Attributes:
         auxiliary: the auxiliary part of the data. labels: true labels behind each update.
         batch_norm: statistics of the private batch. defense: which defences the clients run.
-        challenge: examples about which the adversary must decide.
+        challenge: examples about which the adversary must decide. cohorts: who took part in each round; a
+            client or bystander then reads the sums off successive models.
     """
 
     auxiliary: bool = True
@@ -202,6 +203,7 @@ class Grants(Table):
     batch_norm: bool = False
     defense: bool = False
     challenge: bool = False
+    cohorts: bool = False
 
 
 @final

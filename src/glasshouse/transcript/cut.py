@@ -7,8 +7,10 @@ from torch import Tensor
 from glasshouse.errors import Undefined
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
+from glasshouse.transcript.successive import with_sums
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Terms
 
 
 def cut(
@@ -42,11 +44,18 @@ def cut(
     return View(
         terms=transcript.terms,
         threat=threat,
-        rounds=tuple(_round(r, threat, client) for r in records),
+        rounds=_rounds(records, transcript.terms, threat, grants, client),
         own={n: t for n, t in own.items() if n in seen} if "own" in threat.sees else {},
         grants=_cut_grants(grants, seen, client),
         memory=memory,
     )
+
+
+def _rounds(
+    records: list[RoundRecord], terms: Terms, threat: Threat, grants: Grants, client: int | None
+) -> tuple[RoundView, ...]:
+    seen = tuple(_round(r, threat, client) for r in records)
+    return with_sums(seen, grants, terms) if threat.role != "server" and grants.cohorts else seen
 
 
 def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView:
@@ -75,4 +84,5 @@ def _cut_grants(grants: Grants, rounds: set[int], client: int | None) -> Grants:
         batch_norm={k: v for k, v in grants.batch_norm.items() if mine(k)},
         defense=grants.defense,
         challenge=grants.challenge,
+        cohorts={number: c for number, c in grants.cohorts.items() if number in rounds},
     )

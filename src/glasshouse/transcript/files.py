@@ -15,7 +15,7 @@ from torch import Tensor
 from glasshouse.errors import BadFile
 from glasshouse.store import read_json, read_jsonl, read_tensors, write_json, write_jsonl, write_tensors
 from glasshouse.tensors import check_finite
-from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Mechanism, Terms, Update
 
@@ -114,7 +114,8 @@ def write_grants(grants: Grants, folder: Path) -> None:
         }
         write_tensors(folder / "batch_norm.safetensors", flat)
     known = None if grants.defense is None else [asdict(m) for m in grants.defense]
-    write_json(folder / "grants.json", {"given": list(grants.given()), "defense": known})
+    cohorts = {str(number): asdict(c) for number, c in grants.cohorts.items()}
+    write_json(folder / "grants.json", {"given": list(grants.given()), "defense": known, "cohorts": cohorts})
 
 
 def read_grants(folder: Path) -> Grants:
@@ -143,7 +144,13 @@ def read_grants(folder: Path) -> Grants:
         labels=labels,
         batch_norm=statistics,
         defense=defense,
+        cohorts={int(number): _cohort(c) for number, c in raw.get("cohorts", {}).items()},
     )
+
+
+def _cohort(raw: Mapping[str, Any]) -> Cohort:
+    ids = {name: tuple(int(c) for c in raw[name]) for name in ("selected", "dropped")}
+    return Cohort(**ids, examples=int(raw["examples"]), steps=int(raw["steps"]))
 
 
 def _plain(architecture: Architecture) -> dict[str, Any]:

@@ -8,7 +8,23 @@ from torch import Tensor
 
 from glasshouse.wire import Batch, Mechanism
 
-NAMES = ("auxiliary", "labels", "batch_norm", "defense", "challenge")
+NAMES = ("auxiliary", "labels", "batch_norm", "defense", "challenge", "cohorts")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """Who took part in a round, and with how much.
+
+    Attributes:
+        selected, dropped: ids of the cohort, and of those who did not answer.
+        examples: private examples behind the round. steps: local steps of each client.
+    """
+
+    selected: tuple[int, ...]
+    dropped: tuple[int, ...] = ()
+    examples: int
+    steps: int = 1
 
 
 @final
@@ -23,6 +39,7 @@ class Grants:
             ``"layer.mean"`` and ``"layer.var"``, (channels,).
         defense: the mechanisms that the clients run, in order; empty tuple: "there is none".
         challenge: examples about which the adversary must decide (membership).
+        cohorts: by round; with them a client reads the sums off successive models (see ``successive``).
     """
 
     auxiliary: Batch | None = None
@@ -30,6 +47,7 @@ class Grants:
     batch_norm: Mapping[tuple[int, int], Mapping[str, Tensor]] = field(default_factory=dict)
     defense: tuple[Mechanism, ...] | None = None
     challenge: Batch | None = None
+    cohorts: Mapping[int, Cohort] = field(default_factory=dict)
 
     def given(self) -> tuple[str, ...]:
         """Names of what was given, in the order of ``NAMES``."""
@@ -39,5 +57,6 @@ class Grants:
             "batch_norm": bool(self.batch_norm),
             "defense": self.defense is not None,
             "challenge": self.challenge is not None,
+            "cohorts": bool(self.cohorts),
         }
         return tuple(name for name in NAMES if have[name])

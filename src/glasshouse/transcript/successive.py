@@ -1,0 +1,62 @@
+"""What somebody who only receives models learns of the sums: the next model minus this one.
+
+A client never sees what others send. But the server's step is public, so two successive global models give
+away the weighted sum of the round between them; with the ids of the cohort (a grant) that is as much as
+the server sees under ``secure_sum``, for every round but the last.
+
+Source: Kerkouche et al. 2023, arXiv:2303.03908, section 1 (the client who observes the common models).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from torch import Tensor
+
+from glasshouse.errors import Undefined
+from glasshouse.transcript.grants import Cohort, Grants
+from glasshouse.transcript.view import RoundView
+from glasshouse.wire import Aggregate, Terms
+
+
+def with_sums(rounds: Sequence[RoundView], grants: Grants, terms: Terms) -> tuple[RoundView, ...]:
+    """``rounds`` with the aggregate of each whose cohort was granted and whose next round was seen."""
+    known = {
+        this.round: _sum(this, after, grants.cohorts[this.round], terms)
+        for this, after in pairwise(rounds)
+        if after.round == this.round + 1 and this.round in grants.cohorts
+    }
+    return tuple(replace(r, aggregate=known.get(r.round)) for r in rounds)
+
+
+def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Aggregate:
+    """Undo the server's step; a parameter that did not travel, or is no number, has no sum.
+
+    Raises:
+        Undefined: the server does not step, or nothing travelled.
+    """
+    step = terms.server_rate * (-terms.learning_rate if terms.sends == "gradient" else 1.0)
+    before, now = this.broadcast.tensors, after.broadcast.tensors
+    moved: dict[str, Tensor] = {
+        name: now[name].double() - t.double()
+        for name, t in before.items()
+        if name in now and t.is_floating_point()
+    }
+    if not step or not moved:
+        raise Undefined(
+            f"sum of round {this.round} from successive models",
+            needs="a server that steps, and parameters in both broadcasts",
+            got=f"server rate {terms.server_rate}, {len(moved)} shared parameters",
+            fix="watch as the server, or attack other rounds",
+        )
+    answered = len(cohort.selected) - len(cohort.dropped)
+    return Aggregate(
+        round=this.round,
+        kind="gradient" if terms.sends == "gradient" else "delta",
+        tensors={name: t * (answered / step) for name, t in moved.items()},
+        weight=float(answered),
+        selected=cohort.selected,
+        dropped=cohort.dropped,
+        examples=cohort.examples,
+        steps=cohort.steps,
+    )
