@@ -107,7 +107,8 @@ def taken(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def restored_decoder(architecture: Architecture, latent: int, tensors: dict[str, Tensor]) -> nn.Module:
     """The decoder with the given weights, in evaluation mode, laid out for speed."""
-    decoder = decoder_for(architecture, latent)
+    with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
+        decoder = decoder_for(architecture, latent)
     decoder.load_state_dict(tensors)
     return decoder.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 

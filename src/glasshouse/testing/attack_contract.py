@@ -1,0 +1,102 @@
+"""What every attack promises. Shipped with the package, so that other people's can be held to it.
+
+Subclass as ``TestMyAttack``, provide ``name``, ``attack`` and ``view``, and the promises come along as tests.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from glasshouse import registry
+from glasshouse.attacks.base import Attack, Claim
+from glasshouse.audit.claims import Unit, check_claims
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+
+class AttackContract:
+    """Promises of an attack on one view that it accepts."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        """As registered."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def attack(self) -> Attack:
+        """The attack under test, with settings that end quickly."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def view(self) -> View:
+        """What it may see: one update, one round or a whole run, as its scope says."""
+        raise NotImplementedError
+
+    def run(self, attack: Attack, view: View, seed: int = 0) -> tuple[Claim, ...]:
+        """Its claims under a stream of this seed."""
+        return attack.run(view, rng=Rng.root(seed, salt="contract"))
+
+    def test_claims_are_well_formed(self, name: str, attack: Attack, view: View) -> None:
+        """At least one claim; shapes, finiteness and image range hold; it speaks of what it was asked."""
+        claims = self.run(attack, view)
+        assert claims
+        rounds = tuple(r.round for r in view.rounds)
+        client = next(iter(view.rounds[0].updates), None) if attack.needs.scope == "update" else None
+        check_claims(claims, terms=view.terms, unit=Unit(rounds=rounds, client=client), subject=name)
+
+    def test_same_rng_same_claims(self, attack: Attack, view: View) -> None:
+        """One stream, one result, to the bit."""
+        one, two = (tensors_of(self.run(attack, view)) for _ in range(2))
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[k], two[k]) for k in one)
+
+    def test_leaves_global_randomness_alone(self, attack: Attack, view: View) -> None:
+        """The global generator is neither moved nor read."""
+        before = torch.get_rng_state()
+        one = tensors_of(self.run(attack, view))
+        assert torch.equal(before, torch.get_rng_state())
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(2)
+            two = tensors_of(self.run(attack, view))
+        assert all(torch.equal(one[k], two[k]) for k in one)
+
+    def test_leaves_the_view_alone(self, attack: Attack, view: View) -> None:
+        """Every tensor that it was shown is as before."""
+        before = {k: t.clone() for k, t in tensors_of(view).items()}
+        self.run(attack, view)
+        after = tensors_of(view)
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[k], after[k]) for k in before)
+
+    def test_is_registered_with_a_card(self, name: str, attack: Attack) -> None:
+        """``glasshouse list`` can show it, and an audit can run its controls."""
+        assert registry.load("attacks", name) is type(attack)
+        card = registry.card("attacks", name)
+        assert card.summary
+        assert card.threat
+        assert card.control
+
+    def test_is_frozen(self, attack: Attack) -> None:
+        """Its settings are data."""
+        assert is_dataclass(type(attack))
+        with pytest.raises((AttributeError, TypeError)):
+            attack.needs = None  # type: ignore[misc,assignment]  # that it cannot be set is the point
+
+
+def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
+    """Every tensor inside nested dataclasses, mappings and sequences, by its path."""
+    if isinstance(value, Tensor):
+        return {path: value}
+    if isinstance(value, Mapping):
+        inside = {f"{path}/{k}": v for k, v in value.items()}
+    elif isinstance(value, list | tuple):
+        inside = {f"{path}/{i}": v for i, v in enumerate(value)}
+    elif is_dataclass(value) and not isinstance(value, type):
+        inside = {f"{path}.{f.name}": getattr(value, f.name) for f in fields(value)}
+    else:
+        return {}
+    return {key: t for place, v in inside.items() for key, t in tensors_of(v, place).items()}

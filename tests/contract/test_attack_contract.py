@@ -1,0 +1,116 @@
+"""Every registered attack keeps the promises of :class:`AttackContract`, on a toy that it accepts."""
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glasshouse import registry
+from glasshouse.attacks.base import Attack
+from glasshouse.testing.attack_contract import AttackContract
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import View
+
+sys.path.append(str(Path(__file__).parents[1] / "unit"))
+from linear_attacks import AUXILIARY, attacked
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings that end quickly, and the toy; ``kind``: what the view holds (update, run, crafted round)."""
+
+    kind: str = "update"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    toy: Mapping[str, Any] = field(default_factory=dict)
+
+
+SUMS = {
+    "protocol": "fedavg", "clients": 6, "cohort": 3, "examples": 5, "rounds": 4, "secure_sum": True,
+}  # fmt: skip
+LOOKS = {"looks_for": "gradient_inversion", "method": {"pairs": 10}, "every": 2}
+CASES: Mapping[str, Case] = {
+    "dlg": Case(settings={"iterations": 2, "restarts": 2}),
+    "idlg": Case(settings={"iterations": 2, "restarts": 2}),
+    "inverting_gradients": Case(
+        settings={"iterations": 12, "restarts": 2},
+        toy={"protocol": "fedavg", "examples": 3, "batch_size": 1, "learning_rate": 0.3},
+    ),
+    "gradinversion": Case(settings={"iterations": 4, "restarts": 2}),
+    "ggl": Case(
+        settings={"training_steps": 3, "evaluations": 20, "population": 10, "latent": 4, "optimizer": "adam"}
+    ),
+    "linear_input": Case(),
+    "label_inference": Case(toy={"examples": 4}),
+    "scale_mia": Case(kind="crafted", settings={"training_steps": 3, "mirror": False}, toy={"examples": 2}),
+    "robbing_the_fed": Case(kind="crafted", settings={"bins": 16}),
+    "loki": Case(kind="crafted", settings={"width": 4}),
+    **{
+        name: Case(kind="run", settings=LOOKS, toy=SUMS)
+        for name in ("disaggregation", "ols", "reg", "prolin_posterior")
+    },
+    "prolin": Case(kind="run", settings={**LOOKS, "iterations": 20}, toy=SUMS),
+}
+
+
+def ours() -> set[str]:
+    """Registered attacks of this package: others bring their own tests."""
+    return {
+        n
+        for n in registry.names("attacks")
+        if registry.load("attacks", n).__module__.startswith("glasshouse")
+    }
+
+
+def test_every_attack_is_held_to_the_contract():
+    assert ours() == set(CASES)
+
+
+@cache
+def made(name: str) -> tuple[Attack, View]:
+    """The attack and its view; views are never changed, and a test checks that."""
+    case = CASES[name]
+    attack = registry.load("attacks", name)(**case.settings)
+    if case.kind == "crafted":
+        _, view, _ = attacked(attack, **case.toy)
+        return attack, view
+    played = toy(**case.toy)
+    view = cut(
+        played.transcript,
+        threat=Threat(),
+        grants=Grants(auxiliary=AUXILIARY),
+        own={},
+        memory={},
+        rounds=None if case.kind == "run" else (0,),
+        client=None if case.kind == "run" else 0,
+    )
+    return attack, view
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """One cache for all tests of this file: what is trained once may be reused, as in an audit."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path_factory.getbasetemp() / "contract-cache"))
+
+
+class TestAttack(AttackContract):
+    @pytest.fixture(params=sorted(CASES))
+    def name(self, request):
+        if request.param == "ggl" and not importlib.util.find_spec("cma"):
+            pytest.skip("needs the extra ggl")
+        return request.param
+
+    @pytest.fixture
+    def attack(self, name):
+        return made(name)[0]
+
+    @pytest.fixture
+    def view(self, name):
+        return made(name)[1]
