@@ -38,6 +38,13 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Terms
 
 CIFAR = "npz:../shared/data/cifar10_12k.npz"
 CONTEXT = ScoreContext(classes=10)
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "alexnet": {"training_steps": 3000, "training_rate": 2e-3},
+    "resnet": {"training_steps": 2400, "training_rate": 2e-3},
+    "vgg": {"training_steps": 1600, "training_rate": 2e-3},
+    "vit": {"training_steps": 6000, "training_rate": 1e-3},
+}
+"""Budgets of the larger autoencoders, all on batches of 32 in bfloat16."""
 
 
 def one_batch(
@@ -145,6 +152,9 @@ def rows() -> dict[str, dict[str, Any]]:
         halves = {"protocol": "fedavg", "sends": "delta", "batch_size": m // 16}
         made[f"mini-{m}"] = {"m": m, "terms": halves, "arguments": {"local_steps": 2}}
         made[f"smoothed-{m}"] = {"m": m, "arguments": {"fit": "smoothed"}}
+    for (family, budget), m in itertools.product(FAMILIES.items(), (64, 128, 256, 512)):
+        arguments = {"training_batch": 32, "bfloat16": True, **budget}
+        made[f"{family}-{m}"] = {"m": m, "model": f"scale_mia_{family}", "arguments": arguments}
     for clients in (1, 5, 10, 30, 100):
         made[f"clients-{clients}"] = {"m": 300, "clients": clients}
     for share in (0.1, 0.3):

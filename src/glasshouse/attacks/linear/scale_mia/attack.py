@@ -55,7 +55,7 @@ class ScaleMia:
         fit: of the thresholds: ``normal``, or ``smoothed`` for the smoothed empirical distribution.
         design: of the last layer: ``ladder`` (ours) or ``paper`` (drawn from U[0, 1)).
         span: strongest over faintest class of the ladder; small where noise is expected; 0: chosen.
-        local_steps: steps that each client takes in a round; 0: the terms' local epochs, one batch each.
+        local_steps: different batches that each client steps on in a round; 0: one, in every local epoch.
     """
 
     card: ClassVar[Card] = Card(
@@ -143,11 +143,12 @@ class ScaleMia:
         thresholds = fitted(brightness, tail.widths[0])
         head = self._head(view.terms, tail, thresholds, deviation=float(brightness.std()), rng=rng)
         decoder = {f"decoder.{name}": t for name, t in state(pair.decoder).items()}
+        levels = head.levels * (_share_of_first(view.terms) if self._once(view.terms) else 1.0)
         return Crafted(
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**state(pair.model), **head.tensors}
             ),
-            memory={**decoder, "thresholds": thresholds, f"levels.{number}": head.levels},
+            memory={**decoder, "thresholds": thresholds, f"levels.{number}": levels},
         )
 
     def _head(
@@ -156,13 +157,22 @@ class ScaleMia:
         chosen = strength(
             design=self.design,
             sends=terms.sends,
-            steps=self.local_steps or (1 if terms.sends == "gradient" else terms.local_epochs),
+            steps=0 if self._once(terms) else self.local_steps or 1,
             batch=terms.batch_size,
             rate=terms.learning_rate,
             span=self.span,
         )
         return crafted_head(
             tail, thresholds, deviation=deviation, design=self.design, strength=chosen, rng=rng.child("head")
+        )
+
+    def _once(self, terms: Terms) -> bool:
+        """Whether clients step several times on one batch, of which the first step alone is to count."""
+        return (
+            terms.sends != "gradient"
+            and terms.local_epochs > 1
+            and not self.local_steps
+            and self.design == "ladder"
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
@@ -202,6 +212,11 @@ class ScaleMia:
                 )
             )
         return tuple(claims)
+
+
+def _share_of_first(terms: Terms) -> float:
+    """What the first of several local steps moves, over steps: momentum carries it on, gradients do not."""
+    return sum(terms.momentum**step for step in range(terms.local_epochs)) / terms.local_epochs
 
 
 def _tail(terms: Terms) -> LinearTail:

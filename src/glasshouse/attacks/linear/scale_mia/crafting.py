@@ -58,17 +58,24 @@ class Strength:
 
 
 def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float, span: float) -> Strength:
-    """For what clients send and how many local steps they take; tuned on CIFAR-10's train images.
+    """For what clients send and how many *different* batches they step on; tuned on CIFAR-10's train images.
 
-    One step: a tiny gain lets the update outweigh rounding and additive noise. Several steps: each moves
-    the thresholds by about rate · contrast / gain² (in bins, times the square root of the batch for the sum
-    of a client's examples), and rounding grows as that falls; the constant balances the two. ``span`` 0
-    chooses one.
+    ``steps`` 0 stands for several steps on one and the same batch. Then the first step should be the only one
+    that counts: a tiny gain makes it overshoot, so that every row an example opened is closed for all of
+    them, and positive deltas (but for one faint class) make sure of the direction. Closed rows have no
+    gradient, and the round is one step whatever its number.
+
+    One step: a tiny gain lets the update outweigh rounding and additive noise. Several batches: later ones
+    must find the rows open. Each step moves the thresholds by about rate · contrast / gain² (in bins, times
+    the square root of the batch for the sum of a client's examples), and rounding grows as that falls; the
+    constant balances the two. ``span`` 0 chooses one.
     """
     if design == "paper":
         return Strength(span=1.0, against=1.0, gain=1.0, contrast=1.0)
-    if sends == "gradient" or steps <= 1:
+    if sends == "gradient" or steps == 1:
         return Strength(span=span or 1000.0, against=10.0, gain=1e-4, contrast=1e-3)
+    if steps == 0:
+        return Strength(span=span or 1000.0, against=1 / (span or 1000.0), gain=1e-4, contrast=1e-3)
     gain = 0.01
     return Strength(span=span or 10.0, against=2.5, gain=gain, contrast=4e-6 * gain**2 * batch**0.5 / rate)
 
