@@ -22,6 +22,8 @@ from glasshouse.wire import Batch
 Guess = Callable[[Batch, int, Rng], Batch]
 PSEUDO_VICTIMS = 40
 DRAWS = 10
+EXAMPLES = 1000
+"""Enough of them for a choice or an average: with large batches, fewer pseudo-victims and draws are made."""
 CHANCE = "chance"
 """The metric's own chance level, where it has one in closed form."""
 
@@ -111,9 +113,12 @@ def chosen(
     level = metric.chance(context)
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
     further = (GENERATOR,) if draws is not None and metric.claim != "labels" else ()
-    for name in among or (*_fitting(metric), *further):
+    names = among or (*_fitting(metric), *further)
+    if len(names) == 1 and not best:
+        return names[0]  # nothing to choose
+    for name in names:
         scores = []
-        for number in range(PSEUDO_VICTIMS):
+        for number in range(_enough(PSEUDO_VICTIMS, count)):
             stream = rng.child(f"pseudo/{number}")
             victim = _draw(held, count, stream.child("victim"))
             guess = _guess(name, known, draws, count, stream.child("guess"))
@@ -152,7 +157,7 @@ def average_score(
     drawn = metric.claim == "labels" or name == GENERATOR or NULLS[name] in (random_image, class_means)
     scores = [
         score(metric, _guess(name, auxiliary, draws, len(truth), rng.child(str(i))), truth, context=context)
-        for i in range(DRAWS if drawn else 1)
+        for i in range(_enough(DRAWS, len(truth)) if drawn else 1)
     ]
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
@@ -160,6 +165,10 @@ def average_score(
 def counts(labels: Tensor, classes: int) -> Tensor:
     """How many of each class, (K,)."""
     return torch.bincount(labels.long(), minlength=classes)
+
+
+def _enough(most: int, count: int) -> int:
+    return max(2, min(most, EXAMPLES // count))
 
 
 def _guess(name: str, known: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:

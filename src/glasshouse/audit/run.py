@@ -17,6 +17,7 @@ from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest, tree_hash
 from glasshouse.audit.result import Result, write_result
 from glasshouse.audit.settle import CellTask, Settled, attack_key, control_key, settle
+from glasshouse.audit.sums import merged
 from glasshouse.audit.threatcard import threat_card
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import track
@@ -105,7 +106,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         findings=tuple(f for _, one in parts for f in one.findings),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
-        exhibits=tuple(e for _, one in parts for e in one.exhibits),
+        exhibits=merged([e for _, one in parts for e in one.exhibits]),
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )

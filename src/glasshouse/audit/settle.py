@@ -18,6 +18,7 @@ from glasshouse.audit.generative import generative_exhibits
 from glasshouse.audit.judge import judge_of
 from glasshouse.audit.result import Contrast, Control, Exhibit, Finding, Refused, Utility
 from glasshouse.audit.score import Judge, Scored, score_outcomes
+from glasshouse.audit.sums import sum_exhibits
 from glasshouse.audit.wording import chosen_words, defense_labels, given_words
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
@@ -98,6 +99,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         refusals += [_refused(cell, r) for r in failed]
         exhibits += _gallery(task, position, outcomes, judges)
         exhibits += generative_exhibits(task.run, cell, position, outcomes, mine_judged)
+        exhibits += sum_exhibits(cell, attack.label or attack.name, outcomes, mine_judged)
     exhibits += client_exhibits(cell, by_label, judges, facts[0].get("curve", []) if facts else [])
     seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(

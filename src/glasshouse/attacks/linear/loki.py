@@ -88,7 +88,8 @@ class Loki:
         assert auxiliary is not None  # needs.grants
         terms, number = view.terms, view.rounds[-1].round
         bins = max(self.width * terms.batch_size, 2)
-        thresholds = normal_thresholds(auxiliary.inputs.flatten(1).mean(1), bins)
+        brightness = auxiliary.inputs.flatten(1).mean(1)
+        thresholds = normal_thresholds(brightness, bins)
         architecture = in_front(
             terms.architecture,
             name="loki",
@@ -113,7 +114,7 @@ class Loki:
         return Crafted(
             default=addressed(None),
             addressed={client: addressed(client) for client in range(terms.clients)},
-            memory={"thresholds": thresholds},
+            memory={"thresholds": thresholds, "brightness": brightness},
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -87,7 +87,8 @@ class RobbingTheFed:
         """The honest model behind an imprint module."""
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
-        thresholds = normal_thresholds(auxiliary.inputs.flatten(1).mean(1), self.bins)
+        brightness = auxiliary.inputs.flatten(1).mean(1)
+        thresholds = normal_thresholds(brightness, self.bins)
         architecture = in_front(
             view.terms.architecture,
             name="imprint",
@@ -101,7 +102,7 @@ class RobbingTheFed:
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**agreed_state(view), **tensors}
             ),
-            memory={"thresholds": thresholds},
+            memory={"thresholds": thresholds, "brightness": brightness},
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 
+_POINTS = 2000  # neighbours closer than the kernel is wide are taken together
 TAIL = 0.001
 """Share of the fitted distribution left below the lowest, and above the highest threshold."""
 
@@ -61,6 +62,7 @@ def smoothed_thresholds(values: Tensor, bins: int, *, tail: float = TAIL) -> Ten
     v = values.double().flatten().sort().values
     width = 0.9 * min(deviation, float(v.quantile(0.75) - v.quantile(0.25)) / 1.349 or deviation)
     width *= len(v) ** -0.2
+    v = torch.stack([part.mean() for part in v.tensor_split(_POINTS)]) if len(v) > 2 * _POINTS else v
     grid = torch.linspace(float(v[0]) - 4 * width, float(v[-1]) + 4 * width, 8 * bins + 1, dtype=v.dtype)
     mass = torch.stack([torch.special.ndtr((g - v) / width).mean() for g in grid])
     return _interpolated(_levels(bins, tail), mass, grid)

@@ -148,7 +148,12 @@ class ScaleMia:
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**state(pair.model), **head.tensors}
             ),
-            memory={**decoder, "thresholds": thresholds, f"levels.{number}": levels},
+            memory={
+                **decoder,
+                "thresholds": thresholds,
+                "brightness": brightness,
+                f"levels.{number}": levels,
+            },
         )
 
     def _head(

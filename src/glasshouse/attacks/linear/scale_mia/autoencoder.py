@@ -24,7 +24,7 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
 _VERSION = 1
-_SAVE_EVERY = 2000
+_SAVE_EVERY = 500
 
 
 @final
