@@ -37,18 +37,20 @@ from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Terms
 
 CIFAR = "npz:../shared/data/cifar10_12k.npz"
+MNIST = "npz:../shared/data/mnist_10k.npz"
+ORL = "npz:../shared/data/orl_faces_64.npz"
 CONTEXT = ScoreContext(classes=10)
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "alexnet": {"training_steps": 3000, "training_rate": 2e-3},
-    "resnet": {"training_steps": 2400, "training_rate": 2e-3},
-    "vgg": {"training_steps": 1600, "training_rate": 2e-3},
-    "vit": {"training_steps": 6000, "training_rate": 1e-3},
+    "resnet": {"training_steps": 1200, "training_rate": 2e-3},
+    "vgg": {"training_steps": 800, "training_rate": 2e-3},
+    "vit": {"training_steps": 4000, "training_rate": 1e-3},
 }
 """Budgets of the larger autoencoders, all on batches of 32 in bfloat16."""
 
 
 def one_batch(
-    row: Mapping[str, Any], pool: Batch, auxiliary: Batch, number: int, crafted: Any
+    row: Mapping[str, Any], pool: Batch, auxiliary: Batch, number: int, *, crafted: Any, classes: int
 ) -> dict[str, float]:
     """One round on one batch of judged images: rates, PSNR of successes, labels, attribution."""
     rng = Rng.root(number, salt="benchmark")
@@ -65,7 +67,7 @@ def one_batch(
     }
     model = row.get("model", "scale_mia_cnn")
     shape = tuple(pool.inputs.shape[1:])
-    architecture = Architecture(name=model, input_shape=shape, classes=row.get("classes", 10))  # type: ignore[arg-type]
+    architecture = Architecture(name=model, input_shape=shape, classes=classes)  # type: ignore[arg-type]
     terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
     start = models.state(models.build(architecture, rng=Rng.root(0).child("model")))
     attack = load("attacks", row.get("attack", "scale_mia"))(**row.get("arguments", {}))
@@ -90,11 +92,11 @@ def one_batch(
         dropout=row.get("dropout", 0.0),
     )
     log = Log(terms=terms, keep=Keep())
-    began = time.perf_counter()
+    began = time.process_time()
     load("protocols", terms.protocol)().play(
         setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=lambda _: sent
     )
-    played = time.perf_counter()
+    played = time.process_time()
     seen = cut(
         log.transcript(),
         threat=Threat(),
@@ -105,7 +107,7 @@ def one_batch(
         client=None,
     )
     claims = attack.run(seen, rng=rng.child("attack"))
-    done = time.perf_counter()
+    done = time.process_time()
     dropped = seen.rounds[0].aggregate.dropped if seen.rounds[0].aggregate else ()
     kept = torch.tensor([i for i in range(each * clients) if i // each not in dropped])
     scored = score(claims, setting.private.pick(kept), kept // each)
@@ -155,6 +157,7 @@ def rows() -> dict[str, dict[str, Any]]:
     for (family, budget), m in itertools.product(FAMILIES.items(), (64, 128, 256, 512)):
         arguments = {"training_batch": 32, "bfloat16": True, **budget}
         made[f"{family}-{m}"] = {"m": m, "model": f"scale_mia_{family}", "arguments": arguments}
+    made |= _data_rows() | _comparison_rows()
     for clients in (1, 5, 10, 30, 100):
         made[f"clients-{clients}"] = {"m": 300, "clients": clients}
     for share in (0.1, 0.3):
@@ -163,15 +166,15 @@ def rows() -> dict[str, dict[str, Any]]:
         noise = {"gaussian_noise": {"std": sigma}}
         made[f"noise-{sigma:.0e}"] = {"m": 64, "defenses": noise}
         made[f"noise-expected-{sigma:.0e}"] = {"m": 64, "defenses": noise, "arguments": {"span": 2.0}}
-    for bits, bound in itertools.product((16, 24, 32), (0.01,)):
+    for bits, bound in itertools.product((8, 12, 16, 24, 32), (0.01,)):
         made[f"quantised-{bits}"] = {"m": 64, "terms": {"options": {"sum_bits": bits, "sum_bound": bound}}}
     private = {"clip": 1.0, "delta": 1e-5}
     made["dp-epsilon-1"] = {"m": 64, "defenses": {"dp_sgd": {**private, "epsilon": 1.0}}}
     made["dp-no-noise"] = {"m": 64, "defenses": {"dp_sgd": {**private, "noise_multiplier": 1e-9}}}
-    made["update-dp"] = {
-        "m": 64,
-        "defenses": {"gaussian_mechanism": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}},
-    }
+    for epsilon in (1.0, 8.0, 1000.0):
+        budget = {"clip": 1.0, "epsilon": epsilon, "delta": 1e-5}
+        made[f"update-dp-{epsilon:g}"] = {"m": 64, "defenses": {"gaussian_mechanism": budget}}
+    made["update-clip"] = {"m": 64, "defenses": {"clip": {"norm": 1.0}}}
     for m in (64, 256):
         for variant in ("linear", "sparse"):
             made[f"rtf-{variant}-{m}"] = {
@@ -192,30 +195,82 @@ def rows() -> dict[str, dict[str, Any]]:
     return made
 
 
+def _data_rows() -> dict[str, dict[str, Any]]:
+    """What the attacker knows: other data sets, true subsets, single classes, other classes."""
+    made: dict[str, dict[str, Any]] = {}
+    short = {"training_steps": 6000}
+    for kind, weight in (("", 0.0), ("-vae", 1e-3)):
+        arguments = {**short, "variational": weight}
+        for m in (64, 128, 256, 512):
+            made[f"mnist{kind}-{m}"] = {"m": m, "data": MNIST, "arguments": arguments}
+        small = {**arguments, "training_steps": 2000, "training_batch": 32, "training_rate": 4e-3}
+        for m in (64, 128):
+            made[f"orl{kind}-{m}"] = {"m": m, "data": ORL, "people": 25, "arguments": small}
+    for count, m in itertools.product((100, 500, 1500, 5000, 10_000), (16, 64, 256)):
+        made[f"auxiliary-{count}-{m}"] = {"m": m, "auxiliary": count, "arguments": short}
+    for known in ((1,), (1, 9), (1, 9, 6)):  # automobile, truck, frog
+        row = {"m": 64, "auxiliary_classes": known, "private_classes": known, "arguments": short}
+        made[f"classes-{len(known)}"] = row
+    for name, target in (("near", 9), ("far", 6)):
+        row = {"m": 64, "auxiliary_classes": (1,), "private_classes": (target,), "arguments": short}
+        made[f"skew-{name}"] = row
+    return made
+
+
+def _comparison_rows() -> dict[str, dict[str, Any]]:
+    """Closed-form attacks on 1 to 256 images, and LOKI's width."""
+    made: dict[str, dict[str, Any]] = {}
+    for attack, m in itertools.product(("scale_mia", "robbing_the_fed", "loki"), (1, 2, 4, 8, 16, 64, 256)):
+        made[f"table-{attack}-{m}"] = {"m": m, "clients": min(m, 8), "attack": attack}
+    for width in (1, 2, 4, 8, 16):
+        made[f"loki-width-{width}"] = {"m": 64, "attack": "loki", "arguments": {"width": width}}
+    return made
+
+
+def parts(row: Mapping[str, Any], split: str) -> tuple[Batch, Batch, int]:
+    """Judged images, auxiliary images, number of classes."""
+    source = load_data(row.get("data", CIFAR))
+    if "people" in row:  # labels are people: nobody is on both sides
+        everybody = source.split("train").batch()
+        known = everybody.labels < row["people"]
+        return everybody.pick((~known).nonzero()[:, 0]), everybody.pick(known.nonzero()[:, 0]), source.classes
+    auxiliary, pool = source.split("train").batch(), source.split("test").batch()
+    order = torch.randperm(len(auxiliary), generator=Rng.root(0, salt="tuning").torch())
+    if split == "train":
+        pool, auxiliary = auxiliary.pick(order[-1000:]), auxiliary.pick(order[:-1000])
+    elif "auxiliary" in row:
+        auxiliary = auxiliary.pick(order[: row["auxiliary"]])
+    return _of(pool, row.get("private_classes")), _of(auxiliary, row.get("auxiliary_classes")), source.classes
+
+
+def _of(batch: Batch, classes: tuple[int, ...] | None) -> Batch:
+    if classes is None:
+        return batch
+    return batch.pick(torch.isin(batch.labels, torch.tensor(classes)).nonzero()[:, 0])
+
+
 def main() -> None:
     """Run the rows that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--out", default="scale_mia.jsonl")
-    parser.add_argument("--data", default=CIFAR)
     parser.add_argument("--arguments", default="{}", help="of the attack, as JSON, on top of the row's")
     parser.add_argument("--split", default="test", help="train: the last 1,000 train images, for tuning")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    source = load_data(given.data)
-    auxiliary, pool = source.split("train").batch(), source.split("test").batch()
-    if given.split == "train":
-        order = torch.randperm(len(auxiliary), generator=Rng.root(0, salt="tuning").torch())
-        pool, auxiliary = auxiliary.pick(order[-1000:]), auxiliary.pick(order[:-1000])
     known = rows()
     for name in known if given.rows == ["all"] else given.rows:
         row = dict(known[name])
         row["arguments"] = {**row.get("arguments", {}), **json.loads(given.arguments)}
+        pool, auxiliary, classes = parts(row, given.split)
         crafted: list[Any] = []
         found: list[dict[str, float]] = []
         try:
-            found = [one_batch(row, pool, auxiliary, number, crafted) for number in range(given.batches)]
+            found = [
+                one_batch(row, pool, auxiliary, number, crafted=crafted, classes=classes)
+                for number in range(given.batches)
+            ]
         except GlasshouseError as error:
             line: dict[str, Any] = {"row": name, "refused": str(error)}
         else:

@@ -106,8 +106,10 @@ class Convolutions(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → what the last layer gives."""
-        out: Tensor = super().forward(x.contiguous(memory_format=torch.channels_last))
-        return out
+        x = x.contiguous(memory_format=torch.channels_last)
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 def _assemble(
