@@ -1,0 +1,129 @@
+"""Scale-MIA in the first rounds of a federation: what it costs the model, and what comes out of every round.
+
+Run with ``python -m benchmarks.scale_mia_rounds``. FedAvg under secure sums, 8 clients with 250 CIFAR-10 train
+images each, one local epoch of five batches; the server attacks no round, the first one, or the first five,
+and discards what it got in attacked rounds. The 2,000 test images measure accuracy. The 8,000 other train
+images are the attacker's.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.scale_mia import CIFAR, score
+from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
+from glasshouse.data.sources import load as load_data
+from glasshouse.federation.protocols.fedavg import FedAvg
+from glasshouse.federation.setting import Setting
+from glasshouse.metrics.utility import accuracy
+from glasshouse.models import build as models
+from glasshouse.models.fit import predict
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import Recorder
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Keep, Log
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
+
+CLIENTS, EACH, BATCH = 8, 250, 50
+
+
+def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batch]) -> dict[str, Any]:
+    """One run: accuracy after it, and the blind rate of every attacked round."""
+    architecture = Architecture(name="scale_mia_cnn", input_shape=(3, 32, 32), classes=10)
+    terms = Terms(
+        architecture=architecture,
+        clients=CLIENTS,
+        cohort=CLIENTS,
+        sends="delta",
+        protocol="fedavg",
+        batch_size=BATCH,
+        learning_rate=0.1,
+        secure_sum=True,
+    )
+    rng = Rng.root(seed, salt="rounds")
+    private = data["private"].pick(torch.randperm(len(data["private"]), generator=rng.child("deal").torch()))
+    setting = Setting(
+        terms=terms,
+        rounds=rounds,
+        private=private,
+        shards=tuple(torch.arange(CLIENTS * EACH).split(EACH)),
+        start=models.state(models.build(architecture, rng=rng.child("model"))),
+        build=models.build,
+    )
+    attack, grants = (
+        ScaleMia(training_steps=6000, local_steps=EACH // BATCH),
+        Grants(auxiliary=data["auxiliary"]),
+    )
+    log = Log(
+        terms=terms, keep=Keep(updates=frozenset(range(attacked)), broadcasts=frozenset(range(attacked)))
+    )
+    memory: dict[str, Tensor] = {}
+
+    def tamper(number: int) -> Crafted | None:
+        if number >= attacked:
+            return None
+        honest = Broadcast(round=number, architecture=architecture, tensors=setting.start)
+        view = View(
+            terms=terms, threat=Threat(), rounds=(RoundView(round=number, broadcast=honest),), grants=grants
+        )
+        crafted = attack.craft(view, rng=rng.child(f"craft/{number}"))
+        assert crafted is not None
+        memory.update(crafted.memory)
+        return crafted
+
+    final = FedAvg().play(setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=tamper)
+    model = models.build(architecture)
+    model.load_state_dict(dict(final))
+    right = accuracy(predict(model, data["test"].inputs).argmax(1), data["test"].labels)
+    rates = []
+    for number in range(attacked):
+        view = cut(
+            log.transcript(),
+            threat=Threat(),
+            grants=grants,
+            own={},
+            memory=memory,
+            rounds=(number,),
+            client=None,
+        )
+        owners = torch.arange(CLIENTS * EACH) // EACH
+        rates.append(round(score(attack.run(view, rng=rng), private, owners)["blind"], 4))
+    return {
+        "attacked": attacked,
+        "rounds": rounds,
+        "seed": seed,
+        "accuracy": [round(v, 4) for v in (right.value, right.low, right.high)],
+        "blind": rates,
+    }
+
+
+def main() -> None:
+    """Print one line of JSON per run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    source = load_data(CIFAR)
+    train = source.split("train").batch()
+    order = torch.randperm(len(train), generator=Rng.root(0, salt="rounds").torch())
+    data = {
+        "private": train.pick(order[: CLIENTS * EACH]),
+        "auxiliary": train.pick(order[CLIENTS * EACH :]),
+        "test": source.split("test").batch(),
+    }
+    for seed in range(given.seeds):
+        for attacked in (0, 1, 5):
+            found = federation(attacked, given.rounds, seed=seed, data=data)
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
