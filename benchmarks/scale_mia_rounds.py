@@ -1,6 +1,6 @@
 """Scale-MIA in the first rounds of a federation: what it costs the model, and what comes out of every round.
 
-Run with ``python -m benchmarks.scale_mia_rounds``. FedAvg under secure sums, 8 clients with 250 CIFAR-10 train
+Run with ``python -m benchmarks.scale_mia_rounds``. FedAvg under secure sums, 8 clients of 250 CIFAR-10 train
 images each, one local epoch of five batches; the server attacks no round, the first one, or the first five,
 and discards what it got in attacked rounds. The 2,000 test images measure accuracy. The 8,000 other train
 images are the attacker's.
