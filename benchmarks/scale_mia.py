@@ -42,9 +42,9 @@ ORL = "npz:../shared/data/orl_faces_64.npz"
 CONTEXT = ScoreContext(classes=10)
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "alexnet": {"training_steps": 3000, "training_rate": 2e-3},
-    "resnet": {"training_steps": 1200, "training_rate": 2e-3},
+    "resnet": {"training_steps": 1000, "training_rate": 2e-3},
     "vgg": {"training_steps": 800, "training_rate": 2e-3},
-    "vit": {"training_steps": 4000, "training_rate": 1e-3},
+    "vit": {"training_steps": 2000, "training_rate": 1e-3},
 }
 """Budgets of the larger autoencoders, all on batches of 32 in bfloat16."""
 
@@ -198,12 +198,12 @@ def rows() -> dict[str, dict[str, Any]]:
 def _data_rows() -> dict[str, dict[str, Any]]:
     """What the attacker knows: other data sets, true subsets, single classes, other classes."""
     made: dict[str, dict[str, Any]] = {}
-    short = {"training_steps": 6000}
+    short = {"training_steps": 3000}
     for kind, weight in (("", 0.0), ("-vae", 1e-3)):
         arguments = {**short, "variational": weight}
         for m in (64, 128, 256, 512):
             made[f"mnist{kind}-{m}"] = {"m": m, "data": MNIST, "arguments": arguments}
-        small = {**arguments, "training_steps": 2000, "training_batch": 32, "training_rate": 4e-3}
+        small = {**arguments, "training_steps": 1000, "training_batch": 32, "training_rate": 4e-3}
         for m in (64, 128):
             made[f"orl{kind}-{m}"] = {"m": m, "data": ORL, "people": 25, "arguments": small}
     for count, m in itertools.product((100, 500, 1500, 5000, 10_000), (16, 64, 256)):
