@@ -43,6 +43,7 @@ def inputs():
     return torch.rand((12, 5), generator=torch.Generator().manual_seed(0))
 
 
+MEAN = torch.full((5,), 0.2)
 THRESHOLDS = torch.linspace(0.3, 0.8, 8, dtype=torch.float64)
 DELTA = torch.tensor([1.0, -3.0, 2.0, 1.5, 1.0, 4.0, -2.5, 1.0, 1.0, 2.0, 0.5, 1.0])
 
@@ -50,7 +51,7 @@ DELTA = torch.tensor([1.0, -3.0, 2.0, 1.5, 1.0, 4.0, -2.5, 1.0, 1.0, 2.0, 0.5, 1
 @pytest.mark.parametrize("by_measure", [False, True])
 def test_rows_give_what_the_bins_hold(inputs, by_measure):
     weight, bias = rows_of(inputs, DELTA, THRESHOLDS)
-    leak = read_rows(weight, bias, THRESHOLDS, floor=1e-9, limit=99, by_measure=by_measure)
+    leak = read_rows(weight, bias, THRESHOLDS, floor=1e-9, limit=99, measure=MEAN if by_measure else None)
     expected = slow_inputs(inputs, DELTA, THRESHOLDS)
     assert set(leak.rows.tolist()) == set(expected)
     for row, found in zip(leak.rows.tolist(), leak.inputs, strict=True):
@@ -61,7 +62,7 @@ def test_the_scale_survives_a_ruined_bias_where_bins_are_narrow():
     thresholds = torch.linspace(0.3, 0.8, 200, dtype=torch.float64)
     x = torch.rand((1, 50), generator=torch.Generator().manual_seed(3))
     weight, bias = rows_of(x, torch.ones(1), thresholds)
-    leak = read_rows(weight, 0 * bias, thresholds, floor=1e-9, limit=9, by_measure=True)
+    leak = read_rows(weight, 0 * bias, thresholds, floor=1e-9, limit=9, measure=torch.full((50,), 0.02))
     torch.testing.assert_close(leak.inputs[0], x[0].double(), rtol=5e-3, atol=0)
     assert not len(read_rows(weight, 0 * bias, thresholds, floor=1e-9, limit=9).rows)
 

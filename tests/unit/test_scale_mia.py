@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, trained
-from glasshouse.attacks.linear.scale_mia.crafting import Strength, crafted_head, ladder, strength
+from glasshouse.attacks.linear.scale_mia.crafting import Strength, crafted_head, ladder, measure_of, strength
 from glasshouse.attacks.linear.scale_mia.decoders import decoder_for, faster
 from glasshouse.attacks.parts.linear_tail import find_tail, latents
 from glasshouse.errors import BadValue, Inapplicable
@@ -216,3 +216,25 @@ def test_steps_on_one_batch_count_once_and_do_not_cost_images():
         claims.append(attack.run(view, rng=RNG)[0])
     one, five = (errors(claim, played.setting.private) for claim in claims)
     assert float(five.mean()) < 1.1 * float(one.mean()) + 1e-5
+
+
+def test_behind_a_layer_norm_half_of_the_entries_are_measured():
+    """Normed entries add up to nothing, and rounding would fill the bins."""
+    plain = torch.rand((50, 8), generator=RNG.torch())
+    assert torch.equal(measure_of(plain), torch.full((8,), 0.125, dtype=torch.float64))
+    normed = F.layer_norm(plain, (8,))
+    assert measure_of(normed).tolist() == [0.0, 0.25] * 4
+    assert float((normed.double() @ measure_of(normed)).std()) > 0.05
+
+
+def test_images_out_of_a_transformer():
+    attack = ScaleMia(**QUICK)
+    settings = {"model": "scale_mia_vit", "arguments": {"bins": 512, "patch": 4, "width": 64}}
+    _, view, played = attacked(attack, **settings, clients=3, examples=4)
+    (claim,) = attack.run(view, rng=RNG)
+    decoder_limit = 0.1  # pixels are noise here: what counts is which of them it is
+    apart = (
+        (claim.inputs.flatten(1)[None] - played.setting.private.inputs.flatten(1)[:, None]).square().mean(2)
+    )
+    assert len(claim.inputs) >= 9
+    assert int((apart.min(1).values < decoder_limit).sum()) >= 9

@@ -141,7 +141,7 @@ def scale(
     step = _round_step((high - low) / count)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(round(i * step, 12) + 0.0 for i in range(first, last + 1))
-    return Scale(low=ticks[0], high=ticks[-1], ticks=ticks)
+    return Scale(low=min(ticks[0], low), high=max(ticks[-1], high), ticks=ticks)  # a hair outside counts
 
 
 def tick(value: float, scale: Scale) -> str:

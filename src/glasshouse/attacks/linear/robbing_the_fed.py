@@ -114,7 +114,7 @@ class RobbingTheFed:
             names = (f"{PREFIX}.measure.weight", f"{PREFIX}.measure.bias")
             total = summed(one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'")
             weight, bias = (total.gradient[name] for name in names)
-            by_measure = view.terms.sends != "gradient"
+            mean = weight.new_full((weight.shape[1],), 1 / weight.shape[1])
             if self.variant == "sparse":
                 leak = read_single_rows(
                     weight, bias, view.memory["thresholds"], faint=FAINT, limit=total.examples
@@ -127,7 +127,7 @@ class RobbingTheFed:
                     view.memory["thresholds"],
                     floor=floor,
                     limit=total.examples,
-                    by_measure=by_measure,
+                    measure=mean if view.terms.sends != "gradient" else None,
                 )
             if not len(leak.rows):
                 continue

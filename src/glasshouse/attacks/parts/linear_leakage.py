@@ -114,28 +114,29 @@ def read_rows(
     *,
     floor: float,
     limit: int,
-    by_measure: bool = False,
+    measure: Tensor | None = None,
 ) -> Leak:
     """Inputs from the summed gradient of the crafted layer.
 
     Args:
         weight: (R, D) and bias: (R,), float64, the sum (or mean) of gradients; rows by ascending threshold.
-        thresholds: (R,), of u, ascending. u is the mean of an input's entries.
+        thresholds: (R,), of u, ascending.
         floor: bins with a smaller absolute signal count as empty, in the units of ``bias``.
         limit: at most so many bins, the strongest: the number of examples that the sum is known to hold.
-        by_measure: take the size of a bin from its weights and the known u instead of the bias difference,
-            wherever the bin is narrow enough to know u; otherwise always the bias difference.
+        measure: (D,), by which u weighs an input's entries. Where it is given, the size of a bin is taken
+            from its weights and the known u, wherever the bin is narrow enough to know u; otherwise, and
+            without it, from the bias difference.
 
     Raises:
         BadValue: shapes do not fit, thresholds do not ascend, or ``weight`` is not float64.
     """
     _check_rows(weight, bias, thresholds)
     signal = torch.cat((bias[:-1] - bias[1:], bias[-1:]))
-    if by_measure:
+    if measure is not None:
         upper = torch.cat((thresholds[1:], thresholds[-1:]))
         middle, half = (thresholds + upper) / 2, (upper - thresholds) / 2
         known = (middle.abs() > 20 * half) & (half > 0)
-        means = weight.mean(1)
+        means = weight @ measure.double()
         inside = torch.cat((means[:-1] - means[1:], means[-1:]))
         signal = torch.where(known, inside / torch.where(known, middle, 1.0), signal)
     order = signal.abs().argsort(descending=True, stable=True)[:limit]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, restored_decoder, taken, trained
-from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, strength
+from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, measure_of, strength
 from glasshouse.attacks.parts.linear_leakage import (
     labels_from,
     normal_thresholds,
@@ -138,10 +138,12 @@ class ScaleMia:
             bfloat16=self.bfloat16,
         )
         pair = trained(architecture, auxiliary.inputs, tail=tail, recipe=recipe)
-        brightness = pair.encode(auxiliary.inputs).double().mean(1)
+        latents = pair.encode(auxiliary.inputs).double()
+        measure = measure_of(latents)
+        brightness = latents @ measure
         fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds
         thresholds = fitted(brightness, tail.widths[0])
-        head = self._head(view.terms, tail, thresholds, deviation=float(brightness.std()), rng=rng)
+        head = self._head(view.terms, tail, thresholds, measure, deviation=float(brightness.std()), rng=rng)
         decoder = {f"decoder.{name}": t for name, t in state(pair.decoder).items()}
         levels = head.levels * (_share_of_first(view.terms) if self._once(view.terms) else 1.0)
         return Crafted(
@@ -152,12 +154,20 @@ class ScaleMia:
                 **decoder,
                 "thresholds": thresholds,
                 "brightness": brightness,
+                "measure": measure,
                 f"levels.{number}": levels,
             },
         )
 
     def _head(
-        self, terms: Terms, tail: LinearTail, thresholds: Tensor, *, deviation: float, rng: Rng
+        self,
+        terms: Terms,
+        tail: LinearTail,
+        thresholds: Tensor,
+        measure: Tensor,
+        *,
+        deviation: float,
+        rng: Rng,
     ) -> Head:
         chosen = strength(
             design=self.design,
@@ -168,7 +178,13 @@ class ScaleMia:
             span=self.span,
         )
         return crafted_head(
-            tail, thresholds, deviation=deviation, design=self.design, strength=chosen, rng=rng.child("head")
+            tail,
+            thresholds,
+            measure=measure,
+            deviation=deviation,
+            design=self.design,
+            strength=chosen,
+            rng=rng.child("head"),
         )
 
     def _once(self, terms: Terms) -> bool:
@@ -202,7 +218,7 @@ class ScaleMia:
                 view.memory["thresholds"],
                 floor=FAINT * total.unit * float(levels.abs().min()),
                 limit=total.examples,
-                by_measure=view.terms.sends != "gradient",
+                measure=view.memory["measure"] if view.terms.sends != "gradient" else None,
             )
             if not len(leak.rows):
                 continue

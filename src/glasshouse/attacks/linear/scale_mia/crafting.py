@@ -101,10 +101,26 @@ def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tupl
     return values[order], chances[order]
 
 
+def measure_of(latents: Tensor) -> Tensor:
+    """What u weighs each entry of a latent representation (N, D) with, (D,), float64.
+
+    The mean over all entries, as published; the mean over every other one where the first hardly varies, as
+    behind a layer norm, whose entries add up to nearly nothing.
+    """
+    entries = latents.shape[1]
+    everything = torch.full((entries,), 1.0 / entries, dtype=torch.float64)
+    half = everything.clone()
+    half[::2] = 0
+    half /= half.sum()
+    spread = [float((latents.double() @ one).std()) for one in (everything, half)]
+    return half if spread[1] > 10 * spread[0] else everything
+
+
 def crafted_head(
     tail: LinearTail,
     thresholds: Tensor,
     *,
+    measure: Tensor | None = None,
     deviation: float,
     design: Design,
     strength: Strength,
@@ -113,7 +129,8 @@ def crafted_head(
     """Weights and biases of the tail's layers.
 
     Args:
-        tail: of the model. thresholds: (R,) ascending. deviation: of u on the auxiliary data.
+        tail: of the model. thresholds: (R,) ascending, of u. deviation: of u on the auxiliary data.
+        measure: (D,), what u weighs each entry with; None: the mean.
         design: of the last layer. strength: the paper's design uses its gain alone.
         rng: shuffles the ladder, or draws the paper's last layer.
     """
@@ -126,6 +143,8 @@ def crafted_head(
         tensors[f"{name}.bias"] = torch.full((width,), 1.0 / width)
         inward = width
     first, last = tail.names[0], tail.names[-1]
+    if measure is not None:
+        tensors[f"{first}.weight"] = measure.float().expand(rows, -1).contiguous()
     tensors[f"{first}.weight"] *= gain
     tensors[f"{first}.bias"] = (-gain * thresholds).float()
     reach = rows * gain * deviation  # typical sum of all rows' outputs
