@@ -89,6 +89,10 @@ def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkey
     (row,) = scale.data["rows"]
     assert len(row) == len(scale.data["columns"]) == 8
     assert float(row[6]) > float(row[5])  # nothing that a search finds is nearer than the ceiling
+    (lines,) = [e for e in result.exhibits if "loss around" in e.title]
+    for one in lines.data["series"]:
+        assert min(one["y"]) == 0
+        assert one["y"][one["x"].index(0.0)] == 0  # nothing was done to the update: the truth is the minimum
     (detector,) = [e for e in result.exhibits if "which defence" in e.title]
     assert detector.data["rows"] == [["none", "2", "yes"]]
     assert json.loads(Path(tmp_path / "run" / "result.json").read_text())["exhibits"]

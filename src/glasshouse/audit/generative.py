@@ -20,6 +20,7 @@ from torch import Tensor
 from glasshouse.attacks.base import DefenseGuess, Draws, GenerativeAttack, Reconstruction
 from glasshouse.audit.cell import attack_of
 from glasshouse.audit.claims import Outcome
+from glasshouse.audit.landscape import landscape
 from glasshouse.audit.result import Exhibit
 from glasshouse.audit.score import Judge, score_outcomes
 from glasshouse.errors import Undefined
@@ -70,8 +71,20 @@ def generative_exhibits(
             )
         )
         found.append(_scale(cell, spec.label or spec.name, every, judge, prior=prior, latent=attack.latent))
+        found += _landscape(cell, position, Path(folder), every, judge)
         break  # the other groups repeat the cell with other seeds
     return found
+
+
+def _landscape(
+    cell: Cell, position: int, folder: Path, outcomes: Sequence[Outcome], judge: Judge
+) -> list[Exhibit]:
+    spec = cell.scenario.attacks[position]
+    claims = [c for o in outcomes for c in o.claims if isinstance(c, Reconstruction)]
+    title = _title(f"{spec.label or spec.name}: loss around the private image", cell)
+    distance = spec.arguments.get("distance", "squared")
+    shown = landscape(cell, title, folder, claims[0], judge, distance=distance) if claims else None
+    return [shown] if shown else []
 
 
 def inverted(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, rng: Rng) -> Tensor:
