@@ -28,7 +28,7 @@ class Needs:
         sees: kinds of messages. changes: what the server must be allowed to alter.
         grants: side knowledge without which it cannot run. uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
-        protocols: names of the protocols that it understands.
+        protocols: names of the protocols that it understands; by default those that exchange parameters.
     """
 
     sees: frozenset[Sees]
@@ -36,7 +36,7 @@ class Needs:
     changes: frozenset[Changes] = frozenset()
     grants: frozenset[str] = frozenset()
     uses: frozenset[str] = frozenset()
-    protocols: frozenset[str] = frozenset({"fedsgd", "fedavg"})
+    protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
 
 
 @final
@@ -145,6 +145,21 @@ class DetectorReport:
     having: Tensor
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadReport:
+    """How a crafted head came about, on the adversary's own held-out data: shown, never scored.
+
+    ``leakage``, ``accuracy``: (E + 1,), shares in [0, 1] after each of E epochs of training; the last entry
+    is the head as sent. ``best``: epoch that was kept, from 0; -1 where none was trained.
+    """
+
+    about: About
+    leakage: Tensor
+    accuracy: Tensor
+    best: int
+
+
 Claim = (
     Reconstruction
     | Representations
@@ -154,6 +169,7 @@ Claim = (
     | DefenseGuess
     | Draws
     | DetectorReport
+    | HeadReport
 )
 
 

@@ -19,7 +19,8 @@ from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
-from glasshouse.models.fit import Recipe, fit
+from glasshouse.models.adversarial import Ascent, robust_accuracy
+from glasshouse.models.fit import Recipe, accuracy, fit
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
 from glasshouse.rng import Rng
@@ -99,6 +100,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             else scenario.data.images_are_public,
             "model": f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
             "guarantee": _guarantee(setting),
+            "pretrained": _pretrained(scenario, setting, roles.heldout if scenario.audit.utility else None),
         },
     )
 
@@ -204,6 +206,7 @@ def _terms(scenario: Scenario, architecture: Architecture) -> Terms:
         server_rate=federation.server_rate,
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
+        trained=getattr(load("protocols", federation.protocol), "trained", ""),
         options=federation.options,
     )
 
@@ -261,19 +264,66 @@ def trained(
     """``model`` trained on ``data``, from the cache where it was done before."""
     start = models.state(model)
 
+    against = how.adversarial
+
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        recipe = Recipe(**how.model_dump())
-        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, label="pre-training")
+        recipe = Recipe(**how.model_dump(exclude={"adversarial"}))
+        ascent = None
+        if against.method != "none":
+            ascent = Ascent(
+                method=against.method, radius=against.radius / 255, step=against.step, steps=against.steps
+            )
+        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, perturb=ascent, label="pre-training")
         return models.state(model)
 
     key = {
         "architecture": repr(architecture),
         "start": digest(start),
         "data": digest({"inputs": data.inputs, "labels": data.labels}),
-        "how": how.model_dump(),
+        "how": _described(how),
         "rng": rng.seed(),
     }
     return cached("pretraining", key, make)
+
+
+def _described(how: Pretraining) -> dict[str, Any]:
+    """For the cache's key: what came later is left out where it is not used, so that old entries stay."""
+    plain = how.model_dump()
+    if how.adversarial.method == "none":
+        del plain["adversarial"]
+    if not how.cutout:
+        del plain["cutout"]
+    return plain
+
+
+ROBUST = 500
+"""Held-out images at most on which robust accuracy is measured."""
+
+
+def _pretrained(scenario: Scenario, setting: Setting, heldout: Batch | None) -> dict[str, Any] | None:
+    """Natural and PGD-10 accuracy of the public features with their head, in a transfer federation."""
+    if not (scenario.model.pretraining.epochs and scenario.federation.protocol == "transfer" and heldout):
+        return None
+
+    def make(_: Checkpoint) -> dict[str, Tensor]:
+        model = models.build(setting.terms.architecture)
+        models.load(model, setting.start)
+        few = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
+        robust = robust_accuracy(model, few, rng=Rng.root(0, salt="robust accuracy"))
+        return {"found": torch.tensor([accuracy(model, heldout), robust], dtype=torch.float64)}
+
+    key = {
+        "start": digest(dict(setting.start)),
+        "model": repr(setting.terms.architecture),
+        "data": heldout.inputs,
+    }
+    natural, robust = cached("robustness", key, make)["found"].tolist()
+    return {
+        "natural": natural,
+        "n": len(heldout),
+        "robust": robust,
+        "n_robust": min(ROBUST, len(heldout)),
+    }
 
 
 def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from glasshouse.attacks.base import (
     DefenseGuess,
     DetectorReport,
     Draws,
+    HeadReport,
     Labels,
     Reconstruction,
     Representations,
@@ -39,6 +40,7 @@ KINDS: dict[str, type[Any]] = {
         DefenseGuess,
         Draws,
         DetectorReport,
+        HeadReport,
     )
 }
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, ClientScores, Draws, Labels, Reconstruction
-from glasshouse.audit.baseline import average_score, chosen, counts
+from glasshouse.attacks.base import Claim, ClientScores, Draws, Labels, Reconstruction, Representations
+from glasshouse.audit.baseline import CHANCE, average_score, chosen, counts
 from glasshouse.audit.claims import Outcome
 from glasshouse.errors import Undefined
 from glasshouse.metrics.attribution import said_of_recovered
@@ -130,6 +130,7 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
             one = (
                 _score_clients(metric, claim, judge)
                 or _score_said(metric, claim, judge)
+                or _score_vectors(metric, claim, judge)
                 or _score_examples(name, metric, claim, judge)
             )
             total = total + one if one else total
@@ -181,6 +182,24 @@ def _score_said(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
             paired = said_of_recovered(claim.inputs, told, truth.inputs, context=judge.context)
             into.append(metric.score(paired, known, context=judge.context))
     return Scored(values=tuple(values), nulls=tuple(nulls), baseline=GUESS)
+
+
+def _score_vectors(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    """Representations against those of the private examples; a guess is right with the metric's chance."""
+    if metric.claim != "representations" or not isinstance(claim, Representations):
+        return None
+    assert judge.context.features is not None  # every judge rebuilds the model that was sent
+    values = [
+        metric.score(
+            claim.vectors,
+            judge.context.features(judge.truth.batch(number, claim.about.client)[0].inputs),
+            context=judge.context,
+        )
+        for number in claim.about.rounds
+    ]
+    level = metric.chance(judge.context) or 0.0
+    nulls = tuple(np.full(len(v), level) for v in values)
+    return Scored(values=tuple(values), nulls=nulls, baseline=CHANCE)
 
 
 def _claimed_batch(metric: Metric, claim: Claim) -> Tensor | None:

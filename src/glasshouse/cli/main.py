@@ -9,6 +9,7 @@ import typer
 from typer._click.exceptions import ClickException  # typer exports it under no other name
 
 from glasshouse.cli import audit, listing, runs
+from glasshouse.cli.guard import guard
 from glasshouse.errors import GlasshouseError
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command("show")(listing.show)
 app.command("replay")(runs.replay)
 app.command("report")(runs.report)
 app.command("compare")(runs.compare)
+app.command("guard")(guard)
 
 INTERRUPTED = 130
 
@@ -32,8 +34,8 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    0 done; 1 the policy was broken; 2 bad usage or input; 3 no power (a control failed); 130 interrupted,
-    what is finished is kept.
+    0 done; 1 the policy was broken, or the guard found something; 2 bad usage or input; 3 no power (a
+    control failed); 130 interrupted, what is finished is kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     torch.set_num_threads(1)

@@ -3,6 +3,7 @@
 Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 """
 
+from collections import OrderedDict
 from typing import final
 
 import torch
@@ -47,7 +48,7 @@ class SplitModel(nn.Module):
         normalize: fixed constants; see :class:`Normalize`.
         features: (B, C, H, W) → (B, D), flat.
         head: (B, D) → logits (B, K). In the zoo it is one linear layer, so that ``head.weight`` and
-            ``head.bias`` are the last layer of every model.
+            ``head.bias`` are the last layer, or (where asked) two: ``head.hidden`` and ``head.out``.
     """
 
     def __init__(self, *, normalize: Normalize, features: nn.Module, head: nn.Module) -> None:
@@ -83,8 +84,8 @@ def check_shape(input_shape: tuple[int, int, int], classes: int, *, model: str) 
         )
 
 
-def check_width(width: int, *, model: str) -> None:
-    """Refuse a layer without channels.
+def check_width(width: int, *, model: str, key: str = "width") -> None:
+    """Refuse a layer without channels; ``key`` is the argument that says how many.
 
     Raises:
         BadValue: ``width`` is not a whole number from 1.
@@ -92,10 +93,25 @@ def check_width(width: int, *, model: str) -> None:
     if type(width) is not int or width < 1:
         raise BadValue(
             f"model '{model}'",
-            needs="width: a whole number, at least 1",
+            needs=f"{key}: a whole number, at least 1",
             got=repr(width),
-            fix="set model.width",
+            fix=f"set model.{key}",
         )
+
+
+def head_of(inward: int, classes: int, *, hidden: int, model: str) -> nn.Module:
+    """One linear layer, or (``hidden`` > 0) two with a ReLU between: ``hidden`` and ``out``.
+
+    Raises:
+        BadValue: ``hidden`` is not a whole number from 0.
+    """
+    if not hidden:
+        return nn.Linear(inward, classes)
+    check_width(hidden, model=model, key="hidden")
+    layers = OrderedDict[str, nn.Module](
+        hidden=nn.Linear(inward, hidden), relu=nn.ReLU(), out=nn.Linear(hidden, classes)
+    )
+    return nn.Sequential(layers)
 
 
 def flat_size(features: nn.Module, input_shape: tuple[int, int, int]) -> int:

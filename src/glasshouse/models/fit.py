@@ -37,10 +37,12 @@ class Recipe:
         epochs: passes over the data. batch_size: examples per step; a last, smaller batch is used too.
         learning_rate: the highest of the schedule.
         schedule: ``constant``; ``cosine`` down to 0; ``onecycle``: up over the first 30 % of the
-            steps from 1/25, then down to 1/250,000, both along a cosine (Smith & Topin 2018).
+            steps from 1/25, then down to 1/250,000, both along a cosine (Smith & Topin 2018);
+            ``quarters``: a tenth after each quarter of the steps.
         optimizer: ``sgd`` with Nesterov's momentum where ``momentum`` > 0, ``adam``, or ``adamw``.
         momentum: of sgd. weight_decay: of all three.
         flip: mirror each image with probability 1/2. shift: move each by up to so many pixels, zeros enter.
+        cutout: side of a square of mid-grey that covers a random place of each image (DeVries & Taylor 2017).
         precision: ``bfloat16`` computes layers in it; weights and losses stay float32.
         channels_last: memory layout of images and convolutions; often faster, same result up to rounding.
     """
@@ -48,21 +50,23 @@ class Recipe:
     epochs: int
     batch_size: int = 64
     learning_rate: float = 0.05
-    schedule: Literal["constant", "cosine", "onecycle"] = "onecycle"
+    schedule: Literal["constant", "cosine", "onecycle", "quarters"] = "onecycle"
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = 0.9
     weight_decay: float = 5e-4
     flip: bool = False
     shift: int = 0
+    cutout: int = 0
     precision: Literal["float32", "bfloat16"] = "float32"
     channels_last: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.epochs >= 0 and self.batch_size >= 1 and self.shift >= 0 and self.weight_decay >= 0):
+        least = min(self.epochs, self.batch_size - 1, self.shift, self.cutout, self.weight_decay)
+        if not least >= 0:
             raise BadValue(
                 "training recipe",
-                needs="epochs >= 0, batch_size >= 1, shift >= 0, weight_decay >= 0",
-                got=f"{self.epochs}, {self.batch_size}, {self.shift}, {self.weight_decay}",
+                needs="epochs >= 0, batch_size >= 1, shift >= 0, cutout >= 0, weight_decay >= 0",
+                got=f"{self.epochs}, {self.batch_size}, {self.shift}, {self.cutout}, {self.weight_decay}",
                 fix="correct the training settings",
             )
         if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1):
@@ -82,6 +86,8 @@ class Recipe:
         """
         if self.schedule == "constant":
             return self.learning_rate
+        if self.schedule == "quarters":
+            return float(self.learning_rate * 0.1 ** int(4 * done))
         if self.schedule == "cosine":
             return self.learning_rate * _cosine(1, 0, done)
         if done < _WARM_UP:
@@ -227,7 +233,17 @@ def _augmented(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor
         image = torch.arange(n, device=inputs.device).view(n, 1, 1, 1)
         channel = torch.arange(channels, device=inputs.device).view(1, channels, 1, 1)
         inputs = padded[image, channel, rows, columns]
-    return inputs
+    return _covered(inputs, recipe.cutout, draws) if recipe.cutout else inputs
+
+
+def _covered(inputs: Tensor, side: int, draws: torch.Generator) -> Tensor:
+    """Each image with a grey square around a random place; parts of it may lie outside."""
+    n, _, height, width = inputs.shape
+    top = torch.randint(0, height, (n, 1), generator=draws).to(inputs.device) - side // 2
+    left = torch.randint(0, width, (n, 1), generator=draws).to(inputs.device) - side // 2
+    y, x = (torch.arange(size, device=inputs.device) for size in (height, width))
+    rows, columns = (y >= top) & (y < top + side), (x >= left) & (x < left + side)
+    return inputs.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0.5)
 
 
 def _optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:

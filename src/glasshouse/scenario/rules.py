@@ -78,12 +78,14 @@ def _federation(scenario: Scenario) -> Iterator[Problem]:
             got='"gradient"',
             hint='set protocol = "fedsgd" for gradients',
         )
-    if federation.protocol == "fedsgd" and federation.local_epochs != 1:
+    gradient = federation.protocol == "transfer" and federation.kind == "gradient"
+    if (federation.protocol == "fedsgd" or gradient) and federation.local_epochs != 1:
+        hint = 'set sends = "delta"' if gradient else 'set protocol = "fedavg"'
         yield Problem(
             path="federation.local_epochs",
-            needs="1 under fedsgd (one gradient of the whole batch)",
+            needs=f"1 under {federation.protocol} (one gradient of the whole batch)",
             got=str(federation.local_epochs),
-            hint='set protocol = "fedavg" for several local steps',
+            hint=f"{hint} for several local steps",
         )
     yield from _behaviours(scenario)
 

@@ -70,7 +70,7 @@ def toy(
         labels=torch.randint(CLASSES, (total,), generator=draws),
     )
     architecture = Architecture(name=model, input_shape=SHAPE, classes=CLASSES, arguments=arguments or {})
-    sends = "gradient" if protocol == "fedsgd" else "delta"
+    sends = "gradient" if protocol in ("fedsgd", "transfer") else "delta"
     fields: dict[str, Any] = {"sends": sends, "cohort": clients, "batch_size": examples, **terms}
     setting = Setting(
         terms=Terms(protocol=protocol, architecture=architecture, clients=clients, **fields),

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
+from glasshouse.cache import Checkpoint, cached
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.pictures import decoded, stacked
 from glasshouse.data.paths import existing
@@ -18,6 +21,8 @@ from glasshouse.registry import Card, carded
 SUFFIXES: Final = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
+MANY: Final = 5_000
+"""From so many pictures on, decoding them takes longer than reading a decoded copy."""
 SPLITS: Final = ("train", "val", "test")
 
 
@@ -69,8 +74,21 @@ def _read(
                 fix="remove the folder, or put pictures into it",
             )
         files += [(p, classes.index(path.name)) for p in found]
-    images = [_picture(path, name=name) for path, _ in track(files, f"reading pictures of {root.name}")]
-    return stacked(images, resize, name=name), np.array([label for _, label in files], dtype=np.int64)
+    return _pixels(root, [p for p, _ in files], resize, name=name), np.array([k for _, k in files])
+
+
+def _pixels(root: Path, files: Sequence[Path], resize: int | None, *, name: str) -> NDArray[Any]:
+    """Decoded pictures; of many, a copy is kept in the cache until one of the files changes."""
+
+    def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
+        images = [_picture(path, name=name) for path in track(files, f"reading pictures of {root.name}")]
+        return {"pixels": torch.from_numpy(stacked(images, resize, name=name))}
+
+    if len(files) < MANY:
+        return make()["pixels"].numpy()
+    marks = [f"{p.parent.name}/{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
+    key = {"root": str(root.resolve()), "files": "\n".join(marks), "resize": resize, "version": 1}
+    return cached("pictures", key, make)["pixels"].numpy()
 
 
 def _picture(path: Path, *, name: str) -> NDArray[np.uint8]:

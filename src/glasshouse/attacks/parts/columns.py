@@ -1,0 +1,153 @@
+"""Inputs of a linear layer, read from its gradients without knowing which units a single example reached.
+
+With Z = Y wᵀ + b and ReLU behind it, the gradient of row q of the weight is the sum over examples of
+dZ[i, q] · Y[i], that of the bias the sum of dZ[i, q]. A unit that exactly one example activates gives that
+example's input Y[i] as the quotient of the two; one that several activate gives a mixture of them. Which is
+which the attacker must tell: inputs behind a ReLU are never negative, two units that give the same
+vector did not mix by chance, and a mixture of vectors that were read elsewhere adds nothing.
+
+Source: Pan et al. 2022 (neuron exclusivity), USENIX Security; Dabholkar et al. 2025 (Maui), section 5.2.
+Where we differ: the paper counts leaked rows with the truth at hand; the tests above are blind. Updates that
+were made noisy are read by combining units that agree, each with the weight that least squares gives it.
+
+Shape letters: N units, D entries of the layer's input, Q candidates, R vectors read.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+
+Readout = Literal["unexplained", "nonnegative", "confirmed", "all"]
+"""Which candidates are kept: ``all``; without a negative entry; those of them that no ``confirmed`` ones mix
+to; those that two units gave."""
+
+SAME = 1e-3
+"""Relative distance below which two candidates are the same vector."""
+_NOTHING = 1e-12
+_NEGATIVE = 1e-4
+_LOUD = 5.0  # standard deviations of the noise above which a unit counts as reached
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Read:
+    """Vectors read from one gradient.
+
+    Attributes:
+        vectors: (R, D), distinct, the surest first. units: (R,), how many units gave each.
+        noisy: the update was read as a noisy one.
+    """
+
+    vectors: Tensor
+    units: Tensor
+    noisy: bool = False
+
+
+def read_columns(
+    weight: Tensor, bias: Tensor, *, limit: int, readout: Readout = "unexplained", positive: bool = True
+) -> Read:
+    """Read what a layer's gradient says of its inputs.
+
+    Args:
+        weight: (N, D), gradient of the weight. bias: (N,), of the bias.
+        limit: at most so many vectors: the number of examples behind the gradient.
+        readout: see :data:`Readout`. positive: the layer's inputs are never negative.
+
+    Raises:
+        BadValue: shapes do not fit.
+
+    Example:
+        >>> y = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]])
+        >>> dz = torch.tensor([[0.5, 0.0, -0.2], [0.0, 0.1, 0.4]])  # the third unit mixes both
+        >>> read_columns(dz.T @ y, dz.sum(0), limit=2).vectors.tolist()
+        [[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]]
+    """
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise BadValue(
+            "read-out of a linear layer",
+            needs="gradients of weight (N, D) and bias (N,)",
+            got=f"{tuple(weight.shape)} and {tuple(bias.shape)}",
+            fix="give both of one layer",
+        )
+    w, b = weight.double(), bias.double()
+    reached = b.abs() > _NOTHING * float(b.abs().max())
+    found = _grouped(w[reached] / b[reached, None], SAME)
+    if not bool(reached.all()) or bool((found.units > 1).any()):
+        return _chosen(found, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
+    return _loud(w, b, limit=limit, positive=positive, dtype=weight.dtype)
+
+
+def _grouped(candidates: Tensor, tolerance: float) -> Read:
+    """Candidates (Q, D) that agree become one; those that most units gave come first."""
+    if not len(candidates):
+        return Read(vectors=candidates, units=torch.zeros(0, dtype=torch.int64))
+    norms = candidates.norm(dim=1).clamp_min(1e-300)
+    near = (
+        torch.cdist(candidates, candidates, compute_mode="donot_use_mm_for_euclid_dist") <= tolerance * norms
+    )
+    group = near.double().argmax(1)  # the first that agrees
+    first, units = torch.unique(group, return_counts=True)
+    order = units.argsort(descending=True, stable=True)
+    return Read(vectors=candidates[first[order]], units=units[order])
+
+
+def _chosen(found: Read, *, limit: int, readout: Readout, positive: bool, dtype: torch.dtype) -> Read:
+    vectors, units = found.vectors, found.units
+    keep = torch.ones(len(vectors), dtype=torch.bool)
+    if readout == "confirmed":
+        keep = units > 1
+    elif readout != "all" and positive and len(vectors):
+        keep = vectors.amin(1) >= -_NEGATIVE * vectors.abs().amax(1)
+    vectors, units = vectors[keep], units[keep]
+    if readout == "unexplained":
+        fresh = _unexplained(vectors, units > 1)
+        vectors, units = vectors[fresh], units[fresh]
+    return Read(vectors=vectors[:limit].to(dtype), units=units[:limit])
+
+
+def _unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
+    """Which candidates are no mixture, with weights that are not negative, of the sure ones."""
+    keep = sure.clone()
+    base = vectors[sure].T.numpy()
+    for i in (~sure).nonzero()[:, 0].tolist():
+        goal = vectors[i].numpy()
+        residual = nnls(base, goal)[1] if base.shape[1] else np.inf
+        keep[i] = bool(residual > 5 * SAME * np.linalg.norm(goal))
+    return keep
+
+
+def _loud(weight: Tensor, bias: Tensor, *, limit: int, positive: bool, dtype: torch.dtype) -> Read:
+    """From a noisy gradient: units far above the noise, those that agree combined, the loudest first.
+
+    Every unit hears the same noise, and most are reached by nobody, so the median of |bias| is the noise's.
+    """
+    noise = 1.4826 * float(bias.abs().median())
+    order = bias.abs().argsort(descending=True, stable=True)
+    loud = [int(q) for q in order if abs(float(bias[q])) > _LOUD * noise]
+    sums: list[Tensor] = []
+    weights: list[float] = []
+    members: list[int] = []
+    for q in loud:
+        one, size = weight[q] / bias[q], float(bias[q].square())
+        spread = noise * weight.shape[1] ** 0.5
+        for i, total in enumerate(sums):
+            gap = float((one - total / weights[i]).norm())
+            if gap < 1.5 * spread * (1 / size + 1 / weights[i]) ** 0.5:
+                sums[i], weights[i] = total + size * one, weights[i] + size
+                members[i] += 1
+                break
+        else:
+            sums.append(size * one)
+            weights.append(size)
+            members.append(1)
+    best = sorted(range(len(sums)), key=lambda i: -weights[i])[:limit]
+    vectors = torch.stack([sums[i] / weights[i] for i in best]) if best else weight[:0]
+    if positive:
+        vectors = vectors.clamp_min(0)
+    return Read(vectors=vectors.to(dtype), units=torch.tensor([members[i] for i in best]), noisy=True)

@@ -1,0 +1,149 @@
+"""A deep image prior for every representation: its own small U-net, whose weights and seed are searched.
+
+Source: Ulyanov, Vedaldi & Lempitsky 2018, arXiv:1711.10925; Dabholkar et al. 2025 (Maui), Algorithm 1. Where
+we differ: three scales of 32, 64 and 64 channels; noise of 0.1 on the seed, in the first 60 % of the steps
+only (unit noise never converges); the networks of a chunk run as one, as groups of its convolutions: no
+weight, norm or loss is shared between images.
+
+Shape letters: B images of a chunk, C channels, H and W pixels, D features.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from glasshouse.attacks.parts.ir_matching import Distance, Features, Inverted
+from glasshouse.errors import Inapplicable
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+
+WIDTHS: Final = (32, 64, 64)
+_SETTLE: Final = 0.6  # share of the steps after which the rates fall and the seed is left alone
+
+
+@final
+class Generators(nn.Module):
+    """B independent U-nets: seeds (B, C, H, W) → images in (0, 1). Sides must be multiples of 4."""
+
+    def __init__(self, count: int, channels: int) -> None:
+        super().__init__()
+        first, second, third = WIDTHS
+        self.count = count
+        self.enter = self._block(channels, first)
+        self.down1 = self._block(first, second, stride=2)
+        self.down2 = self._block(second, third, stride=2)
+        self.up1 = self._block(third + second, second)
+        self.up2 = self._block(second + first, first)
+        self.leave = nn.Conv2d(count * first, count * channels, 1, groups=count)
+
+    def _block(self, inward: int, outward: int, *, stride: int = 1) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(
+                self.count * inward, self.count * outward, 3, stride=stride, padding=1, groups=self.count
+            ),
+            nn.GroupNorm(self.count * 4, self.count * outward),
+            nn.LeakyReLU(0.2),
+        )
+
+    def _joined(self, a: Tensor, b: Tensor) -> Tensor:
+        """Channels of both, image by image."""
+        larger = functional.interpolate(a, scale_factor=2.0)
+        parts = [x.reshape(1, self.count, -1, *x.shape[2:]) for x in (larger, b)]
+        return torch.cat(parts, dim=2).flatten(1, 2)
+
+    def forward(self, seeds: Tensor) -> Tensor:
+        """One image per seed."""
+        top = self.enter(seeds.reshape(1, -1, *seeds.shape[2:]))
+        middle = self.down1(top)
+        bottom = self.down2(middle)
+        made = self.leave(self.up2(self._joined(self.up1(self._joined(bottom, middle)), top)))
+        images: Tensor = torch.sigmoid(made.float()).reshape(seeds.shape)
+        return images
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How weights and seeds are searched: AdamW with two rates, both a fifth after 60 % of the steps.
+
+    Attributes:
+        iterations: steps. rate: of the weights. seed_rate: of the seeds.
+        noise: standard deviation added to the seeds every ``every`` steps. chunk: images at a time.
+    """
+
+    iterations: int = 600
+    rate: float = 2e-3
+    seed_rate: float = 1e-2
+    noise: float = 0.1
+    every: int = 200
+    chunk: int = 4
+
+
+def by_generator(
+    features: Features,
+    targets: Tensor,
+    shape: tuple[int, int, int],
+    *,
+    distance: Distance,
+    how: Search,
+    rng: Rng,
+) -> Inverted:
+    """For every target (B, D) the image that its own generator ends at.
+
+    Raises:
+        Inapplicable: sides that are no multiples of 4.
+    """
+    if shape[1] % 4 or shape[2] % 4:
+        raise Inapplicable(
+            "matching of representations by a generator",
+            needs="images whose sides are multiples of 4 pixels",
+            got=f"{shape[1]} × {shape[2]}",
+            fix='set invert = "pixels", or data.resize',
+        )
+    made = list(_each(features, targets, shape, distance=distance, how=how, rng=rng))
+    return Inverted(images=torch.cat([x for x, _ in made]), losses=torch.cat([v for _, v in made]))
+
+
+def _each(
+    features: Features,
+    targets: Tensor,
+    shape: tuple[int, int, int],
+    *,
+    distance: Distance,
+    how: Search,
+    rng: Rng,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    parts = torch.split(targets, how.chunk)
+    for number, part in enumerate(track(parts, "inverting by generators", total=len(parts))):
+        stream = rng.child(f"chunk/{number}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream.child("weights").seed())
+            net = Generators(len(part), shape[0]).to(targets.device)
+        draws = stream.child("seeds").torch()
+        seeds = torch.randn((len(part), *shape), generator=draws).to(targets.device).requires_grad_()
+        optimiser = torch.optim.AdamW(
+            [{"params": net.parameters(), "lr": how.rate}, {"params": [seeds], "lr": how.seed_rate}]
+        )
+        pace = torch.optim.lr_scheduler.StepLR(optimiser, max(1, round(_SETTLE * how.iterations)), gamma=0.2)
+        for i in range(how.iterations):
+            if i and i % how.every == 0 and i < _SETTLE * how.iterations:
+                with torch.no_grad():
+                    seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
+            loss = distance(features, _painted(net, seeds, distance), part).sum()
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            pace.step()
+        with torch.no_grad():
+            images = _painted(net, seeds, distance)
+            yield images, distance(features, images, part)
+
+
+def _painted(net: Generators, seeds: Tensor, distance: Distance) -> Tensor:
+    with torch.autocast(seeds.device.type, dtype=torch.bfloat16, enabled=distance.bfloat16):
+        images: Tensor = net(seeds)
+    return images

@@ -1,0 +1,74 @@
+"""Frozen features as every party of a transfer federation holds them, and the head that is trained on them.
+
+Shape letters: B images, C channels, H and W pixels, D features, N units of the head's first layer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.parts.linear_tail import LinearTail, find_tail, latents
+from glasshouse.models.build import build, load
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
+
+_CHUNK = 256
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frozen:
+    """The model as broadcast, in ``eval()`` mode, without gradients of its parameters.
+
+    Attributes:
+        model: all of it. tail: its linear layers at the end; the first is fed by the features.
+        tensors: the weights, by name.
+    """
+
+    model: nn.Module
+    tail: LinearTail
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def weight(self) -> str:
+        """Name of the first linear layer's weight, (N, D)."""
+        return f"{self.tail.names[0]}.weight"
+
+    @property
+    def bias(self) -> str:
+        """Name of the first linear layer's bias, (N,)."""
+        return f"{self.tail.names[0]}.bias"
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features (B, D) of images (B, C, H, W); gradients flow to the images."""
+        return latents(self.model, self.tail.names[0])(images)
+
+    def of(self, images: Tensor) -> Tensor:
+        """The same in chunks, without gradients, float32."""
+        with torch.no_grad():
+            return torch.cat([self(part) for part in torch.split(images, _CHUNK)]).float()
+
+
+def frozen(architecture: Architecture, tensors: Mapping[str, Tensor], *, subject: str) -> Frozen:
+    """The model with the given weights.
+
+    Raises:
+        Inapplicable: it does not end in two consecutive linear layers with biases.
+    """
+    model = build(architecture)
+    load(model, tensors)
+    model.eval().requires_grad_(False)
+    tail = find_tail(model, architecture.input_shape, subject=subject)
+    return Frozen(model=model, tail=tail, tensors=dict(tensors))
+
+
+def sent(view: View) -> dict[str, Tensor]:
+    """All that was broadcast so far, completed: the last value of every name of the agreed architecture."""
+    tensors: dict[str, Tensor] = {}
+    for one in view.rounds:
+        if one.broadcast.architecture == view.terms.architecture:
+            tensors |= one.broadcast.tensors
+    return tensors

@@ -1,0 +1,127 @@
+"""From what clients send of a head to images: read representations, invert them. Shared by Maui and NEX.
+
+Shape letters: R representations, D features.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
+from glasshouse.attacks.parts.columns import Read, Readout, read_columns
+from glasshouse.attacks.parts.deep_image_prior import Search, by_generator
+from glasshouse.attacks.parts.frozen import Frozen, frozen
+from glasshouse.attacks.parts.ir_matching import Distance, Inverted, by_pixels
+from glasshouse.attacks.parts.summed import summed
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import RoundView
+from glasshouse.wire import Terms
+
+Invert = Literal["pixels", "generator", "none"]
+PIXEL_STEPS, GENERATOR_STEPS = 500, 600
+_PROBES = 16
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Inversion:
+    """How representations become images.
+
+    Attributes:
+        invert: by pixels, by a generator of each, or not at all. iterations: 0: 500 by pixels, 600 by
+            generator.
+        images: representations of one update that are inverted at most, the surest first.
+        distance: what is minimised.
+    """
+
+    invert: Invert = "pixels"
+    iterations: int = 0
+    images: int = 64
+    distance: Distance = field(default_factory=Distance)
+
+    def __post_init__(self) -> None:
+        if self.invert not in ("pixels", "generator", "none") or self.iterations < 0 or self.images < 1:
+            raise BadValue(
+                "inversion of representations",
+                needs='invert = "pixels", "generator" or "none", iterations >= 0, images >= 1',
+                got=f'"{self.invert}", {self.iterations}, {self.images}',
+                fix="correct the attack's table",
+            )
+
+    def __call__(self, model: Frozen, vectors: Tensor, *, shape: tuple[int, int, int], rng: Rng) -> Inverted:
+        """Images of ``vectors`` (R, D), R > 0."""
+        if self.invert == "generator":
+            how = Search(iterations=self.iterations or GENERATOR_STEPS)
+            return by_generator(model, vectors, shape, distance=self.distance, how=how, rng=rng)
+        return by_pixels(
+            model,
+            vectors,
+            shape,
+            distance=self.distance,
+            iterations=self.iterations or PIXEL_STEPS,
+            rng=rng,
+        )
+
+
+def recovered(
+    one: RoundView,
+    *,
+    terms: Terms,
+    readout: Readout,
+    inversion: Inversion,
+    subject: str,
+    rng: Rng,
+) -> tuple[Claim, ...]:
+    """Claims about one round: of every client whose update is seen, or of the cohort where only the sum is.
+
+    Raises:
+        Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
+    """
+    model = frozen(terms.architecture, one.broadcast.tensors, subject=subject)
+    positive = _never_negative(model, terms)
+    claims: list[Claim] = []
+    for client, part in _parts(one):
+        total = summed(part, terms=terms, names=(model.weight, model.bias), subject=subject)
+        weight, bias = total.gradient[model.weight], total.gradient[model.bias]
+        read = read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
+        if not len(read.vectors):
+            continue
+        about = About(rounds=(one.round,), client=client)
+        vectors = read.vectors.float()
+        claims.append(Representations(about=about, vectors=vectors))
+        if inversion.invert != "none":
+            stream = rng.child(f"round/{one.round}/client/{client}")
+            claims.append(_reconstruction(about, model, read, inversion, terms=terms, rng=stream))
+    return tuple(claims)
+
+
+def _parts(one: RoundView) -> Iterator[tuple[int | None, RoundView]]:
+    if one.aggregate is not None or not one.updates:
+        yield None, one
+    for client, update in one.updates.items():
+        yield client, replace(one, updates={client: update})
+
+
+def _reconstruction(
+    about: About, model: Frozen, read: Read, inversion: Inversion, *, terms: Terms, rng: Rng
+) -> Reconstruction:
+    vectors = read.vectors[: inversion.images].float()
+    found = inversion(model, vectors, shape=terms.architecture.input_shape, rng=rng)
+    low, high = terms.image_range
+    return Reconstruction(
+        about=about,
+        inputs=found.images.clamp(low, high).float(),
+        labels=None,
+        confidence=-found.losses.double(),
+    )
+
+
+def _never_negative(model: Frozen, terms: Terms) -> bool:
+    """Whether the features end in a ReLU (or the like), found by passing noise through them."""
+    generator = torch.Generator().manual_seed(0)
+    probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)
+    return bool(model.of(probes).min() >= 0)

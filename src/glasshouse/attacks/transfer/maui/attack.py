@@ -1,0 +1,204 @@
+"""Maui: images of clients who only fine-tune a head, through features and a head made to leak.
+
+Source: Dabholkar, Sharma, Celik & Bagchi 2025, "Maui: Reconstructing Private Client Data in Federated
+Transfer Learning". The server broadcasts adversarially trained features (the scenario's own pre-training:
+``model.pretraining.adversarial``) and, in the attacked rounds, a head whose units fire for few examples
+(:mod:`head`). What clients send of it gives the features of every example that is alone in some unit; each is
+inverted by matching (:mod:`glasshouse.attacks.parts.ir_matching`). Neither the architecture nor any weight
+looks odd by itself.
+
+Where we differ: see :mod:`head` for the crafting, ``parts.columns`` for the blind read-out; the head is made
+from the granted auxiliary images, none of which the features were trained on.
+
+Breaks when: the features are not robust (images are then poor, the representations still leak), the batch is
+far larger than the units, or noise exceeds what one example adds to a unit.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+
+from glasshouse.attacks.base import About, Claim, HeadReport, Needs
+from glasshouse.attacks.parts.columns import Readout
+from glasshouse.attacks.parts.frozen import Frozen, frozen, sent
+from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
+from glasshouse.attacks.parts.ir_matching import Distance
+from glasshouse.attacks.transfer.maui import tune
+from glasshouse.attacks.transfer.maui.head import Made, Mode, Recipe, made
+from glasshouse.attacks.transfer.maui.leakage import Sample
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Broadcast, Crafted, Terms
+
+_MODES = ("trained", "quantile", "trained+quantile")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Maui:
+    """The attack with its settings.
+
+    Args:
+        mode: how the head is made: ``trained`` (Algorithm 2), ``quantile`` (calibrated), or both.
+        shares: of public examples that reach a unit (quantile modes): one, or two ends of a geometric ladder;
+            empty: one in as many as there are examples behind what the server sees.
+        epochs, batches, batch_size, rate, beta1, beta2, noise: of the training; the paper's for the CNN.
+        trials: of the search for ``rate``, ``beta1``, ``beta2`` and ``noise`` by TPE; 0: none. Extra
+            ``tuning``.
+        wrong_labels: train on wrong labels, which makes gradients loud (against noise).
+        output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
+        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
+        invert, iterations, images, alpha, tv, bf16: of the inversion, as for ``nex``.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="robust features and a head of sparse activations: representations, and images of them",
+        source="Dabholkar et al. 2025 (Maui)",
+        threat="malicious server: pre-trains the features, sets the head, keeps the architecture",
+        grants=("auxiliary",),
+        details={"structure": "unchanged", "attribution": "by client where updates are seen one by one"},
+        control={
+            "setting": "6 clients with 2 digits each, untrained features, no defence",
+            "scenario": {
+                "data": {"examples": 2, "auxiliary": 400},
+                "model": {"name": "maui_cnn", "width": 16, "hidden": 64},
+                "federation": {"protocol": "transfer", "batch_size": 2},
+                "threat": {"changes": ["parameters"]},
+            },
+            "arguments": {"mode": "quantile", "shares": [], "invert": "pixels", "iterations": 150},
+        },
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast"}),
+        scope="round",
+        changes=frozenset({"parameters"}),
+        grants=frozenset({"auxiliary"}),
+        protocols=frozenset({"transfer"}),
+    )
+
+    mode: Mode = "trained+quantile"
+    shares: tuple[float, ...] = ()
+    epochs: int = 50
+    batches: int = 400
+    batch_size: int = 64
+    rate: float = 0.0075
+    beta1: float = 17868.661
+    beta2: float = 63.2169
+    noise: float = 0.0225
+    trials: int = 0
+    wrong_labels: bool = False
+    output_epochs: int = 0
+    readout: Readout = "unexplained"
+    invert: Invert = "pixels"
+    iterations: int = 0
+    images: int = 64
+    alpha: float = 0.1
+    tv: float = 0.3
+    bf16: bool = True
+
+    def __post_init__(self) -> None:
+        counts = min(self.epochs, self.batches, self.batch_size)
+        good = self.mode in _MODES and len(self.shares) <= 2 and all(0 < p < 1 for p in self.shares)
+        least = min(self.rate, self.beta1, self.beta2)
+        if not (good and counts >= 1 and least > 0 and min(self.noise, self.trials, self.output_epochs) >= 0):
+            raise BadValue(
+                "attack 'maui'",
+                needs=f"mode among {', '.join(_MODES)}, at most two shares in (0, 1), epochs, batches, "
+                "batch_size >= 1, rate, beta1, beta2 > 0 and noise, trials, output_epochs >= 0",
+                got=f"{self.mode}, shares {list(self.shares)}, {self.epochs}, {self.batches}, "
+                f"{self.batch_size}, {self.rate}, {self.beta1}, {self.beta2}, {self.noise}, {self.trials}",
+                fix="correct the attack's table",
+            )
+        self._inversion()
+
+    def _inversion(self) -> Inversion:
+        distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
+        return Inversion(
+            invert=self.invert, iterations=self.iterations, images=self.images, distance=distance
+        )
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """The agreed model with its features, and a head that leaks.
+
+        Raises:
+            Inapplicable: the head is not two linear layers.
+        """
+        del rng  # one head for all rounds: it depends on the features and the auxiliary images alone
+        auxiliary = view.grants.auxiliary
+        assert auxiliary is not None  # needs.grants
+        model = frozen(view.terms.architecture, sent(view), subject="attack 'maui'")
+        sample = Sample(features=model.of(auxiliary.inputs), labels=auxiliary.labels)
+        found = self._made(sample, model, view.terms)
+        number = view.rounds[-1].round
+        first, second = model.tail.names
+        head = {f"{first}.{n}": t for n, t in found.head.hidden.state_dict().items()}
+        head |= {f"{second}.{n}": t for n, t in found.head.out.state_dict().items()}
+        return Crafted(
+            default=Broadcast(
+                round=number,
+                architecture=view.terms.architecture,
+                tensors={**model.tensors, **{n: t.detach().clone() for n, t in head.items()}},
+            ),
+            memory={
+                f"leakage.{number}": found.leakage,
+                f"accuracy.{number}": found.accuracy,
+                f"best.{number}": torch.tensor(found.best),
+            },
+        )
+
+    def _made(self, sample: Sample, model: Frozen, terms: Terms) -> Made:
+        if len(model.tail.names) != 2:
+            raise Inapplicable(
+                "attack 'maui'",
+                needs="a head of two linear layers, with frozen features before it",
+                got=f"{len(model.tail.names)} linear layers at the end: {', '.join(model.tail.names)}",
+                fix="set model.hidden, or use a model with a two-layer head",
+            )
+        behind = terms.batch_size * (terms.cohort if terms.secure_sum else 1)
+        recipe = Recipe(
+            mode=self.mode,
+            units=model.tail.widths[0],
+            epochs=self.epochs,
+            batches=self.batches,
+            batch_size=self.batch_size,
+            rate=self.rate,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            noise=self.noise,
+            batch=behind,
+            shares=tuple(self.shares) or (1 / max(behind, 2),),
+            wrong=self.wrong_labels,
+            output_epochs=self.output_epochs,
+        )
+        root = Rng.root(0).child("maui/head")
+        classes = model.tail.widths[1]
+        if self.trials:
+            recipe = tune.searched(sample, classes=classes, recipe=recipe, trials=self.trials, rng=root)
+        return made(sample, classes=classes, recipe=recipe, rng=root)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Representations and images, and how the head came about.
+
+        Raises:
+            Inapplicable: nothing that clients send is seen.
+        """
+        claims: list[Claim] = []
+        for one in view.rounds:
+            if f"leakage.{one.round}" not in view.memory:
+                continue
+            about = About(rounds=(one.round,))
+            parts = (view.memory[f"{name}.{one.round}"] for name in ("leakage", "accuracy", "best"))
+            leak, right, best = parts
+            claims.append(HeadReport(about=about, leakage=leak, accuracy=right, best=int(best)))
+            claims += recovered(
+                one,
+                terms=view.terms,
+                readout=self.readout,
+                inversion=self._inversion(),
+                subject="attack 'maui'",
+                rng=rng,
+            )
+        return tuple(claims)

@@ -1,0 +1,222 @@
+"""Making the head: trained for sparse activations, calibrated by quantiles, or both.
+
+Source: Dabholkar et al. 2025 (Maui), Algorithm 2. Where we differ:
+- the sparsity loss takes the *mean* of the activations, not their sum over the batch: with the sum training
+  collapses, and with the mean the published weights put the share of active units near 1/512;
+- the schedule's last epochs weigh the classes alone and undo the sparsity, so the epoch that leaked most on
+  held-out features is kept;
+- the features are computed once, since they are frozen;
+- ``quantile`` (ours): thresholds b that let each unit pass a chosen share of the public data. One share
+  serves one batch size; a geometric ladder of shares serves all, each worse.
+
+Shape letters: n examples, D features, N units, K classes.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, leakage
+from glasshouse.cache import Checkpoint, cached
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+
+Mode = Literal["trained", "quantile", "trained+quantile"]
+_VERSION = 1
+_HELD = 0.3  # share of the auxiliary features that choose the epoch and measure the head
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a head is made; the defaults are the paper's for the CNN (Table 3).
+
+    Attributes:
+        mode: see the module. units: N.
+        epochs: of ``batches`` batches of ``batch_size``. rate: of Adam.
+        beta1, beta2: weights of activation and of softplus(-Z). noise: standard deviation put on w and b
+            before every epoch.
+        batch: examples behind an update; held-out leakage is measured there.
+        shares: of the public data that reach a unit: one, or the ends of a geometric ladder over the units.
+        wrong: train on wrong labels, so that most clients' examples are misclassified and loud.
+        output_epochs: afterwards, passes that train the last layer alone.
+    """
+
+    mode: Mode = "trained+quantile"
+    units: int = 512
+    epochs: int = 50
+    batches: int = 400
+    batch_size: int = 64
+    rate: float = 0.0075
+    beta1: float = 17868.661
+    beta2: float = 63.2169
+    noise: float = 0.0225
+    batch: int = 512
+    shares: tuple[float, ...] = (1 / 512,)
+    wrong: bool = False
+    output_epochs: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Made:
+    """A head, and how it came about.
+
+    Attributes:
+        head: the module. leakage, accuracy: (epochs + 1,), on held-out features after each epoch of
+            training; the last entry is the head as sent. best: epoch that was kept, from 0; -1: none was
+            trained.
+    """
+
+    head: Spab
+    leakage: Tensor
+    accuracy: Tensor
+    best: int
+
+
+def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
+    """A head for these features, from the cache where it was made before.
+
+    Args:
+        sample: features of the adversary's images, with labels; 70 % train, the rest judges.
+        classes: K. recipe: how. rng: of weights, batches and noise.
+    """
+    key = {
+        "version": _VERSION,
+        "features": sample.features,
+        "labels": sample.labels,
+        "recipe": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(recipe).items()},
+        "rng": rng.seed(),
+    }
+
+    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
+        return _make(sample, classes=classes, recipe=recipe, rng=rng, checkpoint=checkpoint)
+
+    found = cached("maui-head", key, make)
+    head = Spab(sample.features.shape[1], recipe.units, classes)
+    head.load_state_dict({n: found[n] for n in head.state_dict()})
+    return Made(
+        head=head.requires_grad_(False),
+        leakage=found["leakage"],
+        accuracy=found["accuracy"],
+        best=int(found["best"]),
+    )
+
+
+def _make(
+    sample: Sample, *, classes: int, recipe: Recipe, rng: Rng, checkpoint: Checkpoint
+) -> dict[str, Tensor]:
+    order = torch.randperm(len(sample), generator=rng.child("split").torch())
+    cut = round(_HELD * len(sample))
+    held, own = sample.pick(order[:cut]), sample.pick(order[cut:])
+    head = _fresh(sample.features.shape[1], classes, recipe=recipe, rng=rng)
+    curves: list[tuple[float, float]] = []
+    best = -1
+    if "trained" in recipe.mode:
+        best, curves = _trained(head, own, held, recipe=recipe, rng=rng, checkpoint=checkpoint)
+    if "quantile" in recipe.mode:
+        calibrate(head, own.features, recipe.shares)
+    if recipe.output_epochs:
+        _fit_output(head, own, recipe=recipe, rng=rng.child("output"))
+    curves.append(_measured(head, held, recipe=recipe, rng=rng))
+    return {
+        **{n: t.detach().clone() for n, t in head.state_dict().items()},
+        "leakage": torch.tensor([a for a, _ in curves], dtype=torch.float64),
+        "accuracy": torch.tensor([b for _, b in curves], dtype=torch.float64),
+        "best": torch.tensor(best),
+    }
+
+
+def _fresh(features: int, classes: int, *, recipe: Recipe, rng: Rng) -> Spab:
+    """Normal weights with variance 1/D before the units, biases 0; the last layer as torch draws it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.child("head").seed())
+        head = Spab(features, recipe.units, classes)
+        with torch.no_grad():
+            head.hidden.weight.copy_(torch.randn(recipe.units, features) / features**0.5)
+            head.hidden.bias.zero_()
+    return head
+
+
+def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
+    """Set the biases so that unit j passes its share of ``features``; see :class:`Recipe`."""
+    count = len(head.hidden.bias)
+    low, high = min(shares), max(shares)
+    ladder = torch.logspace(math.log10(high), math.log10(low), count, dtype=torch.float64)
+    with torch.no_grad():
+        response = (features @ head.hidden.weight.T).double().sort(0).values
+        # A share of the sample, between its order statistics; beyond the last, the largest value seen.
+        place = ((1 - ladder) * len(features) - 0.5).clamp(0, len(features) - 1)
+        below = place.floor().long().clamp_max(len(features) - 2)
+        column = torch.arange(count)
+        lower, upper = response[below, column], response[below + 1, column]
+        head.hidden.bias.copy_(-(lower + (place - below) * (upper - lower)).float())
+
+
+def _trained(
+    head: Spab, own: Sample, held: Sample, *, recipe: Recipe, rng: Rng, checkpoint: Checkpoint
+) -> tuple[int, list[tuple[float, float]]]:
+    """Algorithm 2 in place; returns the epoch kept, and leakage and accuracy after each."""
+    optimiser = torch.optim.Adam(head.parameters(), lr=recipe.rate)
+    curves: list[tuple[float, float]] = []
+    kept, top, best = {n: t.clone() for n, t in head.state_dict().items()}, -1.0, 0
+    labels = _wrong(own.labels, head.out.out_features, rng=rng) if recipe.wrong else own.labels
+    del checkpoint  # half a minute at most: begun anew rather than resumed
+    for epoch in track(range(recipe.epochs), "training the head"):
+        alpha = 1 - math.cos((epoch + 1) * math.pi / (2 * recipe.epochs)) ** 2
+        stream = rng.child(f"epoch/{epoch}")
+        draws = stream.child("noise").torch()
+        with torch.no_grad():
+            for p in head.hidden.parameters():
+                p.add_(torch.randn(p.shape, generator=draws), alpha=recipe.noise)
+        index = _batches(len(own), recipe, generator=stream.child("order").torch())
+        for rows in index:
+            z = head.hidden(own.features[rows])
+            active = torch.relu(z)
+            loss = alpha * functional.cross_entropy(head.out(active), labels[rows])
+            sparse = recipe.beta1 * active.mean() + recipe.beta2 * functional.softplus(-z).mean()
+            loss = loss + (1 - alpha) * sparse
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        curves.append(_measured(head, held, recipe=recipe, rng=rng))
+        if curves[-1][0] > top:
+            top, best = curves[-1][0], epoch
+            kept = {n: t.clone() for n, t in head.state_dict().items()}
+    head.load_state_dict(kept)
+    return best, curves
+
+
+def _batches(count: int, recipe: Recipe, *, generator: torch.Generator) -> list[Tensor]:
+    """``batches`` batches, running through the data in random order as often as that takes."""
+    wanted = recipe.batches * recipe.batch_size
+    rounds = [torch.randperm(count, generator=generator) for _ in range(-(-wanted // count))]
+    return list(torch.split(torch.cat(rounds)[:wanted], recipe.batch_size))
+
+
+def _wrong(labels: Tensor, classes: int, *, rng: Rng) -> Tensor:
+    shift = torch.randint(1, classes, labels.shape, generator=rng.child("wrong").torch())
+    return (labels + shift) % classes
+
+
+def _measured(head: Spab, held: Sample, *, recipe: Recipe, rng: Rng) -> tuple[float, float]:
+    return leakage(head, held, batch=recipe.batch, rng=rng.child("leakage")), accuracy(head, held)
+
+
+def _fit_output(head: Spab, own: Sample, *, recipe: Recipe, rng: Rng) -> None:
+    """Train the last layer alone, on what the units pass."""
+    labels = _wrong(own.labels, head.out.out_features, rng=rng) if recipe.wrong else own.labels
+    with torch.no_grad():
+        active = torch.relu(head.hidden(own.features))
+    optimiser = torch.optim.Adam(head.out.parameters(), lr=0.01)
+    for epoch in range(recipe.output_epochs):
+        order = torch.randperm(len(own), generator=rng.child(f"order/{epoch}").torch())
+        for rows in torch.split(order, 256):
+            loss = functional.cross_entropy(head.out(active[rows]), labels[rows])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()

@@ -1,0 +1,87 @@
+"""Search of the head's training settings by a tree-structured Parzen estimator. Needs the ``tuning`` extra.
+
+Source: Bergstra, Yamins & Cox 2013 (TPE); Dabholkar et al. 2025 (Maui), section 6.3, who use hyperopt. Where
+we
+differ: optuna's sampler; what is maximised is the leakage on held-out auxiliary features, not on private
+data.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.transfer.maui.head import Recipe, made
+from glasshouse.attacks.transfer.maui.leakage import Sample
+from glasshouse.cache import Checkpoint, cached
+from glasshouse.errors import NotInstalled
+from glasshouse.rng import Rng
+
+try:
+    import optuna
+
+    _MISSING = ""
+except ImportError as error:
+    _MISSING = str(error)
+
+NAMES = ("rate", "beta1", "beta2", "noise")
+_VERSION = 1
+
+
+def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: Rng) -> Recipe:
+    """The recipe, of ``trials``, whose head leaks most on held-out features; the given ones are the first.
+
+    Ranges: a factor of 10 either way around ``recipe`` for ``rate`` and ``noise``, of 4 for the two weights.
+
+    Raises:
+        NotInstalled: optuna is missing.
+    """
+    if _MISSING:
+        raise NotInstalled(
+            "search of attack 'maui' (trials > 0)",
+            needs="optuna",
+            got=_MISSING,
+            fix="pip install 'glasshouse[tuning]', or set trials = 0",
+        )
+    base: dict[str, float] = {name: getattr(recipe, name) for name in NAMES}
+
+    def make(_: Checkpoint) -> dict[str, Tensor]:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(
+            direction="maximize", sampler=optuna.samplers.TPESampler(seed=rng.child("tpe").seed() % 2**32)
+        )
+        study.enqueue_trial(base)
+
+        def leak(trial: Any) -> float:
+            chosen = {
+                name: trial.suggest_float(
+                    name, base[name] / _reach(name), base[name] * _reach(name), log=True
+                )
+                for name in NAMES
+            }
+            changed = _with(recipe, chosen)
+            found = made(sample, classes=classes, recipe=changed, rng=rng)
+            return float(found.leakage[-1])
+
+        study.optimize(leak, n_trials=trials)
+        return {"best": torch.tensor([study.best_params[n] for n in NAMES], dtype=torch.float64)}
+
+    key = {
+        "version": _VERSION,
+        "features": sample.features,
+        "labels": sample.labels,
+        "recipe": {k: list(v) if isinstance(v, tuple) else v for k, v in vars(recipe).items()},
+        "trials": trials,
+        "rng": rng.seed(),
+    }
+    found = cached("maui-tuning", key, make)["best"].tolist()
+    return _with(recipe, dict(zip(NAMES, found, strict=True)))
+
+
+def _with(recipe: Recipe, chosen: dict[str, float]) -> Recipe:
+    plain: dict[str, Any] = {**vars(recipe), **chosen}
+    return Recipe(**plain)
+
+
+def _reach(name: str) -> float:
+    return 4.0 if name.startswith("beta") else 10.0

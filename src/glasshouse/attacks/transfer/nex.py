@@ -1,0 +1,92 @@
+"""NEX: representations that a head leaks by itself, inverted with a deep image prior.
+
+Source: Pan, Zhang, Yan, Zhu & Yang 2022, "Exploring the Security Boundary of Data Reconstruction via Neuron
+Exclusivity Analysis", USENIX Security, as Dabholkar et al. 2025 (Maui, section 7) run it on a head: an
+ordinarily trained head over ordinarily trained features. A unit of the head's first layer that exactly one
+example of the batch activates gives that example's features. The server changes nothing.
+
+Where we differ: candidates are judged blind (:mod:`glasshouse.attacks.parts.columns`), and the original's
+search for exclusive units with the labels at hand is left out.
+
+Breaks when: units fire for many examples (large batches, ordinary heads), or the features have many
+preimages.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.columns import Readout
+from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
+from glasshouse.attacks.parts.ir_matching import Distance
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Nex:
+    """The attack with its settings.
+
+    Args:
+        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
+        invert: ``generator`` (a deep image prior, as published), ``pixels``, or ``none``.
+        iterations: of the inversion; 0: 600 of the generator, 500 of pixels.
+        images: representations of one update inverted at most.
+        alpha, tv: weights of the KL term and of total variation.
+        bf16: compute features and generators in bfloat16.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="representations out of an honest head's gradient, inverted with a deep image prior",
+        source="Pan et al. 2022 (USENIX Security)",
+        threat="honest server that sees what clients send of the head",
+        control={
+            "setting": "6 clients with 1 digit each, untrained features, no defence",
+            "scenario": {
+                "model": {"name": "maui_cnn", "width": 16, "hidden": 64},
+                "federation": {"protocol": "transfer"},
+            },
+            "arguments": {"invert": "pixels", "iterations": 150},
+        },
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast"}), scope="round", protocols=frozenset({"fedsgd", "fedavg", "transfer"})
+    )
+
+    readout: Readout = "unexplained"
+    invert: Invert = "generator"
+    iterations: int = 0
+    images: int = 64
+    alpha: float = 0.1
+    tv: float = 0.3
+    bf16: bool = True
+
+    def __post_init__(self) -> None:
+        self._inversion()
+
+    def _inversion(self) -> Inversion:
+        distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
+        return Inversion(
+            invert=self.invert, iterations=self.iterations, images=self.images, distance=distance
+        )
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """Representations, and images where ``invert`` asks for them.
+
+        Raises:
+            Inapplicable: the model does not end in two linear layers, or nothing that clients send is seen.
+        """
+        return tuple(
+            claim
+            for one in view.rounds
+            for claim in recovered(
+                one,
+                terms=view.terms,
+                readout=self.readout,
+                inversion=self._inversion(),
+                subject="attack 'nex'",
+                rng=rng,
+            )
+        )

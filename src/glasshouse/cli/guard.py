@@ -1,0 +1,136 @@
+"""``glasshouse guard``: may a client train on the model that it received?"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from glasshouse.audit.result import Exhibit
+from glasshouse.errors import BadValue
+from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.models.build import build, state
+from glasshouse.report.numbers import plain
+from glasshouse.report.single import write_page
+from glasshouse.scenario.overrides import split_assignment
+from glasshouse.store import read_json, read_weights
+from glasshouse.wire import Architecture
+
+FORM = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
+
+
+def guard(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="safetensors or torch files")],
+    *,
+    agreed: Annotated[str, typer.Option(help=f"architecture: {FORM}, or a transcript's terms.json")] = "",
+    reference: Annotated[Path | None, typer.Option(help="an honest model of that architecture")] = None,
+    page: Annotated[Path | None, typer.Option("--report", help="write a page with a box plot")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding."""
+    expected = state(build(architecture(agreed))) if agreed else None
+    honest = read_weights(reference) if reference else None
+    seen = {}
+    for path in models:
+        name = path.stem if path.stem not in seen else str(path)
+        seen[name] = inspect(read_weights(path), agreed=expected, reference=honest)
+    if reference and honest is not None:
+        seen[f"{reference.stem} (reference)"] = inspect(honest)
+    if as_json:
+        print(json.dumps({name: _plain(one) for name, one in seen.items()}))
+    else:
+        _print(seen, compared=bool(agreed))
+    if page is not None:
+        write_page(page, title="Models received", tagline="what a client sees", exhibits=exhibits(seen))
+        if not as_json:
+            print(f"report: {page}")
+    own = list(seen.values())[: len(models)]
+    return 1 if any(one.inspection.findings for one in own) else 0
+
+
+def architecture(text: str) -> Architecture:
+    """The architecture that ``text`` describes.
+
+    Raises:
+        BadValue: it is neither of the forms. BadFile: the file cannot be read.
+
+    Example:
+        >>> architecture("mlp 1x8x8 10 hidden=32").arguments
+        {'hidden': 32}
+    """
+    if text.endswith(".json"):
+        raw = read_json(Path(text))
+        raw = raw.get("architecture", raw)
+        return Architecture(**{**raw, "input_shape": tuple(raw["input_shape"])})
+    parts = text.split()
+    try:
+        name, shape, classes = parts[:3]
+        channels, height, width = (int(side) for side in shape.split("x"))
+        arguments = dict(split_assignment(part) for part in parts[3:])
+        return Architecture(
+            name=name, input_shape=(channels, height, width), classes=int(classes), arguments=arguments
+        )
+    except ValueError as error:
+        raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
+
+
+def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
+    """A box per model, and the table."""
+    series = [{"name": name, "values": one.entropies.tolist()} for name, one in seen.items()]
+    rows = [[name, *_numbers(one), len(one.inspection.findings)] for name, one in seen.items()]
+    said = [[name, sentence] for name, one in seen.items() for sentence in one.inspection.findings]
+    columns = ["model", "vectors", "minimum", "3rd percentile", "median", "findings"]
+    made = [
+        Exhibit(
+            kind="boxes",
+            scenario="guard",
+            title="Entropy of weight vectors",
+            caption="One value per kernel of a convolution and per linear layer; 1: all weights differ.",
+            data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
+        ),
+        Exhibit(
+            kind="table",
+            scenario="guard",
+            title="Models",
+            caption="Trained and random models are above 0.88 (Maui's authors); below 0.5 is a finding.",
+            data={"columns": columns, "rows": rows},
+        ),
+    ]
+    if said:
+        made.append(
+            Exhibit(
+                kind="table",
+                scenario="guard",
+                title="Findings",
+                caption="Each is enough to refuse to train.",
+                data={"columns": ["model", "finding"], "rows": said},
+            )
+        )
+    return tuple(made)
+
+
+def _numbers(one: Seen) -> list[float]:
+    values = one.inspection.values
+    return [int(values["vectors"]), values["minimum"], values["percentile_3"], values["median"]]
+
+
+def _plain(one: Seen) -> dict[str, object]:
+    return {"findings": list(one.inspection.findings), **one.inspection.values}
+
+
+def _print(seen: dict[str, Seen], *, compared: bool) -> None:
+    console = Console()
+    table = Table(title="entropy of weight vectors (0: all alike, 1: all differ)")
+    for column in ("model", "vectors", "minimum", "3rd percentile", "median", "findings"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for name, one in seen.items():
+        numbers = [str(_numbers(one)[0]), *(plain(x, digits=2) for x in _numbers(one)[1:])]
+        table.add_row(name, *numbers, str(len(one.inspection.findings)))
+    console.print(table)
+    for name, one in seen.items():
+        for sentence in one.inspection.findings:
+            console.print(f"{name}: {sentence}", soft_wrap=True, highlight=False)
+    if not compared:
+        console.print("The structure was not compared: no architecture was given (--agreed).")

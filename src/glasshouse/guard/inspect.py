@@ -1,0 +1,88 @@
+"""All rules on one model, and the numbers behind them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.guard.rules.entropy import low_entropy
+from glasshouse.guard.rules.kernels import odd_kernels
+from glasshouse.guard.rules.rows import identical_rows
+from glasshouse.guard.rules.structure import other_structure
+from glasshouse.guard.vectors import Vectors, vectors_of
+from glasshouse.wire import Inspection
+
+NAME = "glasshouse guard"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """One inspected model.
+
+    Attributes:
+        vectors: its weight vectors. inspection: findings, and ``minimum`` and ``percentile_3`` of the
+            entropies.
+    """
+
+    vectors: tuple[Vectors, ...]
+    inspection: Inspection
+
+    @property
+    def entropies(self) -> NDArray[np.float64]:
+        """Of all vectors, in order."""
+        found: NDArray[np.float64] = torch.cat([v.entropies for v in self.vectors]).numpy()
+        return found
+
+
+def inspect(
+    tensors: Mapping[str, Tensor],
+    *,
+    agreed: Mapping[str, Tensor] | None = None,
+    reference: Mapping[str, Tensor] | None = None,
+) -> Seen:
+    """Look at a model as a client received it.
+
+    Args:
+        tensors: its state_dict. agreed: the state_dict (any values) of the architecture that was agreed on.
+        reference: the state_dict of an honest model of that architecture: what is odd there too is no finding
+            of the entropy rule.
+
+    Raises:
+        BadValue: no weight of a convolution or linear layer among ``tensors``, or one that is not finite.
+
+    Example:
+        >>> seen = inspect({"fc.weight": torch.ones(4, 16)})
+        >>> seen.inspection.values["minimum"], len(seen.inspection.findings)
+        (0.0, 3)
+    """
+    vectors = vectors_of(tensors)
+    if not vectors:
+        raise BadValue(
+            "inspection of a model",
+            needs="weights of convolutions or linear layers ('*.weight' with 4 or 2 dimensions)",
+            got=", ".join(list(tensors)[:4]) or "nothing",
+            fix="give the model's state_dict",
+        )
+    findings = [
+        *(other_structure(tensors, agreed) if agreed is not None else ()),
+        *odd_kernels(vectors),
+        *identical_rows(vectors),
+        *low_entropy(vectors, reference),
+    ]
+    every = torch.cat([v.entropies for v in vectors]).numpy()
+    values = {
+        "vectors": float(len(every)),
+        "minimum": float(every.min()),
+        "percentile_3": float(np.percentile(every, 3)),
+        "median": float(np.median(every)),
+    }
+    return Seen(
+        vectors=tuple(vectors),
+        inspection=Inspection(guard=NAME, findings=tuple(findings), values=values),
+    )

@@ -1,0 +1,18 @@
+"""Convolution kernels that pass an image through untouched, or stop it."""
+
+from collections.abc import Sequence
+
+from glasshouse.guard.vectors import BIN, Vectors
+
+
+def odd_kernels(vectors: Sequence[Vectors]) -> list[str]:
+    """Layers with kernels that are zero everywhere, or everywhere but in one place."""
+    found = []
+    for v in vectors:
+        if v.kind != "convolution":
+            continue
+        filled = (v.weight.flatten(1).abs() > BIN).sum(1)
+        for count, words in ((1, "identity kernels (one entry, zeros around it)"), (0, "all-zero kernels")):
+            if number := int((filled == count).sum()):
+                found.append(f"{v.layer}: {number} of {len(filled)} are {words}")
+    return found

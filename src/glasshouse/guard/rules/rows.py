@@ -1,0 +1,38 @@
+"""Linear layers whose units all measure the same."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from glasshouse.guard.vectors import BIN, Vectors
+
+_DIGITS = 5  # of a row scaled to largest entry 1: the same measurement at another strength is the same
+
+
+def identical_rows(vectors: Sequence[Vectors]) -> list[str]:
+    """Layers with rows, or columns, that occur twice up to a factor; zero ones are named apart."""
+    found = []
+    for v in vectors:
+        if v.kind != "linear":
+            continue
+        for word, matrix in (("rows", v.weight), ("columns", v.weight.T)):
+            if matrix.shape[1] < 2:
+                continue
+            zero, twice = _repeated(matrix)
+            if twice:
+                found.append(f"{v.layer}: {twice} of {len(matrix)} {word} repeat another, up to a factor")
+            if zero:
+                found.append(f"{v.layer}: {zero} of {len(matrix)} {word} are zero")
+    return found
+
+
+def _repeated(matrix: Tensor) -> tuple[int, int]:
+    """How many rows are zero, and how many others repeat an earlier one."""
+    m = matrix.double()
+    top = m.abs().amax(1)
+    empty = top <= BIN
+    rest = m[~empty] / top[~empty, None]
+    first = rest.gather(1, rest.abs().argmax(1, keepdim=True)).sign()
+    kept = torch.unique((rest * first).round(decimals=_DIGITS), dim=0)
+    return int(empty.sum()), len(rest) - len(kept)

@@ -1,0 +1,24 @@
+"""A model that is not the one that was agreed on."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+_SHOWN = 4
+
+
+def other_structure(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor]) -> list[str]:
+    """Tensors that the agreed model lacks, that are missing, or that have another shape."""
+    more = [name for name in tensors if name not in agreed]
+    less = [name for name in agreed if name not in tensors]
+    shapes = [
+        f"{name} is {tuple(t.shape)}, not {tuple(agreed[name].shape)}"
+        for name, t in tensors.items()
+        if name in agreed and t.shape != agreed[name].shape
+    ]
+    named = (("has tensors that were not agreed", more), ("lacks", less), ("another shape", shapes))
+    return [f"structure: {words}: {_some(names)}" for words, names in named if names]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,0 +1,127 @@
+"""Whether the features that an attack read are those of the private examples.
+
+Shape letters: B private examples, R vectors claimed, D features.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.registry import Card
+
+SAME = 1e-2
+"""Relative distance below which a claimed vector is that of a private example."""
+
+
+def matches(
+    claimed: Tensor, truth: Tensor, *, tolerance: float
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which claimed vectors (R,), and which private examples (B,), belong together; each at most once.
+
+    Raises:
+        BadValue: shapes do not fit, or something is not finite.
+
+    Example:
+        >>> claimed, truth = torch.tensor([[1.0, 0.0], [1.0, 0.0], [5.0, 5.0]]), torch.tensor([[1.0, 0.0]])
+        >>> [part.tolist() for part in matches(claimed, truth, tolerance=1e-3)]
+        [[True, False, False], [True]]
+    """
+    fits = claimed.ndim == truth.ndim == 2 and claimed.shape[1:] == truth.shape[1:] and len(truth)
+    if not fits or not bool(claimed.isfinite().all() and truth.isfinite().all()):
+        raise BadValue(
+            "representations",
+            needs="finite vectors (R, D) and (B, D), B > 0",
+            got=f"claimed {tuple(claimed.shape)}, true {tuple(truth.shape)}",
+            fix="score a claim against the batch that it is about, with the same features",
+        )
+    apart = torch.cdist(truth.double(), claimed.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    near = (apart <= tolerance * truth.double().norm(dim=1, keepdim=True)).numpy()
+    rows, columns = linear_sum_assignment(~near)
+    hit = near[rows, columns]
+    told, true = np.zeros(len(claimed), dtype=bool), np.zeros(len(truth), dtype=bool)
+    told[columns[hit]], true[rows[hit]] = True, True
+    return told, true
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Leakage:
+    """Share of the private examples whose representation was read: 1 per example that was, else 0.
+
+    Args:
+        tolerance: relative distance up to which two vectors are the same; one example's own vector comes
+            back within float32's rounding, another's is hardly ever nearer than 0.1.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of the private examples whose features were read from the update",
+        source="Dabholkar et al. 2025 (Maui), section 5.2.1 (IR leakage rate)",
+        details={
+            "direction": "up is worse for privacy",
+            "chance": "0: nobody guesses a vector of hundreds of numbers",
+        },
+    )
+    claim: ClassVar[ClaimKind] = "representations"
+    reads: ClassVar[Reads] = "vectors"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    tolerance: float = SAME
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return 0.0
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        del context
+        return matches(claimed, truth, tolerance=self.tolerance)[1].astype(np.float64)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LeakagePrecision:
+    """Share of the claimed representations that are a private example's: 1 per vector that is, else 0.
+
+    Args:
+        tolerance: as of ``leakage``.
+
+    Raises:
+        Undefined: nothing was claimed.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of the representations that an attack claims which are a private example's",
+        details={"direction": "up is worse for privacy", "chance": "0: as for leakage"},
+    )
+    claim: ClassVar[ClaimKind] = "representations"
+    reads: ClassVar[Reads] = "vectors"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    tolerance: float = SAME
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return 0.0
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        del context
+        if not len(claimed):
+            raise Undefined(
+                "metric 'leakage_precision'",
+                needs="at least one claimed vector",
+                got="none",
+                fix="look at 'leakage' instead",
+            )
+        return matches(claimed, truth, tolerance=self.tolerance)[0].astype(np.float64)

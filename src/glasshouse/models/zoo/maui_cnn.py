@@ -1,0 +1,61 @@
+"""The small CNN of the Maui paper: four convolutions, each followed by a pooling, and a two-layer head."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size, head_of
+from glasshouse.registry import Card, carded
+
+STAGES = (1, 1, 2, 2)
+"""Channels of the four convolutions, in multiples of ``width``."""
+
+
+@carded(
+    Card(
+        summary="four 3x3 convolutions with poolings (260 thousand parameters), then a two-layer head",
+        source="Dabholkar et al. 2025 (Maui); the layer table is ours, from its parameter count",
+    )
+)
+def maui_cnn(
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    width: int = 64,
+    hidden: int = 512,
+    batch_norm: bool = True,
+    mean: float = 0.5,
+    std: float = 0.25,
+) -> SplitModel:
+    """Convolution, (batch norm,) ReLU and 2 × 2 max-pooling, four times; then ``hidden`` and K units.
+
+    The paper gives 260 thousand parameters and 512 features; 64, 64, 128 and 128 channels on 32 × 32 images
+    have 260,160 and 512. On smaller images the last poolings are left out, so that 2 × 2 positions remain.
+
+    Args:
+        input_shape: (C, H, W). classes: K.
+        width: channels of the first convolution.
+        hidden: units between features and logits; 0: the head is one linear layer.
+        batch_norm: after every convolution.
+        mean, std: fixed normalisation of the pixels.
+    """
+    check_shape(input_shape, classes, model="maui_cnn")
+    check_width(width, model="maui_cnn")
+    layers = OrderedDict[str, nn.Module]()
+    channels, side = input_shape[0], min(input_shape[1:])
+    for i, multiple in enumerate(STAGES):
+        layers[f"conv{i}"] = nn.Conv2d(channels, multiple * width, 3, padding=1)
+        channels = multiple * width
+        if batch_norm:
+            layers[f"bn{i}"] = nn.BatchNorm2d(channels)
+        layers[f"relu{i}"] = nn.ReLU()
+        if side >= 4:
+            layers[f"pool{i}"] = nn.MaxPool2d(2)
+            side //= 2
+    layers["flatten"] = nn.Flatten()
+    features = nn.Sequential(layers)
+    return SplitModel(
+        normalize=Normalize(mean=mean, std=std),
+        features=features,
+        head=head_of(flat_size(features, input_shape), classes, hidden=hidden, model="maui_cnn"),
+    )

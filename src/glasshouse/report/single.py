@@ -1,0 +1,33 @@
+"""A page with exhibits and nothing else: what commands beside an audit show."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from glasshouse import __version__
+from glasshouse.audit.result import Exhibit
+from glasshouse.report.exhibits import Drawing, draw
+from glasshouse.report.html import environment, save
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """An exhibit with its drawing, as the templates take it."""
+
+    exhibit: Exhibit
+    drawing: Drawing
+    trouble: None = None
+
+
+def write_page(path: Path, *, title: str, tagline: str, exhibits: Sequence[Exhibit]) -> Path:
+    """Write the page to ``path``; pictures are no exhibits of such a page.
+
+    Raises:
+        BadValue: an exhibit's data are not as its kind wants them.
+        DiskFull: the page could not be written.
+    """
+    shown = [Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
+    template = environment().get_template("single.html")
+    return save(template.render(title=title, tagline=tagline, shown=shown, version=__version__), path)

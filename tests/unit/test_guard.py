@@ -1,0 +1,120 @@
+"""The guard: entropy against its definition, each rule on what it must and must not find, the command."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from glasshouse.cli.guard import architecture
+from glasshouse.cli.main import main
+from glasshouse.errors import BadValue
+from glasshouse.guard.inspect import inspect
+from glasshouse.guard.vectors import normalised_entropy
+from glasshouse.models.build import build, state
+from glasshouse.rng import Rng
+from glasshouse.store import write_tensors
+from glasshouse.wire import Architecture
+
+AGREED = Architecture(
+    name="maui_cnn", input_shape=(3, 16, 16), classes=10, arguments={"width": 8, "hidden": 32}
+)
+
+
+@pytest.fixture
+def honest():
+    return state(build(AGREED, rng=Rng.root(1)))
+
+
+def slow(values, width):
+    bins = [round(v / width) for v in values]
+    share = [bins.count(b) / len(bins) for b in dict.fromkeys(bins)]
+    return -sum(p * math.log(p) for p in share) / math.log(len(values))
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0, 1e-7, 0.3, 0.3], [0.1, 0.2, 0.3, 0.4], [1.0] * 5, [0.0, 2e-6, 4e-6, 4e-6]]
+)
+def test_entropy_is_its_definition(values):
+    assert normalised_entropy(torch.tensor(values, dtype=torch.float64)) == pytest.approx(slow(values, 1e-6))
+
+
+def test_nothing_is_found_in_an_honest_model(honest):
+    seen = inspect(honest, agreed=honest)
+    assert seen.inspection.findings == ()
+    assert seen.inspection.values["minimum"] > 0.85
+
+
+def crafted(honest, change):
+    return {**honest, **change(honest)}
+
+
+def identity(honest):
+    weight = honest["features.conv1.weight"].clone()
+    weight[:3] = 0
+    weight[0, 0, 1, 1] = 1
+    return {"features.conv1.weight": weight}
+
+
+def same_rows(honest):
+    row = torch.linspace(0.1, 1, honest["head.hidden.weight"].shape[1])
+    return {"head.hidden.weight": torch.stack([row * (i + 1) for i in range(32)])}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (identity, "1 of 8 are identity kernels"),
+        (identity, "2 of 8 are all-zero kernels"),
+        (identity, "entropy of 3 of 8 kernels"),
+        (same_rows, "31 of 32 rows repeat another"),
+        (lambda h: {"features.front.weight": torch.randn(4, 16)}, "not agreed: features.front.weight"),
+        (lambda h: {"head.out.weight": torch.randn(11, 32)}, "head.out.weight is (11, 32), not (10, 32)"),
+    ],
+)
+def test_each_mark_is_found(honest, change, words):
+    findings = inspect(crafted(honest, change), agreed=honest).inspection.findings
+    assert any(words in sentence for sentence in findings)
+
+
+def test_what_is_odd_in_the_reference_too_is_no_finding(honest):
+    odd = crafted(honest, lambda h: {"head.hidden.weight": (h["head.hidden.weight"] * 50).round() / 50})
+    alone, beside = inspect(odd), inspect(odd, reference=odd)
+    assert any("entropy" in s for s in alone.inspection.findings)
+    assert not any("entropy" in s for s in beside.inspection.findings)
+
+
+def test_a_model_without_weights_is_refused():
+    with pytest.raises(BadValue, match="4 or 2 dimensions"):
+        inspect({"bias": torch.zeros(3)})
+
+
+TEXT = "maui_cnn 3x16x16 10 width=8 hidden=32"
+
+
+def test_the_architecture_in_words():
+    assert architecture(TEXT) == AGREED
+    with pytest.raises(BadValue, match="--agreed"):
+        architecture("maui_cnn 3by16 10")
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["guard", *map(str, arguments)])
+    return stop.value.code
+
+
+def test_the_command_says_what_it_found(honest, tmp_path, capsys):
+    good, bad, page = tmp_path / "good.safetensors", tmp_path / "bad.pt", tmp_path / "page.html"
+    write_tensors(good, honest)
+    torch.save(crafted(honest, identity), bad)
+    assert run(good, "--agreed", TEXT) == 0
+    assert run(good, bad, "--agreed", TEXT, "--reference", good, "--report", page) == 1
+    said = capsys.readouterr().out
+    assert "bad: features.conv1: 1 of 8 are identity kernels" in said
+    assert "Entropy of weight vectors" in page.read_text()
+    assert "identity kernels" in page.read_text()
+    assert run(bad, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["bad"]["minimum"] == 0
+    assert len(found["bad"]["findings"]) == 3

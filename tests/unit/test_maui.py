@@ -1,0 +1,202 @@
+"""Maui: heads that leak as they were calibrated to, the attack on a toy federation, and NEX beside it."""
+
+import pytest
+import torch
+
+from glasshouse.attacks.base import HeadReport, Reconstruction, Representations
+from glasshouse.attacks.transfer.maui.attack import Maui
+from glasshouse.attacks.transfer.maui.head import Recipe, calibrate, made
+from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units, leakage
+from glasshouse.attacks.transfer.nex import Nex
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Batch
+
+MODEL = {"model": "maui_cnn", "arguments": {"width": 8, "hidden": 64}, "trained": "head."}
+ATTACK = Maui(mode="quantile", invert="none")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+
+
+def sample(n=400, size=32, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 4, (n,), generator=g)
+    features = torch.relu(torch.randn((n, size), generator=g) + torch.eye(4, size)[labels] * 3)
+    return Sample(features=features, labels=labels)
+
+
+def test_the_gradient_of_units_is_autograds():
+    one, head = sample(9), Spab(32, 16, 4)
+    z = head.hidden(one.features).detach().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(head.out(torch.relu(z)), one.labels)
+    (slope,) = torch.autograd.grad(loss, z)
+    torch.testing.assert_close(gradient_of_units(head, one.features, one.labels).float(), slope)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_units_pass_the_share_that_was_asked_for(share):
+    one, head = sample(1000), Spab(32, 16, 4)
+    calibrate(head, one.features, (share,))
+    passed = (head.hidden(one.features) > 0).double().mean(0)
+    assert float((passed - share).abs().max()) < 0.003
+
+
+def test_a_ladder_passes_shares_from_one_end_to_the_other():
+    one, head = sample(1000), Spab(32, 9, 4)
+    calibrate(head, one.features, (0.01, 0.16))
+    passed = (head.hidden(one.features) > 0).double().mean(0)
+    assert float(passed[0]) == pytest.approx(0.16, abs=0.005)
+    assert float(passed[4]) == pytest.approx(0.04, abs=0.005)
+    assert float(passed[-1]) == pytest.approx(0.01, abs=0.005)
+
+
+def test_training_makes_a_head_sparse_and_calibration_fits_it_to_the_batch():
+    def head(**changes):
+        recipe = Recipe(units=64, epochs=6, batches=40, batch=16, shares=(1 / 16,), **changes)
+        return made(sample(), classes=4, recipe=recipe, rng=Rng.root(0))
+
+    trained, both = head(mode="trained"), head(mode="trained+quantile")
+    assert len(trained.leakage) == 7
+    assert 0 <= trained.best < 6
+    assert trained.leakage[-1] == trained.leakage[:-1].max()
+    assert both.leakage[-1] > 0.5
+    assert head(mode="quantile").best == -1
+
+
+def test_training_the_output_makes_the_head_classify():
+    one = sample(800)
+    random = made(one, classes=4, recipe=Recipe(mode="quantile", shares=(0.2,), units=64), rng=Rng.root(0))
+    fitted = made(
+        one,
+        classes=4,
+        recipe=Recipe(mode="quantile", shares=(0.2,), units=64, output_epochs=20),
+        rng=Rng.root(0),
+    )
+    assert accuracy(random.head, one) < 0.5
+    assert accuracy(fitted.head, one) > 0.6
+
+
+def test_alone_counts_what_the_paper_counts():
+    dz = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 0.0]])
+    assert alone(dz).tolist() == [True, False, False, False]
+    head = Spab(32, 16, 4)
+    assert 0 <= leakage(head, sample(), batch=8, rng=Rng.root(0)) <= 1
+
+
+def attacked(attack, **terms):
+    """A toy federation under the attack, and what the server then sees of it."""
+    g = torch.Generator().manual_seed(5)
+    auxiliary = Batch(
+        inputs=torch.rand((300, 1, 8, 8), generator=g), labels=torch.randint(0, 10, (300,), generator=g)
+    )
+    honest = toy(protocol="transfer", examples=4, **{**MODEL, **terms})
+    grants = Grants(auxiliary=auxiliary)
+    first = honest.transcript.rounds[0].broadcasts[0]
+    view = View(
+        terms=honest.setting.terms,
+        threat=Threat(),
+        rounds=(RoundView(round=0, broadcast=first),),
+        grants=grants,
+    )
+    crafted = attack.craft(view, rng=Rng.root(0))
+    made = toy(
+        protocol="transfer",
+        examples=4,
+        tamper=lambda number: crafted if number == 0 else None,
+        **{**MODEL, **terms},
+    )
+    seen = cut(
+        made.transcript,
+        threat=Threat(),
+        grants=grants,
+        own={},
+        memory=crafted.memory,
+        rounds=(0,),
+        client=None,
+    )
+    return made, first, crafted, seen
+
+
+def truth(made, client=None):
+    from glasshouse.models.build import build, load
+
+    setting = made.setting
+    rows = torch.cat(setting.shards) if client is None else setting.shards[client]
+    model = build(setting.terms.architecture)
+    load(model, setting.start)
+    return model.eval().representation(setting.private.inputs[rows]).detach()
+
+
+@pytest.mark.parametrize("sends", ["gradient", "delta"])
+def test_representations_come_out_of_every_update(sends):
+    made, _, _, view = attacked(ATTACK, sends=sends)
+    claims = ATTACK.run(view, rng=Rng.root(0))
+    assert isinstance(claims[0], HeadReport)
+    found = {c.about.client: c.vectors for c in claims if isinstance(c, Representations)}
+    assert found.keys() == {0, 1, 2}
+    for client, vectors in found.items():
+        near = torch.cdist(vectors, truth(made, client)).min(1).values
+        assert float((near < 1e-2 * vectors.norm(dim=1)).double().mean()) > 0.6
+
+
+def test_and_out_of_a_secure_sum():
+    made, _, _, view = attacked(ATTACK, secure_sum=True)
+    (claim,) = (c for c in ATTACK.run(view, rng=Rng.root(0)) if isinstance(c, Representations))
+    assert claim.about.client is None
+    near = torch.cdist(claim.vectors, truth(made)).min(1).values
+    assert int((near < 1e-3 * claim.vectors.norm(dim=1)).sum()) >= 4
+
+
+def test_the_features_and_the_architecture_stay_as_they_were():
+    _, first, crafted, _ = attacked(ATTACK)
+    sent = crafted.default
+    assert sent.architecture == first.architecture
+    assert all(torch.equal(t, first.tensors[n]) for n, t in sent.tensors.items() if n.startswith("features."))
+    assert not torch.equal(sent.tensors["head.hidden.bias"], first.tensors["head.hidden.bias"])
+
+
+def test_images_are_claimed_within_the_range():
+    attack = Maui(mode="quantile", iterations=5)
+    _, _, _, view = attacked(attack)
+    images = [c for c in attack.run(view, rng=Rng.root(0)) if isinstance(c, Reconstruction)]
+    assert images
+    assert all(c.inputs.shape[1:] == (1, 8, 8) for c in images)
+
+
+def test_nex_needs_no_tampering():
+    made = toy(protocol="transfer", examples=1, **MODEL)
+    view = cut(made.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None)
+    claims = Nex(invert="none").run(view, rng=Rng.root(0))
+    assert len(claims) == 3
+    for claim in claims:
+        torch.testing.assert_close(claim.vectors, truth(made, claim.about.client), rtol=1e-3, atol=1e-4)
+
+
+def test_a_single_layer_head_is_refused():
+    made = toy(
+        protocol="transfer",
+        examples=1,
+        model="maui_cnn",
+        arguments={"width": 4, "hidden": 0},
+        trained="head.",
+    )
+    view = cut(made.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None)
+    with pytest.raises(Inapplicable, match="two or more consecutive linear layers"):
+        Nex(invert="none").run(view, rng=Rng.root(0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"mode": "best"}, {"shares": (0.1, 0.2, 0.3)}, {"shares": (2.0,)}, {"epochs": 0}, {"invert": "x"}],
+)
+def test_settings_are_checked(wrong):
+    with pytest.raises(BadValue, match=r"mode among|invert ="):
+        Maui(**wrong)

@@ -1,0 +1,44 @@
+"""Federated transfer learning: what is broadcast, what is sent, what stays as it was."""
+
+import pytest
+import torch
+
+from glasshouse.testing.toys import toy
+
+MODEL = {"model": "maui_cnn", "arguments": {"width": 4, "hidden": 8}, "trained": "head."}
+
+
+def test_features_are_broadcast_once_and_the_head_every_round():
+    made = toy(protocol="transfer", rounds=3, sends="gradient", **MODEL)
+    first, *later = (r.broadcasts[0].tensors for r in made.transcript.rounds)
+    assert any(name.startswith("features.") for name in first)
+    raw = [r.broadcasts[0] for r in made.transcript.rounds]
+    assert len(raw) == 3
+    for tensors in later:
+        for name, t in tensors.items():
+            assert name.startswith("head.") or torch.equal(t, first[name])
+
+
+@pytest.mark.parametrize("sends", ["gradient", "delta", "parameters"])
+@pytest.mark.parametrize("secure", [False, True])
+def test_only_the_head_is_sent_and_changes(sends, secure):
+    made = toy(protocol="transfer", sends=sends, secure_sum=secure, rounds=2, **MODEL)
+    record = made.transcript.rounds[-1]
+    messages = [record.aggregate] if secure else list(record.updates)
+    assert all(name.startswith("head.") for m in messages for name in m.tensors)
+    moved = {n for n, t in made.final.items() if not torch.equal(t, made.setting.start[n])}
+    assert moved == {"head.hidden.weight", "head.hidden.bias", "head.out.weight", "head.out.bias"}
+
+
+def test_local_epochs_move_the_head_further():
+    def distance(epochs):
+        made = toy(
+            protocol="transfer", sends="delta", examples=4, batch_size=2, local_epochs=epochs,
+            learning_rate=0.5, **MODEL,
+        )  # fmt: skip
+        update = made.transcript.rounds[0].updates[0]
+        return update.steps, float(sum(t.square().sum() for t in update.tensors.values()))
+
+    (few, near), (many, far) = distance(1), distance(4)
+    assert (few, many) == (2, 8)
+    assert far > near
