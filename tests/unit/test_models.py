@@ -12,8 +12,8 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
 SHAPES = [(1, 8, 8), (3, 16, 16), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 24, 40)]
-ZOO = ["convnet", "lenet5", "lenet_sigmoid", "mlp", "resnet18"]
-SMALL = {"convnet": {"width": 4}, "resnet18": {"width": 4}}
+ZOO = ["convnet", "lenet5", "lenet_sigmoid", "maui_cnn", "mlp", "resnet18", "shufflenet_v2"]
+SMALL = {"convnet": {"width": 4}, "maui_cnn": {"width": 4, "hidden": 0}, "resnet18": {"width": 4}}
 
 
 def architecture(name, shape=(3, 32, 32), classes=10, **arguments):
@@ -73,6 +73,18 @@ def test_sizes_known_from_elsewhere():
     assert round(count(build(architecture("convnet", width=64))) / 1e6, 1) == 2.9
     assert build(architecture("lenet_sigmoid")).head.in_features == 768  # DLG: Linear(768, classes)
     assert count(build(architecture("lenet5"))) == 62_006  # with 3 channels
+    # Maui's "260K" and "341K" are of the features; 512 and 1,024 of them.
+    for name, arguments, inside, features in (
+        ("maui_cnn", {"batch_norm": False}, 260_160, 512),
+        ("maui_cnn", {}, 260_928, 512),
+        ("shufflenet_v2", {}, 341_792, 1024),
+        ("resnet18", {}, 11_168_832, 512),
+    ):
+        model = build(architecture(name, **arguments))
+        assert (count(model.features), model.representation(torch.zeros(1, 3, 32, 32)).shape[1]) == (
+            inside,
+            features,
+        )
 
 
 def test_dlg_initialisation():

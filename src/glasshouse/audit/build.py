@@ -2,30 +2,26 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from glasshouse.audit.pretraining import Start, measured, start_of, trained
 from glasshouse.audit.property import holders, with_members
-from glasshouse.cache import Checkpoint, cached, digest
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
 from glasshouse.data.sources import load as load_source
-from glasshouse.data.splits import Role, Roles, Want, deal
+from glasshouse.data.splits import Role, Roles, Want, check_disjoint, deal
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
-from glasshouse.models.adversarial import Ascent, robust_accuracy
-from glasshouse.models.fit import Recipe, accuracy, fit
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Grants, Pretraining, Scenario
-from glasshouse.store import read_weights
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Terms
@@ -69,7 +65,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     """
     source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
     rng = Rng.root(seed, salt=source.checksum)
-    roles = deal(source, _wants(scenario), by=scenario.data.deal, rng=rng.child("roles"))
+    roles = _dealt(scenario, source, rng)
     architecture = Architecture(
         name=scenario.model.name,
         input_shape=source.input_shape,
@@ -77,7 +73,8 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         arguments=scenario.model.arguments,
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
-    setting = _setting(scenario, architecture, roles, behaviours, rng=rng)
+    start = start_of(scenario, architecture, roles.public, rng)
+    setting = _setting(scenario, architecture, roles, start, behaviours, rng=rng)
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     marked |= members | holders(scenario, setting)
     attacked = frozenset(r % setting.rounds for r in scenario.audit.rounds)
@@ -100,15 +97,33 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             else scenario.data.images_are_public,
             "model": f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
             "guarantee": _guarantee(setting),
-            "pretrained": _pretrained(scenario, setting, roles.heldout if scenario.audit.utility else None),
+            "pretrained": measured(start, roles.heldout if scenario.audit.utility else None),
         },
     )
+
+
+def _dealt(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
+    """Who holds which images; private ones from another data set where the scenario names one."""
+    wants, data = _wants(scenario), scenario.data
+    if not data.private_source:
+        return deal(source, wants, by=data.deal, rng=rng.child("roles"))
+    want = wants.pop("private")
+    channels, side, _ = source.input_shape
+    other = load_source(data.private_source, resize=side, channels=channels)
+    roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
+    found = held(
+        deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
+    )
+    private = Batch(inputs=found.inputs, labels=found.labels % source.classes)
+    check_disjoint({**roles.parts(), "private": private})
+    return replace(roles, private=private)
 
 
 def _setting(
     scenario: Scenario,
     architecture: Architecture,
     roles: Roles,
+    start: Start,
     behaviours: Mapping[int, tuple[str, Behaviour]],
     *,
     rng: Rng,
@@ -128,7 +143,7 @@ def _setting(
         rounds=federation.rounds,
         private=private,
         shards=shards,
-        start=_start(scenario, architecture, roles.public, rng),
+        start=start.tensors,
         build=models.build,
         dropout=federation.dropout,
         defenses=tuple(_defense(d.name, d.arguments) for d in scenario.defenses),
@@ -236,94 +251,6 @@ def _behaviours(
         taken |= dict.fromkeys(ids, (plugin.name, behaviour))
         marked[plugin.name] = tuple(sorted(ids))
     return taken, marked
-
-
-def _start(
-    scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng
-) -> dict[str, Tensor]:
-    """The server's model before round 0: fresh, from a file, and pre-trained where asked."""
-    model = models.build(architecture, rng=rng.child("model"))
-    if scenario.model.weights is not None:
-        models.load(model, read_weights(Path(scenario.model.weights)))
-    pretraining = scenario.model.pretraining
-    if pretraining.epochs == 0:
-        return models.state(model)
-    if public is None or len(public) == 0:
-        raise BadValue(
-            "pre-training of the model",
-            needs="public data",
-            got="data.public = 0",
-            fix="set data.public, or model.pretraining.epochs = 0",
-        )
-    return trained(model, architecture, public, pretraining, rng=rng.child("pretraining"))
-
-
-def trained(
-    model: nn.Module, architecture: Architecture, data: Batch, how: Pretraining, *, rng: Rng
-) -> dict[str, Tensor]:
-    """``model`` trained on ``data``, from the cache where it was done before."""
-    start = models.state(model)
-
-    against = how.adversarial
-
-    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        recipe = Recipe(**how.model_dump(exclude={"adversarial"}))
-        ascent = None
-        if against.method != "none":
-            ascent = Ascent(
-                method=against.method, radius=against.radius / 255, step=against.step, steps=against.steps
-            )
-        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, perturb=ascent, label="pre-training")
-        return models.state(model)
-
-    key = {
-        "architecture": repr(architecture),
-        "start": digest(start),
-        "data": digest({"inputs": data.inputs, "labels": data.labels}),
-        "how": _described(how),
-        "rng": rng.seed(),
-    }
-    return cached("pretraining", key, make)
-
-
-def _described(how: Pretraining) -> dict[str, Any]:
-    """For the cache's key: what came later is left out where it is not used, so that old entries stay."""
-    plain = how.model_dump()
-    if how.adversarial.method == "none":
-        del plain["adversarial"]
-    if not how.cutout:
-        del plain["cutout"]
-    return plain
-
-
-ROBUST = 500
-"""Held-out images at most on which robust accuracy is measured."""
-
-
-def _pretrained(scenario: Scenario, setting: Setting, heldout: Batch | None) -> dict[str, Any] | None:
-    """Natural and PGD-10 accuracy of the public features with their head, in a transfer federation."""
-    if not (scenario.model.pretraining.epochs and scenario.federation.protocol == "transfer" and heldout):
-        return None
-
-    def make(_: Checkpoint) -> dict[str, Tensor]:
-        model = models.build(setting.terms.architecture)
-        models.load(model, setting.start)
-        few = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
-        robust = robust_accuracy(model, few, rng=Rng.root(0, salt="robust accuracy"))
-        return {"found": torch.tensor([accuracy(model, heldout), robust], dtype=torch.float64)}
-
-    key = {
-        "start": digest(dict(setting.start)),
-        "model": repr(setting.terms.architecture),
-        "data": heldout.inputs,
-    }
-    natural, robust = cached("robustness", key, make)["found"].tolist()
-    return {
-        "natural": natural,
-        "n": len(heldout),
-        "robust": robust,
-        "n_robust": min(ROBUST, len(heldout)),
-    }
 
 
 def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:

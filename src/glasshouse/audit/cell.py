@@ -131,6 +131,7 @@ def simulate(group: Group) -> str:
             "active": group.active,
             "refusal": asdict(refusal) if refusal else None,
             "utility": utility,
+            "sent": _as_sent(built, log) if refusal is None and group.active is not None else None,
             "curve": _curve(built, log) if refusal is None else [],
             "rounds": scenario.federation.rounds,
             "seconds": time.perf_counter() - started,
@@ -211,6 +212,18 @@ def _utility(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | No
     predicted = predict(model, built.heldout.inputs).argmax(1)
     interval = accuracy(predicted, built.heldout.labels)
     return {"value": interval.value, "low": interval.low, "high": interval.high, "n": len(built.heldout)}
+
+
+def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
+    """Held-out accuracy of the model that a malicious server sent, where it is of the agreed architecture."""
+    sent = [b for r in log.transcript().rounds if r.round in built.attacked for b in r.broadcasts]
+    agreed = built.setting.terms.architecture
+    if built.heldout is None or not sent or sent[0].architecture != agreed:
+        return None
+    model = built.setting.build(agreed)
+    model.load_state_dict({**built.setting.start, **sent[0].tensors})
+    found = accuracy(predict(model, built.heldout.inputs).argmax(1), built.heldout.labels)
+    return {"value": found.value, "n": len(built.heldout)}
 
 
 def _curve(built: Built, log: Log) -> list[tuple[int, float]]:

@@ -16,6 +16,7 @@ from glasshouse.audit.exhibits import Place, gallery
 from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of, within
 from glasshouse.audit.generative import generative_exhibits
 from glasshouse.audit.judge import judge_of
+from glasshouse.audit.received import received_exhibits
 from glasshouse.audit.result import Contrast, Control, Exhibit, Finding, Refused, Utility
 from glasshouse.audit.score import Judge, Scored, score_outcomes
 from glasshouse.audit.sums import sum_exhibits
@@ -101,6 +102,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         exhibits += generative_exhibits(task.run, cell, position, outcomes, mine_judged)
         exhibits += sum_exhibits(cell, attack.label or attack.name, outcomes, mine_judged)
     exhibits += client_exhibits(cell, by_label, judges, facts[0].get("curve", []) if facts else [])
+    exhibits += received_exhibits(cell, by_label, facts, _active_folders(task, facts))
     seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
         findings=tuple(findings),
@@ -111,6 +113,16 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         facts=facts[0]["facts"] if facts else {},
         seconds=seconds,
     )
+
+
+def _active_folders(task: CellTask, facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The first folder of each active attack whose federation ran, by the attack's label."""
+    found: dict[str, str] = {}
+    for group, fact in zip(task.groups, facts, strict=True):
+        if group.active is not None and fact["refusal"] is None:
+            attack = task.cell.scenario.attacks[group.active]
+            found.setdefault(attack.label or attack.name, group.folder)
+    return found
 
 
 def _outcomes(group: Group, position: int, attack: Plugin) -> list[Outcome]:

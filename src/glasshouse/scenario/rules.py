@@ -112,6 +112,12 @@ def _behaviours(scenario: Scenario) -> Iterator[Problem]:
 
 def _data(scenario: Scenario) -> Iterator[Problem]:
     data = scenario.data
+    if data.private_source and any(m.name == "identification" for m in scenario.audit.metrics):
+        yield Problem(
+            path="audit.metrics",
+            needs="no identification where data.private_source is another data set (its distractors are not)",
+            got='"identification"',
+        )
     if data.alpha is not None and data.partition != "dirichlet":
         yield Problem(
             path="data.alpha",

@@ -35,6 +35,7 @@ class Data(Table):
     Attributes:
         source: ``digits``, or a registered kind with a path or name: ``npz:PATH``, ``hf:NAME``, ...
         resize: side in pixels; None keeps the size. channels: 3 repeats grey ones, 1 turns colour into grey.
+        private_source: another data set that private images come from, made to fit; empty: ``source``.
         private_split, auxiliary_split, public_split, heldout_split: split that the part comes from; empty:
             dealt by the seed from all that the others leave.
         deal: what is dealt to parts: single images, or whole labels (people, classes).
@@ -48,6 +49,7 @@ class Data(Table):
     source: Name = "digits"
     resize: Count | None = None
     channels: Literal[1, 3] | None = None
+    private_source: str = ""
     private_split: Split = ""
     auxiliary_split: Split = ""
     public_split: Split = ""
@@ -93,6 +95,8 @@ class Pretraining(Table):
         flip: mirror images at random. shift: move them by up to so many pixels. cutout: side of a square
             of mid-grey put over each, 0 for none.
         precision, channels_last: how it is computed. adversarial: see :class:`Adversarial`.
+        head_epochs: under protocol transfer, passes that fit the agreed head to the frozen features
+            afterwards.
     """
 
     epochs: Natural = 0
@@ -108,6 +112,7 @@ class Pretraining(Table):
     precision: Literal["float32", "bfloat16"] = "float32"
     channels_last: bool = False
     adversarial: Adversarial = Adversarial()
+    head_epochs: Natural = 0
 
 
 @final

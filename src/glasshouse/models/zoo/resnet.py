@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width
+from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, head_of
 from glasshouse.registry import Card, carded
 
 
@@ -44,13 +44,15 @@ def resnet18(
     classes: int,
     *,
     width: int = 64,
+    hidden: int = 0,
     mean: float = 0.5,
     std: float = 0.5,
 ) -> SplitModel:
     """Four stages of two blocks, width × 1, 2, 4, 8 channels; convolutions by Kaiming's rule, fan out.
 
     Differs from the source as the CIFAR variants of it do: a 3 × 3 stem with stride 1 and no pooling
-    after it. Width 64 has 11.17 million parameters. No activation works in place.
+    after it. Width 64 has 11.17 million parameters. No activation works in place. ``hidden`` > 0 puts a
+    second linear layer into the head.
     """
     check_shape(input_shape, classes, model="resnet18")
     check_width(width, model="resnet18")
@@ -71,5 +73,7 @@ def resnet18(
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return SplitModel(
-        normalize=Normalize(mean=mean, std=std), features=features, head=nn.Linear(inward, classes)
+        normalize=Normalize(mean=mean, std=std),
+        features=features,
+        head=head_of(inward, classes, hidden=hidden, model="resnet18"),
     )

@@ -3,8 +3,8 @@
 Source: Dabholkar et al. 2025 (Maui), Algorithm 2. Where we differ:
 - the sparsity loss takes the *mean* of the activations, not their sum over the batch: with the sum training
   collapses, and with the mean the published weights put the share of active units near 1/512;
-- the schedule's last epochs weigh the classes alone and undo the sparsity, so the epoch that leaked most on
-  held-out features is kept;
+- the schedule's last epochs weigh the classes alone and undo the sparsity, so the last epoch is kept that
+  leaked nearly as much, on held-out features, as the one that leaked most: it classifies best of them;
 - the features are computed once, since they are frozen;
 - ``quantile`` (ours): thresholds b that let each unit pass a chosen share of the public data. One share
   serves one batch size; a geometric ladder of shares serves all, each worse.
@@ -26,7 +26,8 @@ from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 Mode = Literal["trained", "quantile", "trained+quantile"]
-_VERSION = 1
+_VERSION = 2
+_NEARLY = 0.95  # of the largest held-out leakage
 _HELD = 0.3  # share of the auxiliary features that choose the epoch and measure the head
 
 
@@ -163,7 +164,7 @@ def _trained(
     """Algorithm 2 in place; returns the epoch kept, and leakage and accuracy after each."""
     optimiser = torch.optim.Adam(head.parameters(), lr=recipe.rate)
     curves: list[tuple[float, float]] = []
-    kept, top, best = {n: t.clone() for n, t in head.state_dict().items()}, -1.0, 0
+    kept: list[dict[str, Tensor]] = []
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if recipe.wrong else own.labels
     del checkpoint  # half a minute at most: begun anew rather than resumed
     for epoch in track(range(recipe.epochs), "training the head"):
@@ -184,10 +185,10 @@ def _trained(
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         curves.append(_measured(head, held, recipe=recipe, rng=rng))
-        if curves[-1][0] > top:
-            top, best = curves[-1][0], epoch
-            kept = {n: t.clone() for n, t in head.state_dict().items()}
-    head.load_state_dict(kept)
+        kept.append({n: t.clone() for n, t in head.state_dict().items()})
+    enough = _NEARLY * max(leak for leak, _ in curves)
+    best = max(epoch for epoch, (leak, _) in enumerate(curves) if leak >= enough)
+    head.load_state_dict(kept[best])
     return best, curves
 
 

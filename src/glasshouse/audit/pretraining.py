@@ -1,0 +1,174 @@
+"""What the server does before round 0: the start of the federation, trained on public data where asked.
+
+In a transfer federation the features are trained behind one linear layer, as published feature extractors
+are, and that layer is thrown away: the federation fine-tunes the agreed head, which starts fresh or
+(``head_epochs``) fitted to the frozen features. With the agreed head in place during adversarial training
+its robustness would be the head's as much as the features'; their images are then harder to recover.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.errors import BadValue
+from glasshouse.models import build as models
+from glasshouse.models.adversarial import Ascent, robust_accuracy
+from glasshouse.models.base import Normalize, SplitModel, flat_size
+from glasshouse.models.fit import Recipe, accuracy, fit
+from glasshouse.rng import Rng
+from glasshouse.scenario.spec import Pretraining, Scenario
+from glasshouse.store import read_weights
+from glasshouse.wire import Architecture, Batch
+
+HEAD_IMAGES = 10_000
+"""Public images at most that a fresh head is fitted to."""
+ROBUST = 500
+"""Held-out images at most on which robust accuracy is measured."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Start:
+    """Where a federation starts.
+
+    Attributes:
+        tensors: parameters and buffers of the agreed model.
+        public: what was trained on public data and can be measured: the features behind one linear layer;
+            None where nothing was, or the whole model was.
+    """
+
+    tensors: dict[str, Tensor]
+    public: nn.Module | None = None
+
+
+def start_of(scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng) -> Start:
+    """The server's model before round 0: fresh, from a file, and pre-trained where asked.
+
+    Raises:
+        BadValue: there is nothing to pre-train on.
+    """
+    model = models.build(architecture, rng=rng.child("model"))
+    if scenario.model.weights is not None:
+        models.load(model, read_weights(Path(scenario.model.weights)))
+    how = scenario.model.pretraining
+    if how.epochs == 0:
+        return Start(tensors=models.state(model))
+    if public is None or len(public) == 0:
+        raise BadValue(
+            "pre-training of the model",
+            needs="public data",
+            got="data.public = 0",
+            fix="set data.public, or model.pretraining.epochs = 0",
+        )
+    stream = rng.child("pretraining")
+    if scenario.federation.protocol != "transfer":
+        return Start(tensors=trained(model, architecture, public, how, rng=stream))
+    probe = _probe(model, architecture, rng=stream)
+    models.load(probe, trained(probe, architecture, public, how, rng=stream))
+    if how.head_epochs:
+        _fit_head(model, public, how, rng=stream.child("head"))
+    return Start(tensors=models.state(model), public=probe)
+
+
+def trained(
+    model: nn.Module, architecture: Architecture, data: Batch, how: Pretraining, *, rng: Rng
+) -> dict[str, Tensor]:
+    """``model`` trained on ``data``, from the cache where it was done before."""
+    start = models.state(model)
+
+    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
+        recipe = Recipe(**how.model_dump(exclude={"adversarial", "head_epochs"}))
+        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, perturb=_ascent(how), label="pre-training")
+        return models.state(model)
+
+    key = {
+        "architecture": repr(architecture),
+        "start": digest(start),
+        "data": digest({"inputs": data.inputs, "labels": data.labels}),
+        "how": _described(how),
+        "rng": rng.seed(),
+    }
+    return cached("pretraining", key, make)
+
+
+def measured(start: Start, heldout: Batch | None) -> dict[str, Any] | None:
+    """Natural and PGD-10 accuracy of the public features behind their linear layer; None: there are none."""
+    probe = start.public
+    if probe is None or heldout is None:
+        return None
+    few = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
+
+    def make(_: Checkpoint) -> dict[str, Tensor]:
+        robust = robust_accuracy(probe, few, rng=Rng.root(0, salt="robust accuracy"))
+        return {"found": torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)}
+
+    key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(few)}
+    natural, robust = cached("robustness", key, make)["found"].tolist()
+    return {"natural": natural, "n": len(heldout), "robust": robust, "n_robust": len(few)}
+
+
+def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitModel:
+    """The same features (shared, not copied) behind one fresh linear layer."""
+    parts = dict(model.named_children())
+    normalize = parts.get("normalize")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.child("probe").seed())
+        head = nn.Linear(flat_size(parts["features"], architecture.input_shape), architecture.classes)
+    return SplitModel(
+        normalize=normalize if isinstance(normalize, Normalize) else Normalize(mean=0.0, std=1.0),
+        features=parts["features"],
+        head=head,
+    )
+
+
+def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) -> None:
+    """Train ``head`` in place by Adam on the frozen features, from the cache where it was done before."""
+    parts = dict(model.named_children())
+    head, few = parts["head"], public.pick(torch.arange(min(HEAD_IMAGES, len(public))))
+    start = models.state(model)
+
+    def make(_: Checkpoint) -> dict[str, Tensor]:
+        with torch.no_grad():
+            chunks = torch.split(few.inputs, 256)
+            inside = parts.get("normalize", nn.Identity())
+            features = torch.cat([parts["features"].eval()(inside(x)) for x in chunks])
+        optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
+        for epoch in range(how.head_epochs):
+            order = torch.randperm(len(few), generator=rng.child(f"epoch/{epoch}").torch())
+            for rows in torch.split(order, 64):
+                optimizer.zero_grad(set_to_none=True)
+                loss = functional.cross_entropy(head(features[rows]), few.labels[rows])
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        return models.state(head)
+
+    key = {
+        "start": digest(start),
+        "data": few.inputs,
+        "labels": few.labels,
+        "epochs": how.head_epochs,
+        "rng": rng.seed(),
+    }
+    models.load(head, cached("head", key, make))
+
+
+def _ascent(how: Pretraining) -> Ascent | None:
+    against = how.adversarial
+    if against.method == "none":
+        return None
+    return Ascent(method=against.method, radius=against.radius / 255, step=against.step, steps=against.steps)
+
+
+def _described(how: Pretraining) -> dict[str, Any]:
+    """For the cache's key: what came later is left out where it is not used, so that old entries stay."""
+    plain = how.model_dump(exclude={"head_epochs"})
+    if how.adversarial.method == "none":
+        del plain["adversarial"]
+    if not how.cutout:
+        del plain["cutout"]
+    return plain

@@ -1,0 +1,129 @@
+"""What clients received, as exhibits: the public features, how a head was made, what a guard sees."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from glasshouse.attacks.base import HeadReport
+from glasshouse.audit.claims import Outcome
+from glasshouse.audit.result import Exhibit
+from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.metrics.utility import accuracy_interval
+from glasshouse.models.build import build, state
+from glasshouse.scenario.axes import Cell
+from glasshouse.transcript.files import read_transcript
+from glasshouse.wire import Architecture
+
+Facts = Mapping[str, Any]
+
+
+def received_exhibits(
+    cell: Cell,
+    attacks: Mapping[str, Mapping[str, Sequence[Outcome]]],
+    facts: Sequence[Facts],
+    folders: Mapping[str, str],
+) -> list[Exhibit]:
+    """All of them, as far as there is something to show.
+
+    Args:
+        cell: whose. attacks: outcomes by the attack's label and the group's folder.
+        facts: what is known of each group (``group.json``). folders: of the first group of each active
+            attack, by label.
+    """
+    where = ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in cell.axes.items())
+    suffix = f" ({where})" if where else ""
+    made = [*_accuracies(cell, facts, suffix)]
+    for label, every in attacks.items():
+        reports = [c for o in every.values() for one in o for c in one.claims if isinstance(c, HeadReport)]
+        made += [_curve(cell, label, reports[0], suffix)] if reports else []
+    return made + list(_guarded(cell, folders, suffix))
+
+
+def _accuracies(cell: Cell, facts: Sequence[Facts], suffix: str) -> Iterator[Exhibit]:
+    rows: list[list[object]] = []
+    found = facts[0]["facts"].get("pretrained") if facts else None
+    if found:
+        rows.append(["public model, natural images", *_interval(found["natural"], found["n"])])
+        rows.append(["public model, PGD-10 within 4/255", *_interval(found["robust"], found["n_robust"])])
+    for fact in facts:
+        if fact.get("sent") is not None:
+            name = cell.scenario.attacks[fact["active"]].label or cell.scenario.attacks[fact["active"]].name
+            rows.append([f"as sent by {name}", *_interval(fact["sent"]["value"], fact["sent"]["n"])])
+    if rows:
+        columns = ["model", "accuracy", "low", "high", "n"]
+        yield Exhibit(
+            kind="table",
+            scenario=cell.scenario.name,
+            title=f"Accuracy of what clients received{suffix}",
+            caption="On held-out data, 95 % intervals. A client that tests the model sees these numbers too.",
+            data={"columns": columns, "rows": rows},
+        )
+
+
+def _interval(share: float, n: int) -> list[float]:
+    found = accuracy_interval(round(share * n), n)
+    return [found.value, found.low, found.high, n]
+
+
+def _curve(cell: Cell, label: str, report: HeadReport, suffix: str) -> Exhibit:
+    x = list(range(1, len(report.leakage) + 1))
+    last = f"as sent: leakage {float(report.leakage[-1]):.2f}, accuracy {float(report.accuracy[-1]):.2f}"
+    kept = f"kept: epoch {report.best + 1}; " if report.best >= 0 else "not trained; "
+    series = [
+        {"name": "leakage", "x": x, "y": report.leakage.tolist()},
+        {"name": "accuracy of the head", "x": x, "y": report.accuracy.tolist()},
+    ]
+    return Exhibit(
+        kind="lines",
+        scenario=cell.scenario.name,
+        title=f"Making of the head: {label}{suffix}",
+        caption=f"On the adversary's own held-out images; {kept}{last} (the last point).",
+        data={"x_label": "epoch", "y_label": "share", "series": series},
+    )
+
+
+def _guarded(cell: Cell, folders: Mapping[str, str], suffix: str) -> Iterator[Exhibit]:
+    """What the guard says of each model that an active server sent, beside a random one."""
+    seen: dict[str, Seen] = {}
+    for label, folder in folders.items():
+        transcript = read_transcript(Path(folder) / "transcript")
+        agreed = state(build(transcript.terms.architecture))
+        if not seen:
+            seen["random weights"] = inspect(agreed, agreed=agreed)
+        sent = [b for r in transcript.rounds for b in r.broadcasts]
+        if sent:
+            crafted = max(sent, key=lambda b: _other(b.architecture, transcript.terms.architecture))
+            seen[f"as sent by {label}"] = inspect(crafted.tensors, agreed=agreed)
+    if not seen:
+        return
+    yield Exhibit(
+        kind="boxes",
+        scenario=cell.scenario.name,
+        title=f"Entropy of the weight vectors received{suffix}",
+        caption="What 'glasshouse guard' computes: below 0.5 is a finding; trained models are above 0.88.",
+        data={
+            "y_label": "normalised entropy (bins of 1e-6)",
+            "series": [{"name": name, "values": one.entropies.tolist()} for name, one in seen.items()],
+        },
+    )
+    rows = [
+        [
+            name,
+            one.inspection.values["minimum"],
+            one.inspection.values["percentile_3"],
+            len(one.inspection.findings),
+            one.inspection.findings[0] if one.inspection.findings else "",
+        ]
+        for name, one in seen.items()
+    ]
+    yield Exhibit(
+        kind="table",
+        scenario=cell.scenario.name,
+        title=f"What a guard finds{suffix}",
+        caption="A client that inspects the model before it trains.",
+        data={"columns": ["model", "minimum", "3rd percentile", "findings", "the first"], "rows": rows},
+    )
+
+
+def _other(one: Architecture, agreed: Architecture) -> bool:
+    return one != agreed

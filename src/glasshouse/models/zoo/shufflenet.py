@@ -1,0 +1,121 @@
+"""ShuffleNet-V2 at CIFAR size."""
+
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of
+from glasshouse.registry import Card, carded
+
+WIDTHS: Final = {"0.5": (48, 96, 192, 1024), "1": (116, 232, 464, 1024), "1.5": (176, 352, 704, 1024)}
+"""Channels of the three stages and of the last convolution, by size."""
+_DEPTHS: Final = (3, 7, 3)  # blocks of a stage after its first
+
+
+def _branch(inward: int, outward: int, *, stride: int) -> list[nn.Module]:
+    """1 × 1, depthwise 3 × 3, 1 × 1; batch norm after each, ReLU around the depthwise one."""
+    return [
+        nn.Conv2d(inward, outward, 1, bias=False),
+        nn.BatchNorm2d(outward),
+        nn.ReLU(),
+        nn.Conv2d(outward, outward, 3, stride=stride, padding=1, groups=outward, bias=False),
+        nn.BatchNorm2d(outward),
+        nn.Conv2d(outward, outward, 1, bias=False),
+        nn.BatchNorm2d(outward),
+        nn.ReLU(),
+    ]
+
+
+def _shuffled(x: Tensor) -> Tensor:
+    """Channels of the two halves in turns."""
+    n, channels, height, width = x.shape
+    return x.reshape(n, 2, channels // 2, height, width).transpose(1, 2).reshape(x.shape)
+
+
+@final
+class Basic(nn.Module):
+    """Half of the channels pass, the other half goes through the branch; then they are shuffled."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(*_branch(channels // 2, channels // 2, stride=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → the same shape."""
+        left, right = x.chunk(2, dim=1)
+        return _shuffled(torch.cat([left, self.branch(right)], dim=1))
+
+
+@final
+class Down(nn.Module):
+    """Half the side, more channels: a branch, and a shortcut that is a branch of its own."""
+
+    def __init__(self, inward: int, outward: int) -> None:
+        super().__init__()
+        half = outward // 2
+        self.branch = nn.Sequential(*_branch(inward, half, stride=2))
+        self.shortcut = nn.Sequential(
+            nn.Conv2d(inward, inward, 3, stride=2, padding=1, groups=inward, bias=False),
+            nn.BatchNorm2d(inward),
+            nn.Conv2d(inward, half, 1, bias=False),
+            nn.BatchNorm2d(half),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inward, H, W) → (B, outward, H / 2, W / 2)."""
+        return _shuffled(torch.cat([self.shortcut(x), self.branch(x)], dim=1))
+
+
+@carded(
+    Card(
+        summary="ShuffleNet-V2 at CIFAR size: 24-channel stem without pooling, 1,024 features",
+        source="Ma et al. 2018, arXiv:1807.11164",
+    )
+)
+def shufflenet_v2(
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    size: str = "0.5",
+    hidden: int = 0,
+    mean: float = 0.5,
+    std: float = 0.25,
+) -> SplitModel:
+    """Stages of 4, 8 and 4 blocks, each of which halves the side; then 1 × 1, and the mean over positions.
+
+    Differs from the source as its CIFAR variants do: stride 1 and no pooling in the stem. Size 0.5 has
+    341 thousand parameters before the head, as the Maui paper counts.
+
+    Args:
+        input_shape: (C, H, W). classes: K.
+        size: ``0.5``, ``1`` or ``1.5``. hidden: units of a second linear layer in the head; 0: none.
+        mean, std: fixed normalisation of the pixels.
+    """
+    check_shape(input_shape, classes, model="shufflenet_v2")
+    if size not in WIDTHS:
+        raise BadValue(
+            "model 'shufflenet_v2'",
+            needs=f"size: one of {', '.join(WIDTHS)}, as text",
+            got=repr(size),
+            fix="set model.size",
+        )
+    *stages, last = WIDTHS[size]
+    layers: list[nn.Module] = [
+        nn.Conv2d(input_shape[0], 24, 3, padding=1, bias=False),
+        nn.BatchNorm2d(24),
+        nn.ReLU(),
+    ]
+    inward = 24
+    for outward, depth in zip(stages, _DEPTHS, strict=True):
+        layers += [Down(inward, outward), *(Basic(outward) for _ in range(depth))]
+        inward = outward
+    layers += [nn.Conv2d(inward, last, 1, bias=False), nn.BatchNorm2d(last), nn.ReLU()]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return SplitModel(
+        normalize=Normalize(mean=mean, std=std),
+        features=nn.Sequential(*layers),
+        head=head_of(last, classes, hidden=hidden, model="shufflenet_v2"),
+    )
