@@ -41,9 +41,7 @@ def test_images_do_not_see_each_other(features):
     """One more in the chunk changes none of the others, whatever it is."""
     goals = features.of(images(3))
     few, more = (
-        by_pixels(
-            features, part, (1, 8, 8), distance=Distance(), iterations=20, chunk=3, rng=Rng.root(1)
-        ).images
+        by_pixels(features, part, (1, 8, 8), distance=Distance(), iterations=20, rng=Rng.root(1)).images
         for part in (goals[:2], torch.cat([goals[:2], goals[2:] * 50]))
     )
     torch.testing.assert_close(few, more[:2], atol=1e-3, rtol=0)

@@ -7,6 +7,7 @@ from glasshouse.attacks.base import HeadReport, Reconstruction, Representations
 from glasshouse.attacks.transfer.maui.attack import Maui
 from glasshouse.attacks.transfer.maui.head import Recipe, calibrate, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units, leakage
+from glasshouse.attacks.transfer.maui.preimages import preimage_distance
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.rng import Rng
@@ -170,6 +171,19 @@ def test_images_are_claimed_within_the_range():
     images = [c for c in attack.run(view, rng=Rng.root(0)) if isinstance(c, Reconstruction)]
     assert images
     assert all(c.inputs.shape[1:] == (1, 8, 8) for c in images)
+
+
+def test_a_free_ball_reaches_any_features_and_a_small_one_does_not():
+    mix = torch.randn((64, 20), generator=torch.Generator().manual_seed(0)) / 8
+
+    def features(inputs):
+        return inputs.flatten(1) @ mix
+
+    x = torch.rand((6, 1, 8, 8), generator=torch.Generator().manual_seed(1))
+    goals = features(x[:3])
+    wide, small = (preimage_distance(features, goals, x[3:], radius=r) for r in (1.0, 4 / 255))
+    assert float(wide.max()) < 0.01
+    assert float(small.min()) > 0.3
 
 
 def test_nex_needs_no_tampering():

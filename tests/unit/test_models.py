@@ -1,3 +1,4 @@
+import importlib.util
 import sys
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from torch import nn
 
 from glasshouse import registry
-from glasshouse.errors import BadFile, BadValue, UnknownName
+from glasshouse.errors import BadFile, BadValue, NotInstalled, UnknownName
 from glasshouse.models.base import SplitModel
 from glasshouse.models.build import architecture_of, build, load, parameters, state
 from glasshouse.rng import Rng
@@ -64,6 +65,28 @@ def test_initial_weights_come_from_the_stream_alone(name):
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(first[n], again[n]) for n in first)
     assert not torch.equal(first["head.weight"], other["head.weight"])
+
+
+@pytest.mark.parametrize("name", ["maui_cnn", "resnet18", "shufflenet_v2"])
+def test_a_head_may_have_two_layers(name):
+    model = build(architecture(name, (1, 8, 8), **{**SMALL.get(name, {}), "hidden": 6}))
+    assert [n for n, _ in model.head.named_parameters()] == [
+        "hidden.weight",
+        "hidden.bias",
+        "out.weight",
+        "out.bias",
+    ]
+    assert model.head.out.in_features == 6
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg11_bn", "vit_b_32"])
+def test_imagenet_models_say_which_extra_they_need(name):
+    one = architecture(name, (3, 64, 64))
+    if importlib.util.find_spec("torchvision"):
+        assert build(one).eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
+    else:
+        with pytest.raises(NotInstalled, match=r"glasshouse\[vision\]"):
+            build(one)
 
 
 def test_sizes_known_from_elsewhere():

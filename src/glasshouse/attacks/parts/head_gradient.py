@@ -35,20 +35,24 @@ class Inversion:
         invert: by pixels, by a generator of each, or not at all. iterations: 0: 500 by pixels, 600 by
             generator.
         images: representations of one update that are inverted at most, the surest first.
-        distance: what is minimised.
+        distance: what is minimised. step: of the pixels, the first.
     """
 
     invert: Invert = "pixels"
     iterations: int = 0
     images: int = 64
     distance: Distance = field(default_factory=Distance)
+    step: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.invert not in ("pixels", "generator", "none") or self.iterations < 0 or self.images < 1:
+        if (
+            self.invert not in ("pixels", "generator", "none")
+            or min(self.iterations, self.images - 1, self.step) < 0
+        ):
             raise BadValue(
                 "inversion of representations",
-                needs='invert = "pixels", "generator" or "none", iterations >= 0, images >= 1',
-                got=f'"{self.invert}", {self.iterations}, {self.images}',
+                needs='invert = "pixels", "generator" or "none", iterations >= 0, images >= 1, step >= 0',
+                got=f'"{self.invert}", {self.iterations}, {self.images}, {self.step}',
                 fix="correct the attack's table",
             )
 
@@ -63,6 +67,7 @@ class Inversion:
             shape,
             distance=self.distance,
             iterations=self.iterations or PIXEL_STEPS,
+            step=self.step,
             rng=rng,
         )
 

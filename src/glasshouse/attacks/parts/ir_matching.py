@@ -32,8 +32,8 @@ Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] → (B, D), differentiable."""
 
 
-RATE = 0.05
-"""Adam's first step, in pixel units."""
+CHUNK = 16
+"""Images per pass; more leave the processor's cache."""
 
 
 @final
@@ -93,7 +93,7 @@ def by_pixels(
     *,
     distance: Distance,
     iterations: int = 500,
-    chunk: int = 16,
+    step: float = 0.05,
     rng: Rng,
 ) -> Inverted:
     """Adam on the pixels, with a cosine schedule, inside [0, 1], from grey with a little noise.
@@ -101,18 +101,20 @@ def by_pixels(
     Args:
         features: of the frozen model. targets: (B, D).
         shape: (C, H, W). distance: the loss. iterations: of Adam.
-        chunk: images per pass; more leave the processor's cache.
+        step: the first of them, in pixel units. Poolings close to the image make the way down rugged: digits
+            behind one pooling came back at 18 dB with 0.2, at 12 with 0.05; CIFAR-10 behind four was best at
+            0.05.
         rng: of the start.
     """
-    parts = list(torch.split(targets, chunk))
+    parts = list(torch.split(targets, CHUNK))
     made = []
     for number, part in enumerate(track(parts, "inverting representations", total=len(parts))):
         generator = rng.child(f"start/{number}").torch()
         start = 0.5 + 0.05 * torch.randn((len(part), *shape), generator=generator)
         here = start.to(targets.device, memory_format=torch.channels_last).requires_grad_()
-        optimiser = torch.optim.Adam([here], lr=RATE)
+        optimiser = torch.optim.Adam([here], lr=step)
         for i in range(iterations):
-            optimiser.param_groups[0]["lr"] = RATE * cosine_pace(i / iterations)
+            optimiser.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
             (here.grad,) = torch.autograd.grad(distance(features, here, part).sum(), here)
             optimiser.step()
             with torch.no_grad():

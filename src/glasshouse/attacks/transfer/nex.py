@@ -34,7 +34,7 @@ class Nex:
         invert: ``generator`` (a deep image prior, as published), ``pixels``, or ``none``.
         iterations: of the inversion; 0: 600 of the generator, 500 of pixels.
         images: representations of one update inverted at most.
-        alpha, tv: weights of the KL term and of total variation.
+        alpha, tv: weights of the KL term and of total variation. step: of the pixels, in units of the range.
         bf16: compute features and generators in bfloat16.
     """
 
@@ -45,10 +45,10 @@ class Nex:
         control={
             "setting": "6 clients with 1 digit each, untrained features, no defence",
             "scenario": {
-                "model": {"name": "maui_cnn", "width": 16, "hidden": 64},
+                "model": {"name": "maui_cnn", "width": 16, "hidden": 64, "poolings": 0},
                 "federation": {"protocol": "transfer"},
             },
-            "arguments": {"invert": "pixels", "iterations": 150},
+            "arguments": {"invert": "pixels", "iterations": 200, "tv": 0.01},
         },
     )
     needs: ClassVar[Needs] = Needs(
@@ -60,7 +60,8 @@ class Nex:
     iterations: int = 0
     images: int = 64
     alpha: float = 0.1
-    tv: float = 0.3
+    tv: float = 1.0
+    step: float = 0.05
     bf16: bool = True
 
     def __post_init__(self) -> None:
@@ -69,7 +70,11 @@ class Nex:
     def _inversion(self) -> Inversion:
         distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
         return Inversion(
-            invert=self.invert, iterations=self.iterations, images=self.images, distance=distance
+            invert=self.invert,
+            iterations=self.iterations,
+            images=self.images,
+            distance=distance,
+            step=self.step,
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -24,8 +24,7 @@ def maui_cnn(
     width: int = 64,
     hidden: int = 512,
     batch_norm: bool = True,
-    mean: float = 0.5,
-    std: float = 0.25,
+    poolings: int = 4,
 ) -> SplitModel:
     """Convolution, (batch norm,) ReLU and 2 × 2 max-pooling, four times; then ``hidden`` and K units.
 
@@ -36,8 +35,7 @@ def maui_cnn(
         input_shape: (C, H, W). classes: K.
         width: channels of the first convolution.
         hidden: units between features and logits; 0: the head is one linear layer.
-        batch_norm: after every convolution.
-        mean, std: fixed normalisation of the pixels.
+        batch_norm: after every convolution. poolings: only after so many of the convolutions, 0 to 4.
     """
     check_shape(input_shape, classes, model="maui_cnn")
     check_width(width, model="maui_cnn")
@@ -49,13 +47,13 @@ def maui_cnn(
         if batch_norm:
             layers[f"bn{i}"] = nn.BatchNorm2d(channels)
         layers[f"relu{i}"] = nn.ReLU()
-        if side >= 4:
+        if side >= 4 and i < poolings:
             layers[f"pool{i}"] = nn.MaxPool2d(2)
             side //= 2
     layers["flatten"] = nn.Flatten()
     features = nn.Sequential(layers)
     return SplitModel(
-        normalize=Normalize(mean=mean, std=std),
+        normalize=Normalize(mean=0.5, std=0.25),
         features=features,
         head=head_of(flat_size(features, input_shape), classes, hidden=hidden, model="maui_cnn"),
     )

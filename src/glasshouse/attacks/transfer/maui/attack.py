@@ -51,7 +51,7 @@ class Maui:
         wrong_labels: train on wrong labels, which makes gradients loud (against noise).
         output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
         readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
-        invert, iterations, images, alpha, tv, bf16: of the inversion, as for ``nex``.
+        invert, iterations, images, alpha, tv, step, bf16: of the inversion, as for ``nex``.
     """
 
     card: ClassVar[Card] = Card(
@@ -64,11 +64,17 @@ class Maui:
             "setting": "6 clients with 2 digits each, untrained features, no defence",
             "scenario": {
                 "data": {"examples": 2, "auxiliary": 400},
-                "model": {"name": "maui_cnn", "width": 16, "hidden": 64},
+                "model": {"name": "maui_cnn", "width": 16, "hidden": 64, "poolings": 0},
                 "federation": {"protocol": "transfer", "batch_size": 2},
                 "threat": {"changes": ["parameters"]},
             },
-            "arguments": {"mode": "quantile", "shares": [], "invert": "pixels", "iterations": 150},
+            "arguments": {
+                "mode": "quantile",
+                "shares": [],
+                "invert": "pixels",
+                "iterations": 200,
+                "tv": 0.01,
+            },
         },
     )
     needs: ClassVar[Needs] = Needs(
@@ -96,7 +102,8 @@ class Maui:
     iterations: int = 0
     images: int = 64
     alpha: float = 0.1
-    tv: float = 0.3
+    tv: float = 1.0
+    step: float = 0.05
     bf16: bool = True
 
     def __post_init__(self) -> None:
@@ -117,7 +124,11 @@ class Maui:
     def _inversion(self) -> Inversion:
         distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
         return Inversion(
-            invert=self.invert, iterations=self.iterations, images=self.images, distance=distance
+            invert=self.invert,
+            iterations=self.iterations,
+            images=self.images,
+            distance=distance,
+            step=self.step,
         )
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:

@@ -1,0 +1,313 @@
+"""Figures of docs/results/maui.md that an audit does not print.
+
+    python -m benchmarks.maui WHAT --source folder:cifar10
+
+WHAT: features heads units inversion batches dp preimages guard outside speed, or several. The features are
+those of preset ``maui``, from the cache or trained now. Judged: test images; chosen on: train images.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from glasshouse.attacks.parts.columns import read_columns
+from glasshouse.attacks.parts.deep_image_prior import Search, by_generator
+from glasshouse.attacks.parts.frozen import Frozen, frozen
+from glasshouse.attacks.parts.ir_matching import Distance, by_pixels
+from glasshouse.attacks.transfer.maui.head import Recipe, made
+from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
+from glasshouse.attacks.transfer.maui.preimages import preimage_distance
+from glasshouse.audit.build import Built, build
+from glasshouse.data.sources import load as load_source
+from glasshouse.guard.inspect import inspect
+from glasshouse.images import psnr, ssim
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.interval import mean_interval, paired_gain
+from glasshouse.metrics.representations import Leakage, LeakagePrecision
+from glasshouse.models.build import build as build_model
+from glasshouse.models.build import state
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import load
+from glasshouse.wire import Batch
+
+SHAPE = (3, 32, 32)
+ROOT = Rng.root(0, salt="benchmark maui")
+DISTANCE = Distance(tv=1.0, bfloat16=True)
+
+
+class Bench:
+    """Robust and natural features with their data, built when first asked for."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._built: dict[str, Built] = {}
+
+    def built(self, which: str) -> Built:
+        """Preset ``maui`` on ``robust`` or ``natural`` features, with 1,000 private test images."""
+        if which not in self._built:
+            changes = [f'data.source="{self.source}"', "data.examples=125"]
+            (scenario,) = load("maui", changes).scenarios
+            method = {"robust": "fgsm", "natural": "none"}[which]
+            cell = next(c for c in cells(scenario) if method in c.axes.values())
+            self._built[which] = build(cell.scenario, seed=cell.scenario.seed)
+        return self._built[which]
+
+    def features(self, which: str) -> Frozen:
+        """The frozen features."""
+        setting = self.built(which).setting
+        return frozen(setting.terms.architecture, setting.start, subject="benchmark")
+
+    def private(self, count: int) -> Batch:
+        """The first private test images."""
+        return self.built("robust").setting.private.pick(torch.arange(count))
+
+    def auxiliary(self, which: str = "robust") -> Sample:
+        """Features of the adversary's images."""
+        data = self.built(which).auxiliary
+        assert data is not None
+        return Sample(features=self.features(which).of(data.inputs), labels=data.labels)
+
+
+def head_of(sample: Sample, **changes: Any) -> Spab:
+    """The head that the attack would send, from the cache or made now."""
+    return made(sample, classes=10, recipe=Recipe(**changes), rng=Rng.root(0).child("maui/head")).head
+
+
+def uploaded(head: Spab, batch: Sample) -> dict[str, Tensor]:
+    """The gradient of the head, as a client computes it."""
+    for p in head.parameters():
+        p.requires_grad_()
+    loss = functional.cross_entropy(head(batch.features), batch.labels)
+    found = torch.autograd.grad(loss, list(head.parameters()))
+    return dict(zip([n for n, _ in head.named_parameters()], found, strict=True))
+
+
+def drawn(sample: Sample, batch: int, draws: int) -> Iterator[Sample]:
+    """Batches of test images: disjoint as long as there are enough, then drawn anew."""
+    for number in range(draws):
+        order = torch.randperm(len(sample), generator=ROOT.child(f"draw/{batch}/{number}").torch())
+        yield sample.pick(order[:batch])
+
+
+def spread(values: list[float]) -> str:
+    """Mean with its 95 % interval over batches."""
+    found = mean_interval(values, rng=ROOT)
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def features(bench: Bench) -> None:
+    """Accuracies of the public models."""
+    for which in ("robust", "natural"):
+        print(which, bench.built(which).facts["pretrained"], bench.built(which).facts["model"], flush=True)
+
+
+def _row(name: str, head: Spab, held: Sample, batch: int, draws: int = 10) -> None:
+    context, told = ScoreContext(), {"truth": [], "blind": [], "precision": []}
+    for one in drawn(held, batch, draws):
+        sent = uploaded(head, one)
+        told["truth"].append(float(alone(gradient_of_units(head, one.features, one.labels)).double().mean()))
+        read = read_columns(sent["hidden.weight"], sent["hidden.bias"], limit=batch)
+        told["blind"].append(float(Leakage().score(read.vectors, one.features, context=context).mean()))
+        if len(read.vectors):
+            right = LeakagePrecision().score(read.vectors, one.features, context=context)
+            told["precision"].append(float(right.mean()))
+    parts = ", ".join(f"{word} {spread(values)}" for word, values in told.items())
+    print(f"{name}, B = {batch}: {parts}; accuracy {accuracy(head, held):.3f}", flush=True)
+
+
+def heads(bench: Bench) -> None:
+    """Leakage, blind leakage and precision, and the head's accuracy, by mode and batch size."""
+    sample, private = bench.auxiliary(), bench.private(1000)
+    held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
+    for batch in (8, 64, 512):
+        share = (1 / batch,)
+        _row("trained", head_of(sample, mode="trained"), held, batch)
+        _row("quantile", head_of(sample, mode="quantile", batch=batch, shares=share), held, batch)
+        _row("both", head_of(sample, batch=batch, shares=share), held, batch)
+        _row("both, output fitted", head_of(sample, batch=batch, shares=share, output_epochs=5), held, batch)
+        _row("ladder 1/8 to 1/512", head_of(sample, mode="quantile", shares=(1 / 8, 1 / 512)), held, batch)
+
+
+def units(bench: Bench) -> None:
+    """N as an axis, at B = 64."""
+    sample, private = bench.auxiliary(), bench.private(1000)
+    held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
+    for count in (128, 256, 512, 1024, 2048):
+        head = head_of(sample, mode="quantile", units=count, batch=64, shares=(1 / 64,))
+        _row(f"quantile, N = {count}", head, held, 64)
+
+
+def extracted(bench: Bench, which: str, batch: int, count: int) -> tuple[Tensor, Tensor]:
+    """Representations read blind from batches of ``count`` test images in all, and the images behind them."""
+    model, private = bench.features(which), bench.private(count)
+    all_of = Sample(features=model.of(private.inputs), labels=private.labels)
+    head = head_of(bench.auxiliary(which), batch=batch, shares=(1 / batch,))
+    vectors, images = [], []
+    for rows in torch.split(torch.arange(count), batch):
+        one = all_of.pick(rows)
+        sent = uploaded(head, one)
+        read = read_columns(sent["hidden.weight"], sent["hidden.bias"], limit=batch).vectors
+        apart, nearest = torch.cdist(read, one.features).min(1)
+        right = apart < 1e-2 * one.features[nearest].norm(dim=1)
+        vectors.append(read[right])
+        images.append(private.inputs[rows[nearest[right]]])
+    return torch.cat(vectors), torch.cat(images)
+
+
+def inversion(bench: Bench) -> None:
+    """64 test images by pixels on both features; the first 16 of them by the generator, paired."""
+    for which in ("robust", "natural"):
+        goals, images = extracted(bench, which, 8, 64)
+        model = bench.features(which)
+        pixel = by_pixels(model, goals, SHAPE, distance=DISTANCE, rng=ROOT).images
+        values = psnr(pixel, images).tolist()
+        print(f"{which}, pixels, {len(images)} images: PSNR {spread(values)}, "
+              f"SSIM {spread(ssim(pixel, images).tolist())}", flush=True)  # fmt: skip
+        painted = by_generator(model, goals[:16], SHAPE, distance=DISTANCE, how=Search(), rng=ROOT).images
+        theirs = psnr(painted, images[:16]).tolist()
+        gain = paired_gain(theirs, values[:16], rng=ROOT)
+        print(f"{which}, generator, 16: PSNR {spread(theirs)}, "
+              f"SSIM {spread(ssim(painted, images[:16]).tolist())}; pixels on these {spread(values[:16])}; "
+              f"gain {gain.value:.2f} [{gain.low:.2f}, {gain.high:.2f}]", flush=True)  # fmt: skip
+
+
+def batches(bench: Bench) -> None:
+    """PSNR at B = 8, 32 and 128, 32 images each, from extracted representations."""
+    for batch in (8, 32, 128):
+        goals, images = extracted(bench, "robust", batch, max(128, batch))
+        few = slice(0, 32)
+        found = by_pixels(bench.features("robust"), goals[few], SHAPE, distance=DISTANCE, rng=ROOT).images
+        print(f"B = {batch}: {len(images)} of 128 extracted; PSNR of 32: "
+              f"{spread(psnr(found, images[few]).tolist())}", flush=True)  # fmt: skip
+
+
+def dp(bench: Bench) -> None:
+    """(eps, 1e-4) by the classical Gaussian mechanism as the paper has it: S = 100, B = 8, wrong labels."""
+    model, private = bench.features("robust"), bench.private(24)
+    held = Sample(features=model.of(private.inputs), labels=private.labels)
+    head = head_of(bench.auxiliary(), batch=8, shares=(1 / 8,), wrong=True, output_epochs=5)
+    for clip in (100.0, 1.0):
+        for power in (6, 5, 4, 3, 1):
+            std = clip * (2 * torch.tensor(1.25e4).log()).sqrt().item() / 10**power
+            rate, good = [], []
+            for number, rows in enumerate(torch.split(torch.arange(24), 8)):
+                sent = uploaded(head, held.pick(rows))
+                total = sum(float(t.square().sum()) for t in sent.values()) ** 0.5
+                draws = ROOT.child(f"dp/{power}/{number}").torch()
+                sent = {n: t * min(1.0, clip / total) + std * torch.randn(t.shape, generator=draws)
+                        for n, t in sent.items()}  # fmt: skip
+                read = read_columns(sent["hidden.weight"], sent["hidden.bias"], limit=8).vectors
+                true = private.inputs[rows]
+                if not len(read):
+                    rate += [0.0] * 8
+                    continue
+                found = by_pixels(model, read, SHAPE, distance=DISTANCE, iterations=300, rng=ROOT).images
+                table = torch.stack([ssim(found, x[None].expand_as(found)) for x in true])
+                best, which = table.max(1)
+                rate += (best > 0.3).double().tolist()
+                good += psnr(found[which[best > 0.3]], true[best > 0.3]).tolist()
+            mean = f"{sum(good) / len(good):.2f} dB" if good else "none"
+            print(f"S = {clip:g}, eps = 1e{power}, std {std:.2g}: rate {sum(rate) / len(rate):.2f}, "
+                  f"PSNR of these {mean}; norm of the last gradient {total:.2f}", flush=True)  # fmt: skip
+
+
+def preimages(bench: Bench) -> None:
+    """Share of the feature distance left by changes of 4/255, 24 pairs of unrelated test images."""
+    x = bench.private(48).inputs
+    left = {}
+    for which in ("natural", "robust"):
+        model = bench.features(which)
+        left[which] = preimage_distance(model, model.of(x[:24]), x[24:])
+        print(f"{which}: geometric mean {left[which].log().mean().exp():.3g}, "
+              f"median {left[which].median():.3g}", flush=True)  # fmt: skip
+    ratio = (left["robust"].log() - left["natural"].log()).mean().exp()
+    print(f"apart: {ratio:.1f} times")
+
+
+def guard(bench: Bench) -> None:
+    """What the guard says of each configuration."""
+    start = bench.built("robust").setting.start
+    agreed = state(build_model(bench.built("robust").setting.terms.architecture))
+    models = {"random": agreed, "natural": bench.built("natural").setting.start, "robust": start}
+    sample = bench.auxiliary()
+    for mode in ("trained", "trained+quantile", "quantile"):
+        head = head_of(sample, **({} if mode == "trained" else {"batch": 8, "shares": (1 / 8,)}), mode=mode)
+        models[f"maui, {mode}"] = {**start, **{f"head.{n}": t for n, t in head.state_dict().items()}}
+    models |= _crafted(start)
+    for name, tensors in models.items():
+        seen = inspect(tensors, agreed=agreed)
+        v = seen.inspection.values
+        print(f"{name}: minimum {v['minimum']:.2g}, 3rd percentile {v['percentile_3']:.2g}, "
+              f"findings {len(seen.inspection.findings)}: {seen.inspection.findings[:3]}",
+              flush=True)  # fmt: skip
+
+
+def _crafted(start: Any) -> dict[str, dict[str, Tensor]]:
+    """Robbing the Fed as head with three identity kernels per convolution, as the paper has it."""
+    rtf = {n: t.clone() for n, t in start.items()}
+    for n, t in rtf.items():
+        if n.startswith("features.conv") and n.endswith("weight"):
+            t[:3] = 0
+            for i in range(3):
+                t[i, i, 1, 1] = 1
+    width = rtf["head.hidden.weight"].shape[1]
+    rtf["head.hidden.weight"] = torch.full_like(rtf["head.hidden.weight"], 1 / width)
+    return {"robbing the fed as head + identity kernels": rtf}
+
+
+def outside(bench: Bench) -> None:
+    """Private images of other data sets on features of CIFAR-10: MNIST digits and faces."""
+    model = bench.features("robust")
+    for name, split in (("mnist_10k", "test"), ("orl_faces_64", "train")):
+        source = load_source(f"npz:../shared/data/{name}.npz", resize=32, channels=3)
+        x = source.split(split).batch(torch.arange(0, 320, 20)).inputs
+        found = by_pixels(model, model.of(x), SHAPE, distance=DISTANCE, rng=ROOT).images
+        print(
+            f"{name}: PSNR {spread(psnr(found, x).tolist())}, SSIM {spread(ssim(found, x).tolist())}",
+            flush=True,
+        )
+
+
+def speed(bench: Bench) -> None:
+    """64 images, 500 steps: together, and (on 8 of them) one at a time, same precision; CPU seconds."""
+    model, x = bench.features("robust"), bench.private(64).inputs
+    goals = model.of(x)
+    times: dict[str, list[float]] = {"together": [], "alone": []}
+    for _ in range(3):
+        for name, parts in (("together", [goals]), ("alone", list(goals[:4].split(1)))):
+            clock, wall = time.process_time(), time.perf_counter()
+            for part in parts:
+                by_pixels(model, part, SHAPE, distance=DISTANCE, rng=ROOT)
+            each = (time.process_time() - clock) / sum(len(p) for p in parts)
+            times[name].append(each)
+            print(f"{name}: {each:.3f} s CPU per image, {time.perf_counter() - wall:.1f} s wall", flush=True)
+    together, single = (sorted(times[name])[1] for name in ("together", "alone"))
+    print(f"64 images: {64 * together:.1f} s CPU; {single / together:.1f} times faster than one at a time")
+
+
+STEPS: dict[str, Callable[[Bench], None]] = {
+    f.__name__: f for f in (features, heads, units, inversion, batches, dp, preimages, guard, outside, speed)
+}
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="+", choices=list(STEPS))
+    parser.add_argument("--source", default="folder:cifar10")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    bench = Bench(given.source)
+    for name in given.what:
+        print(f"== {name}", flush=True)
+        STEPS[name](bench)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""How many images share a representation: can a faint change give one image another's features?
+
+Source: Dabholkar et al. 2025 (Maui), section 7.1 and equation 3, after Engstrom et al. 2019,
+arXiv:1906.00945. Where we differ: Adam with a cosine schedule; no total variation, since the ball is small;
+the distance is divided by the one before the search, so that models can be compared.
+
+Shape letters: B pairs of images, C channels, H and W pixels, D features.
+"""
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.parts.ir_matching import Features, cosine_pace
+
+
+def preimage_distance(
+    features: Features, goals: Tensor, seeds: Tensor, *, radius: float = 4 / 255, iterations: int = 300
+) -> Tensor:
+    """(B,), share of the squared feature distance left when each seed has moved within ``radius``.
+
+    Args:
+        features: images (B, C, H, W) in [0, 1] → (B, D). goals: (B, D), of other images.
+        seeds: (B, C, H, W), what is perturbed. radius: largest change of a pixel. iterations: of Adam.
+    """
+    with torch.no_grad():
+        before = (features(seeds) - goals).square().sum(1)
+    change = torch.zeros_like(seeds).requires_grad_()
+    step = radius / 4
+    optimiser = torch.optim.Adam([change], lr=step)
+    best = before.clone()
+    for i in range(iterations):
+        optimiser.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
+        distance = (features((seeds + change).clamp(0, 1)) - goals).square().sum(1)
+        best = torch.minimum(best, distance.detach())
+        # Each pair has its own scale; dividing by it keeps Adam's epsilon out of the way.
+        (change.grad,) = torch.autograd.grad((distance / before).sum(), change)
+        optimiser.step()
+        with torch.no_grad():
+            change.clamp_(-radius, radius)
+    return best / before
