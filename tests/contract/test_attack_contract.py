@@ -36,6 +36,10 @@ SUMS = {
     "protocol": "fedavg", "clients": 6, "cohort": 3, "examples": 5, "rounds": 4, "secure_sum": True,
 }  # fmt: skip
 LOOKS = {"looks_for": "gradient_inversion", "method": {"pairs": 10}, "every": 2}
+HEAD = {
+    "protocol": "transfer", "model": "maui_cnn", "arguments": {"width": 4, "hidden": 32}, "trained": "head.",
+    "examples": 2,
+}  # fmt: skip
 CASES: Mapping[str, Case] = {
     "dlg": Case(settings={"iterations": 2, "restarts": 2}),
     "idlg": Case(settings={"iterations": 2, "restarts": 2}),
@@ -52,6 +56,8 @@ CASES: Mapping[str, Case] = {
     "scale_mia": Case(kind="crafted", settings={"training_steps": 3, "mirror": False}, toy={"examples": 2}),
     "robbing_the_fed": Case(kind="crafted", settings={"bins": 16}),
     "loki": Case(kind="crafted", settings={"width": 4}),
+    "maui": Case(kind="crafted", settings={"epochs": 2, "batches": 4, "iterations": 3}, toy=HEAD),
+    "nex": Case(settings={"iterations": 3}, toy=HEAD),
     **{
         name: Case(kind="run", settings=LOOKS, toy=SUMS)
         for name in ("disaggregation", "ols", "reg", "prolin_posterior")
