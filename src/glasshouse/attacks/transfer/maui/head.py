@@ -21,12 +21,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, leakage
-from glasshouse.cache import Checkpoint, cached
+from glasshouse.cache import cached
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 Mode = Literal["trained", "quantile", "trained+quantile"]
-_VERSION = 2
+_VERSION = 3
+JUDGED = 512
+"""Batch size at which epochs are compared, as in the paper's Table 3 (at most the held-out examples)."""
 _NEARLY = 0.95  # of the largest held-out leakage
 _HELD = 0.3  # share of the auxiliary features that choose the epoch and measure the head
 
@@ -41,7 +43,7 @@ class Recipe:
         epochs: of ``batches`` batches of ``batch_size``. rate: of Adam.
         beta1, beta2: weights of activation and of softplus(-Z). noise: standard deviation put on w and b
             before every epoch.
-        batch: examples behind an update; held-out leakage is measured there.
+        batch: examples behind an update; the leakage of the head as sent is measured there.
         shares: of the public data that reach a unit: one, or the ends of a geometric ladder over the units.
         wrong: train on wrong labels, so that most clients' examples are misclassified and loud.
         output_epochs: afterwards, passes that train the last layer alone.
@@ -86,49 +88,35 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
         sample: features of the adversary's images, with labels; 70 % train, the rest judges.
         classes: K. recipe: how. rng: of weights, batches and noise.
     """
-    key = {
-        "version": _VERSION,
-        "features": sample.features,
-        "labels": sample.labels,
-        "recipe": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(recipe).items()},
-        "rng": rng.seed(),
-    }
-
-    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        return _make(sample, classes=classes, recipe=recipe, rng=rng, checkpoint=checkpoint)
-
-    found = cached("maui-head", key, make)
-    head = Spab(sample.features.shape[1], recipe.units, classes)
-    head.load_state_dict({n: found[n] for n in head.state_dict()})
-    return Made(
-        head=head.requires_grad_(False),
-        leakage=found["leakage"],
-        accuracy=found["accuracy"],
-        best=int(found["best"]),
-    )
-
-
-def _make(
-    sample: Sample, *, classes: int, recipe: Recipe, rng: Rng, checkpoint: Checkpoint
-) -> dict[str, Tensor]:
     order = torch.randperm(len(sample), generator=rng.child("split").torch())
     cut = round(_HELD * len(sample))
     held, own = sample.pick(order[:cut]), sample.pick(order[cut:])
     head = _fresh(sample.features.shape[1], classes, recipe=recipe, rng=rng)
-    curves: list[tuple[float, float]] = []
-    best = -1
+    curves, best = torch.zeros((0, 2), dtype=torch.float64), -1
     if "trained" in recipe.mode:
-        best, curves = _trained(head, own, held, recipe=recipe, rng=rng, checkpoint=checkpoint)
+        found = cached(
+            "maui-head", _key(sample, recipe, rng), lambda _: _trained(head, own, held, recipe, rng)
+        )
+        head.load_state_dict({n: found[n] for n in head.state_dict()})
+        curves, best = found["curves"], int(found["best"])
     if "quantile" in recipe.mode:
         calibrate(head, own.features, recipe.shares)
     if recipe.output_epochs:
         _fit_output(head, own, recipe=recipe, rng=rng.child("output"))
-    curves.append(_measured(head, held, recipe=recipe, rng=rng))
+    last = (leakage(head, held, batch=recipe.batch, rng=rng.child("leakage")), accuracy(head, held))
+    curves = torch.cat([curves, torch.tensor([last], dtype=torch.float64)])
+    return Made(head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best)
+
+
+def _key(sample: Sample, recipe: Recipe, rng: Rng) -> dict[str, object]:
+    """All that the training depends on; what is done to the head afterwards is done anew each time."""
+    later = ("mode", "batch", "shares", "output_epochs")
     return {
-        **{n: t.detach().clone() for n, t in head.state_dict().items()},
-        "leakage": torch.tensor([a for a, _ in curves], dtype=torch.float64),
-        "accuracy": torch.tensor([b for _, b in curves], dtype=torch.float64),
-        "best": torch.tensor(best),
+        "version": _VERSION,
+        "features": sample.features,
+        "labels": sample.labels,
+        "recipe": {k: v for k, v in asdict(recipe).items() if k not in later},
+        "rng": rng.seed(),
     }
 
 
@@ -158,15 +146,15 @@ def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
         head.hidden.bias.copy_(-(lower + (place - below) * (upper - lower)).float())
 
 
-def _trained(
-    head: Spab, own: Sample, held: Sample, *, recipe: Recipe, rng: Rng, checkpoint: Checkpoint
-) -> tuple[int, list[tuple[float, float]]]:
-    """Algorithm 2 in place; returns the epoch kept, and leakage and accuracy after each."""
+def _trained(head: Spab, own: Sample, held: Sample, recipe: Recipe, rng: Rng) -> dict[str, Tensor]:
+    """Algorithm 2 in place: weights, the curves (epochs, 2) of leakage and accuracy, and the epoch kept.
+
+    Half a minute at most: begun anew rather than resumed after an interrupt.
+    """
     optimiser = torch.optim.Adam(head.parameters(), lr=recipe.rate)
     curves: list[tuple[float, float]] = []
     kept: list[dict[str, Tensor]] = []
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if recipe.wrong else own.labels
-    del checkpoint  # half a minute at most: begun anew rather than resumed
     for epoch in track(range(recipe.epochs), "training the head"):
         alpha = 1 - math.cos((epoch + 1) * math.pi / (2 * recipe.epochs)) ** 2
         stream = rng.child(f"epoch/{epoch}")
@@ -174,8 +162,7 @@ def _trained(
         with torch.no_grad():
             for p in head.hidden.parameters():
                 p.add_(torch.randn(p.shape, generator=draws), alpha=recipe.noise)
-        index = _batches(len(own), recipe, generator=stream.child("order").torch())
-        for rows in index:
+        for rows in _batches(len(own), recipe, generator=stream.child("order").torch()):
             z = head.hidden(own.features[rows])
             active = torch.relu(z)
             loss = alpha * functional.cross_entropy(head.out(active), labels[rows])
@@ -184,12 +171,16 @@ def _trained(
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        curves.append(_measured(head, held, recipe=recipe, rng=rng))
+        leak = leakage(head, held, batch=JUDGED, rng=rng.child("leakage"))
+        curves.append((leak, accuracy(head, held)))
         kept.append({n: t.clone() for n, t in head.state_dict().items()})
     enough = _NEARLY * max(leak for leak, _ in curves)
     best = max(epoch for epoch, (leak, _) in enumerate(curves) if leak >= enough)
-    head.load_state_dict(kept[best])
-    return best, curves
+    return {
+        **kept[best],
+        "curves": torch.tensor(curves, dtype=torch.float64),
+        "best": torch.tensor(best),
+    }
 
 
 def _batches(count: int, recipe: Recipe, *, generator: torch.Generator) -> list[Tensor]:
@@ -202,10 +193,6 @@ def _batches(count: int, recipe: Recipe, *, generator: torch.Generator) -> list[
 def _wrong(labels: Tensor, classes: int, *, rng: Rng) -> Tensor:
     shift = torch.randint(1, classes, labels.shape, generator=rng.child("wrong").torch())
     return (labels + shift) % classes
-
-
-def _measured(head: Spab, held: Sample, *, recipe: Recipe, rng: Rng) -> tuple[float, float]:
-    return leakage(head, held, batch=recipe.batch, rng=rng.child("leakage")), accuracy(head, held)
 
 
 def _fit_output(head: Spab, own: Sample, *, recipe: Recipe, rng: Rng) -> None:
