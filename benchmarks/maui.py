@@ -44,15 +44,14 @@ DISTANCE = Distance(tv=1.0, bfloat16=True)
 class Bench:
     """Robust and natural features with their data, built when first asked for."""
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, source: str, changes: list[str]) -> None:
+        self.changes = [f'data.source="{source}"', "data.examples=125", *changes]
         self._built: dict[str, Built] = {}
 
     def built(self, which: str) -> Built:
         """Preset ``maui`` on ``robust`` or ``natural`` features, with 1,000 private test images."""
         if which not in self._built:
-            changes = [f'data.source="{self.source}"', "data.examples=125"]
-            (scenario,) = load("maui", changes).scenarios
+            (scenario,) = load("maui", self.changes).scenarios
             method = {"robust": "fgsm", "natural": "none"}[which]
             cell = next(c for c in cells(scenario) if method in c.axes.values())
             self._built[which] = build(cell.scenario, seed=cell.scenario.seed)
@@ -301,9 +300,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="+", choices=list(STEPS))
     parser.add_argument("--source", default="folder:cifar10")
+    parser.add_argument("--set", dest="changes", action="append", default=[], help="as of glasshouse audit")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    bench = Bench(given.source)
+    bench = Bench(given.source, given.changes)
     for name in given.what:
         print(f"== {name}", flush=True)
         STEPS[name](bench)

@@ -48,6 +48,14 @@ def test_features_are_trained_and_the_head_starts_fresh_or_fitted():
     assert untrained.facts["pretrained"] is None
 
 
+def test_features_may_be_trained_behind_the_agreed_head():
+    made = build(scenario(model={"pretraining": {"epochs": 1, "behind": "head"}}), seed=0)
+    untrained = build(scenario(model={"pretraining": {}}), seed=0)
+    name = "head.out.weight"
+    assert not torch.equal(made.setting.start[name], untrained.setting.start[name])
+    assert made.facts["pretrained"] is not None
+
+
 def test_adversarial_training_is_another_model():
     natural = build(scenario(), seed=0)
     how = {"epochs": 1, "adversarial": {"method": "fgsm"}}

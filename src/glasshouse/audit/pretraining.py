@@ -25,6 +25,8 @@ from glasshouse.scenario.spec import Pretraining, Scenario
 from glasshouse.store import read_weights
 from glasshouse.wire import Architecture, Batch
 
+OURS = {"adversarial", "behind", "head_epochs"}
+"""Keys of the table that are no part of a ``Recipe``."""
 HEAD_IMAGES = 10_000
 """Public images at most that a fresh head is fitted to."""
 ROBUST = 500
@@ -38,8 +40,8 @@ class Start:
 
     Attributes:
         tensors: parameters and buffers of the agreed model.
-        public: what was trained on public data and can be measured: the features behind one linear layer;
-            None where nothing was, or the whole model was.
+        public: what was trained on public data and clients build on: the features with what they were trained
+            behind; None outside transfer federations.
     """
 
     tensors: dict[str, Tensor]
@@ -66,8 +68,10 @@ def start_of(scenario: Scenario, architecture: Architecture, public: Batch | Non
             fix="set data.public, or model.pretraining.epochs = 0",
         )
     stream = rng.child("pretraining")
-    if scenario.federation.protocol != "transfer":
-        return Start(tensors=trained(model, architecture, public, how, rng=stream))
+    transfer = scenario.federation.protocol == "transfer"
+    if not transfer or how.behind == "head":
+        models.load(model, trained(model, architecture, public, how, rng=stream))
+        return Start(tensors=models.state(model), public=model if transfer else None)
     probe = _probe(model, architecture, rng=stream)
     models.load(probe, trained(probe, architecture, public, how, rng=stream))
     if how.head_epochs:
@@ -82,7 +86,7 @@ def trained(
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        recipe = Recipe(**how.model_dump(exclude={"adversarial", "head_epochs"}))
+        recipe = Recipe(**how.model_dump(exclude=OURS))
         fit(model, data, recipe, rng=rng, checkpoint=checkpoint, perturb=_ascent(how), label="pre-training")
         return models.state(model)
 
@@ -97,7 +101,7 @@ def trained(
 
 
 def measured(start: Start, heldout: Batch | None) -> dict[str, Any] | None:
-    """Natural and PGD-10 accuracy of the public features behind their linear layer; None: there are none."""
+    """Natural and PGD-10 accuracy of the public features with what they were trained behind, if any."""
     probe = start.public
     if probe is None or heldout is None:
         return None
@@ -166,7 +170,7 @@ def _ascent(how: Pretraining) -> Ascent | None:
 
 def _described(how: Pretraining) -> dict[str, Any]:
     """For the cache's key: what came later is left out where it is not used, so that old entries stay."""
-    plain = how.model_dump(exclude={"head_epochs"})
+    plain = how.model_dump(exclude={"behind", "head_epochs"})
     if how.adversarial.method == "none":
         del plain["adversarial"]
     if not how.cutout:

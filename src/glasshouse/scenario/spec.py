@@ -95,8 +95,9 @@ class Pretraining(Table):
         flip: mirror images at random. shift: move them by up to so many pixels. cutout: side of a square
             of mid-grey put over each, 0 for none.
         precision, channels_last: how it is computed. adversarial: see :class:`Adversarial`.
-        head_epochs: under protocol transfer, passes that fit the agreed head to the frozen features
-            afterwards.
+        behind: under protocol transfer, what follows the features while they are trained: one ``linear``
+            layer that is thrown away, or the agreed ``head``.
+        head_epochs: under transfer and ``linear``, passes that then fit the agreed head to the features.
     """
 
     epochs: Natural = 0
@@ -112,6 +113,7 @@ class Pretraining(Table):
     precision: Literal["float32", "bfloat16"] = "float32"
     channels_last: bool = False
     adversarial: Adversarial = Adversarial()
+    behind: Literal["linear", "head"] = "linear"
     head_epochs: Natural = 0
 
 
