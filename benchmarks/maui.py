@@ -2,8 +2,8 @@
 
     python -m benchmarks.maui WHAT --source folder:cifar10
 
-WHAT: features heads units inversion batches dp preimages guard outside speed, or several. The features are
-those of preset ``maui``, from the cache or trained now. Judged: test images; chosen on: train images.
+WHAT: features heads units inversion batches dp preimages guard crafted outside speed, or several. Features
+are those of preset ``maui``, from the cache or trained now. Judged: test images; chosen on: train images.
 """
 
 import argparse
@@ -15,6 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from glasshouse.attacks.base import ActiveAttack
+from glasshouse.attacks.linear.loki import Loki
+from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
+from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.parts.columns import read_columns
 from glasshouse.attacks.parts.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.frozen import Frozen, frozen
@@ -24,7 +28,7 @@ from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alo
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
 from glasshouse.audit.build import Built, build
 from glasshouse.data.sources import load as load_source
-from glasshouse.guard.inspect import inspect
+from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.images import psnr, ssim
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.interval import mean_interval, paired_gain
@@ -34,7 +38,10 @@ from glasshouse.models.build import state
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
-from glasshouse.wire import Batch
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Terms
 
 SHAPE = (3, 32, 32)
 ROOT = Rng.root(0, salt="benchmark maui")
@@ -240,11 +247,14 @@ def guard(bench: Bench) -> None:
         models[f"maui, {mode}"] = {**start, **{f"head.{n}": t for n, t in head.state_dict().items()}}
     models |= _crafted(start)
     for name, tensors in models.items():
-        seen = inspect(tensors, agreed=agreed)
-        v = seen.inspection.values
-        print(f"{name}: minimum {v['minimum']:.2g}, 3rd percentile {v['percentile_3']:.2g}, "
-              f"findings {len(seen.inspection.findings)}: {seen.inspection.findings[:3]}",
-              flush=True)  # fmt: skip
+        _said(name, inspect(tensors, agreed=agreed))
+
+
+def _said(name: str, seen: Seen) -> None:
+    v = seen.inspection.values
+    findings = seen.inspection.findings
+    print(f"{name}: minimum {v['minimum']:.2g}, 3rd percentile {v['percentile_3']:.2g}, "
+          f"findings {len(findings)}: {findings[:3]}", flush=True)  # fmt: skip
 
 
 def _crafted(start: Any) -> dict[str, dict[str, Tensor]]:
@@ -258,6 +268,31 @@ def _crafted(start: Any) -> dict[str, dict[str, Tensor]]:
     width = rtf["head.hidden.weight"].shape[1]
     rtf["head.hidden.weight"] = torch.full_like(rtf["head.hidden.weight"], 1 / width)
     return {"robbing the fed as head + identity kernels": rtf}
+
+
+def crafted(bench: Bench) -> None:
+    """The guard on what other malicious servers send; needs no features, and random images will do."""
+    del bench
+    images = Batch(
+        inputs=torch.rand((600, *SHAPE), generator=ROOT.torch()), labels=torch.arange(600).remainder(10)
+    )
+    attacks: dict[str, tuple[ActiveAttack, str]] = {
+        "robbing the fed": (RobbingTheFed(), "maui_cnn"),
+        "loki": (Loki(), "maui_cnn"),
+        "scale_mia": (ScaleMia(training_steps=3), "scale_mia_cnn"),
+    }
+    for name, (attack, model) in attacks.items():
+        agreed = Architecture(name=model, input_shape=SHAPE, classes=10)
+        start = state(build_model(agreed, rng=ROOT))
+        honest = Broadcast(round=0, architecture=agreed, tensors=start)
+        terms = Terms(protocol="fedsgd", architecture=agreed, sends="gradient", clients=8, cohort=8,
+                      batch_size=8, secure_sum=True)  # fmt: skip
+        view = View(terms=terms, threat=Threat(), rounds=(RoundView(round=0, broadcast=honest),),
+                    grants=Grants(auxiliary=images))  # fmt: skip
+        made_of = attack.craft(view, rng=ROOT)
+        assert made_of is not None  # round 0
+        sent = next(iter(made_of.addressed.values()), made_of.default)
+        _said(name, inspect(sent.tensors, agreed=start))
 
 
 def outside(bench: Bench) -> None:
@@ -291,7 +326,8 @@ def speed(bench: Bench) -> None:
 
 
 STEPS: dict[str, Callable[[Bench], None]] = {
-    f.__name__: f for f in (features, heads, units, inversion, batches, dp, preimages, guard, outside, speed)
+    f.__name__: f
+    for f in (features, heads, units, inversion, batches, dp, preimages, guard, crafted, outside, speed)
 }
 
 
