@@ -4,7 +4,8 @@ Source: Dabholkar et al. 2025 (Maui), Algorithm 2. Where we differ:
 - the sparsity loss takes the *mean* of the activations, not their sum over the batch: with the sum training
   collapses, and with the mean the published weights put the share of active units near 1/512;
 - the schedule's last epochs weigh the classes alone and undo the sparsity, so the last epoch is kept that
-  leaked nearly as much, on held-out features, as the one that leaked most: it classifies best of them;
+  leaked nearly as much, on held-out features, as the one that leaked most: it classifies best of them. Where
+  calibration follows, which undoes most of the classifying, it is the one that leaked most;
 - the features are computed once, since they are frozen;
 - ``quantile`` (ours): thresholds b that let each unit pass a chosen share of the public data. One share
   serves one batch size; a geometric ladder of shares serves all, each worse.
@@ -26,7 +27,7 @@ from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 Mode = Literal["trained", "quantile", "trained+quantile"]
-_VERSION = 3
+_VERSION = 4
 JUDGED = 512
 """Batch size at which epochs are compared, as in the paper's Table 3 (at most the held-out examples)."""
 _NEARLY = 0.95  # of the largest held-out leakage
@@ -97,8 +98,9 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
         found = cached(
             "maui-head", _key(sample, recipe, rng), lambda _: _trained(head, own, held, recipe, rng)
         )
-        head.load_state_dict({n: found[n] for n in head.state_dict()})
-        curves, best = found["curves"], int(found["best"])
+        which = "most" if "quantile" in recipe.mode else "late"
+        head.load_state_dict({n: found[f"{which}.{n}"] for n in head.state_dict()})
+        curves, best = found["curves"], int(found[f"{which}.epoch"])
     if "quantile" in recipe.mode:
         calibrate(head, own.features, recipe.shares)
     if recipe.output_epochs:
@@ -147,8 +149,9 @@ def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
 
 
 def _trained(head: Spab, own: Sample, held: Sample, recipe: Recipe, rng: Rng) -> dict[str, Tensor]:
-    """Algorithm 2 in place: weights, the curves (epochs, 2) of leakage and accuracy, and the epoch kept.
+    """Algorithm 2 in place: the curves (epochs, 2) of leakage and accuracy, and the weights of two epochs.
 
+    ``most``: the epoch that leaked most; ``late``: the last one that leaked nearly as much.
     Half a minute at most: begun anew rather than resumed after an interrupt.
     """
     optimiser = torch.optim.Adam(head.parameters(), lr=recipe.rate)
@@ -174,13 +177,12 @@ def _trained(head: Spab, own: Sample, held: Sample, recipe: Recipe, rng: Rng) ->
         leak = leakage(head, held, batch=JUDGED, rng=rng.child("leakage"))
         curves.append((leak, accuracy(head, held)))
         kept.append({n: t.clone() for n, t in head.state_dict().items()})
-    enough = _NEARLY * max(leak for leak, _ in curves)
-    best = max(epoch for epoch, (leak, _) in enumerate(curves) if leak >= enough)
-    return {
-        **kept[best],
-        "curves": torch.tensor(curves, dtype=torch.float64),
-        "best": torch.tensor(best),
-    }
+    leaks = [leak for leak, _ in curves]
+    most, late = leaks.index(max(leaks)), max(i for i, x in enumerate(leaks) if x >= _NEARLY * max(leaks))
+    found = {"curves": torch.tensor(curves, dtype=torch.float64)}
+    for word, epoch in (("most", most), ("late", late)):
+        found |= {f"{word}.epoch": torch.tensor(epoch), **{f"{word}.{n}": t for n, t in kept[epoch].items()}}
+    return found
 
 
 def _batches(count: int, recipe: Recipe, *, generator: torch.Generator) -> list[Tensor]:
