@@ -28,9 +28,9 @@ def scenario(**tables):
 
 
 def test_features_are_trained_and_the_head_starts_fresh_or_fitted():
-    plain = build(scenario(), seed=0)
-    again = build(scenario(), seed=0)
-    how = {"epochs": 1, "head_epochs": 3}
+    linear = {"epochs": 1, "behind": "linear"}
+    plain, again = (build(scenario(model={"pretraining": linear}), seed=0) for _ in range(2))
+    how = {**linear, "head_epochs": 3}
     fitted = build(scenario(model={"pretraining": how}), seed=0)
     untrained = build(scenario(model={"pretraining": {}}), seed=0)
     start = {name: b.setting.start for name, b in (("plain", plain), ("fitted", fitted), ("none", untrained))}
@@ -49,7 +49,7 @@ def test_features_are_trained_and_the_head_starts_fresh_or_fitted():
 
 
 def test_features_may_be_trained_behind_the_agreed_head():
-    made = build(scenario(model={"pretraining": {"epochs": 1, "behind": "head"}}), seed=0)
+    made = build(scenario(model={"pretraining": {"epochs": 1}}), seed=0)
     untrained = build(scenario(model={"pretraining": {}}), seed=0)
     name = "head.out.weight"
     assert not torch.equal(made.setting.start[name], untrained.setting.start[name])

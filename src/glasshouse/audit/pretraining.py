@@ -1,9 +1,8 @@
 """What the server does before round 0: the start of the federation, trained on public data where asked.
 
-In a transfer federation the features are trained behind one linear layer, as published feature extractors
-are, and that layer is thrown away: the federation fine-tunes the agreed head, which starts fresh or
-(``head_epochs``) fitted to the frozen features. With the agreed head in place during adversarial training
-its robustness would be the head's as much as the features'; their images are then harder to recover.
+In a transfer federation the whole agreed model is trained, or (``behind = "linear"``) its features behind one
+linear layer, as published feature extractors are: that layer is thrown away then, and the agreed head starts
+fresh or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030.
 """
 
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ def start_of(scenario: Scenario, architecture: Architecture, public: Batch | Non
         )
     stream = rng.child("pretraining")
     transfer = scenario.federation.protocol == "transfer"
-    if not transfer or how.behind == "head":
+    if not (transfer and how.behind == "linear"):
         models.load(model, trained(model, architecture, public, how, rng=stream))
         return Start(tensors=models.state(model), public=model if transfer else None)
     probe = _probe(model, architecture, rng=stream)

@@ -95,8 +95,8 @@ class Pretraining(Table):
         flip: mirror images at random. shift: move them by up to so many pixels. cutout: side of a square
             of mid-grey put over each, 0 for none.
         precision, channels_last: how it is computed. adversarial: see :class:`Adversarial`.
-        behind: under protocol transfer, what follows the features while they are trained: one ``linear``
-            layer that is thrown away, or the agreed ``head``.
+        behind: under protocol transfer, what follows the features in their training: the agreed ``head``,
+            or one ``linear`` layer that is thrown away.
         head_epochs: under transfer and ``linear``, passes that then fit the agreed head to the features.
     """
 
@@ -113,7 +113,7 @@ class Pretraining(Table):
     precision: Literal["float32", "bfloat16"] = "float32"
     channels_last: bool = False
     adversarial: Adversarial = Adversarial()
-    behind: Literal["linear", "head"] = "linear"
+    behind: Literal["head", "linear"] = "head"
     head_epochs: Natural = 0
 
 
