@@ -219,7 +219,8 @@ def dp(bench: Bench) -> None:
                 table = torch.stack([ssim(found, x[None].expand_as(found)) for x in true])
                 best, which = table.max(1)
                 rate += (best > 0.3).double().tolist()
-                good += psnr(found[which[best > 0.3]], true[best > 0.3]).tolist()
+                if bool((best > 0.3).any()):
+                    good += psnr(found[which[best > 0.3]], true[best > 0.3]).tolist()
             mean = f"{sum(good) / len(good):.2f} dB" if good else "none"
             print(f"S = {clip:g}, eps = 1e{power}, std {std:.2g}: rate {sum(rate) / len(rate):.2f}, "
                   f"PSNR of these {mean}; norm of the last gradient {total:.2f}", flush=True)  # fmt: skip
