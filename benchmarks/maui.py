@@ -187,9 +187,7 @@ def inversion(bench: Bench) -> None:
 
 
 def batches(bench: Bench) -> None:
-    """PSNR of the same images, read from batches of 8, 32 and 128: the first 24 that leaked from all
-    three.
-    """
+    """PSNR of the same 24 images, which leaked from batches of 8, of 32 and of 128."""
     sizes = (8, 32, 128)
     found = {batch: extracted(bench, "robust", batch, 128) for batch in sizes}
     shared = sorted(set.intersection(*(set(rows) for _, _, rows in found.values())))[:24]
