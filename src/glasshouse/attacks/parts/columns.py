@@ -64,7 +64,7 @@ def read_columns(
 
     Example:
         >>> y = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]])
-        >>> dz = torch.tensor([[0.5, 0.0, -0.2], [0.0, 0.1, 0.4]])  # the third unit mixes both
+        >>> dz = torch.tensor([[0.5, 0.0, -0.2, 0.0], [0.0, 0.1, 0.4, 0.0]])  # the third unit mixes both
         >>> read_columns(dz.T @ y, dz.sum(0), limit=2).vectors.tolist()
         [[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]]
     """
