@@ -12,6 +12,7 @@ RUNS = (
     ("ghost",),
     ("soteria",),
     ("scale_mia_speed",),
+    ("pli_speed",),
     ("prolin_speed", "tau"),
     ("prolin_speed", "round", "--pairs", "200"),
     ("ggl", "speed"),

@@ -78,7 +78,9 @@ class Terms:
         weighting: ``size`` weights a client by its number of examples, ``uniform`` all alike.
         trained: prefix of the parameter names that clients train; empty for all (transfer: ``head.``).
         image_range: smallest and largest possible pixel; declared, never measured.
-        public: data that all parties hold (logit protocols), or None.
+        public: data that all parties hold (logit protocols), or None; a label -1: unlabelled.
+        sensitive: so many of the public images, the first ones, show the private domain.
+        targets: labels below this number are private classes; 0: nobody says so.
         options: further public settings of the protocol, e.g. ``{"temperature": 0.1}``.
     """
 
@@ -97,6 +99,8 @@ class Terms:
     trained: str = ""
     image_range: tuple[float, float] = (0.0, 1.0)
     public: Batch | None = None
+    sensitive: int = 0
+    targets: int = 0
     options: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

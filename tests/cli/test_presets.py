@@ -18,6 +18,7 @@ SMALL = {
     "training_steps": 3,
     "width": 4,
     "method": "{ pairs = 8 }",
+    "translator_epochs": 1,
 }
 """What attacks call their sizes; each is set where an attack takes it."""
 
@@ -47,6 +48,16 @@ def shrunk(name: str) -> list[str]:
     ]
     if "width" in arguments(load("models", raw["model"]["name"])):
         sets.append("model.width=2")
+    if "domains" in raw["data"]:
+        small = {
+            "targets": 4,
+            "shifts": '["lower_half_mask"]',
+            "identities": 0,
+            "per_class": 8,
+            "sensitive": 0,
+            "other": '""',
+        }
+        sets += [f"data.domains.{key}={value}" for key, value in small.items()]
     if "members" in raw["data"]:
         sets.append("data.members=1")
     if raw["model"].get("pretraining"):

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
 from glasshouse.testing.attack_contract import AttackContract
-from glasshouse.testing.toys import toy
+from glasshouse.testing.toys import SHAPE, toy
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import View
+from glasshouse.wire import Batch
 
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 from linear_attacks import AUXILIARY, attacked
@@ -40,7 +42,20 @@ HEAD = {
     "protocol": "transfer", "model": "maui_cnn", "arguments": {"width": 4, "hidden": 32}, "trained": "head.",
     "examples": 2,
 }  # fmt: skip
+DRAWS = torch.Generator().manual_seed(0)
+PUBLIC = Batch(inputs=torch.rand(20, *SHAPE, generator=DRAWS), labels=torch.arange(20) % 10)
+LOGITS = {
+    "protocol": "fedmd", "sends": "logits", "public": PUBLIC, "sensitive": 12, "targets": 4, "examples": 4,
+    "rounds": 2, "clients": 2, "learning_rate": 1e-2,
+}  # fmt: skip
 CASES: Mapping[str, Case] = {
+    "pli": Case(kind="run", settings={"width": 8, "epochs": 1}, toy=LOGITS),
+    "tbi": Case(kind="run", settings={"width": 8, "epochs": 1}, toy=LOGITS),
+    "class_inversion": Case(
+        kind="run",
+        settings={"iterations": 3},
+        toy={"protocol": "fedavg", "examples": 4, "clients": 2, "targets": 4},
+    ),
     "dlg": Case(settings={"iterations": 2, "restarts": 2}),
     "idlg": Case(settings={"iterations": 2, "restarts": 2}),
     "inverting_gradients": Case(
@@ -92,7 +107,7 @@ def made(name: str) -> tuple[Attack, View]:
         played.transcript,
         threat=Threat(),
         grants=Grants(auxiliary=AUXILIARY),
-        own={},
+        own=played.own,
         memory={},
         rounds=None if case.kind == "run" else (0,),
         client=None if case.kind == "run" else 0,

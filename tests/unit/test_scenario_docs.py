@@ -18,7 +18,7 @@ from glasshouse.scenario.write import toml
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
-    spec.Scenario, spec.Data, spec.Model, spec.Pretraining, spec.Adversarial,
+    spec.Scenario, spec.Data, spec.Domains, spec.Model, spec.Pretraining, spec.Adversarial,
     spec.Federation, spec.Keep, spec.Behaviour,
     Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Policy, spec.Tuning, spec.SuiteFile, spec.Entry,
 ]  # fmt: skip

@@ -8,10 +8,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from glasshouse.audit.classes import announced, as_roles, class_roles, classes_of, gallery_tensors
 from glasshouse.audit.pretraining import Start, measured, start_of, trained
 from glasshouse.audit.property import holders, with_members
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
+from glasshouse.data.private_domain import ClassRoles
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Role, Roles, Want, check_disjoint, deal
 from glasshouse.errors import BadValue
@@ -65,16 +67,17 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     """
     source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
     rng = Rng.root(seed, salt=source.checksum)
-    roles = _dealt(scenario, source, rng)
+    dealt = class_roles(scenario, source, rng=rng.child("roles"))
+    roles = _dealt(scenario, source, rng) if dealt is None else as_roles(dealt)
     architecture = Architecture(
         name=scenario.model.name,
         input_shape=source.input_shape,
-        classes=source.classes,
+        classes=classes_of(scenario, source, dealt),
         arguments=scenario.model.arguments,
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     start = start_of(scenario, architecture, roles.public, rng)
-    setting = _setting(scenario, architecture, roles, start, behaviours, rng=rng)
+    setting = _setting(scenario, architecture, roles, start, behaviours, dealt=dealt, rng=rng)
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     marked |= members | holders(scenario, setting)
     attacked = frozenset(r % setting.rounds for r in scenario.audit.rounds)
@@ -88,7 +91,10 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         heldout=roles.heldout if scenario.audit.utility else None,
         attacked=attacked,
         keep=_keep(scenario, attacked),
-        scoring=_scoring(scenario, roles, architecture, rng),
+        scoring={
+            **_scoring(scenario, roles, architecture, rng),
+            **({} if dealt is None else gallery_tensors(scenario, dealt)),
+        },
         marked=marked,
         facts={
             "data": _data_words(source, roles),
@@ -126,6 +132,7 @@ def _setting(
     start: Start,
     behaviours: Mapping[int, tuple[str, Behaviour]],
     *,
+    dealt: ClassRoles | None,
     rng: Rng,
 ) -> Setting:
     federation, data = scenario.federation, scenario.data
@@ -133,13 +140,13 @@ def _setting(
     shards = partition(
         private.labels,
         federation.clients,
-        kind=data.partition,
+        kind=data.partition if dealt is None else "classes",
         alpha=data.alpha,
-        examples=data.examples,
+        examples=data.examples if dealt is None else None,
         rng=rng.child("partition"),
     )
     return Setting(
-        terms=_terms(scenario, architecture),
+        terms=_terms(scenario, architecture, dealt),
         rounds=federation.rounds,
         private=private,
         shards=shards,
@@ -148,7 +155,21 @@ def _setting(
         dropout=federation.dropout,
         defenses=tuple(_defense(d.name, d.arguments) for d in scenario.defenses),
         behaviours=behaviours,
+        architectures=_architectures(scenario, architecture),
     )
+
+
+def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Architecture]:
+    """Models of the clients that run another one than the agreed."""
+    models_ = scenario.federation.client_models
+    return {
+        client: replace(
+            agreed,
+            name=models_[client % len(models_)].name,
+            arguments=models_[client % len(models_)].arguments,
+        )
+        for client in range(scenario.federation.clients if models_ else 0)
+    }
 
 
 def threat_of(scenario: Scenario) -> Threat:
@@ -206,7 +227,7 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     return None if found is None else (found.epsilon, found.delta)
 
 
-def _terms(scenario: Scenario, architecture: Architecture) -> Terms:
+def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | None) -> Terms:
     federation = scenario.federation
     return Terms(
         protocol=federation.protocol,
@@ -222,6 +243,9 @@ def _terms(scenario: Scenario, architecture: Architecture) -> Terms:
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
         trained=getattr(load("protocols", federation.protocol), "trained", ""),
+        public=None if dealt is None else announced(scenario, dealt),
+        sensitive=0 if dealt is None else dealt.sensitive,
+        targets=0 if dealt is None else dealt.targets,
         options=federation.options,
     )
 

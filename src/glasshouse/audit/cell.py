@@ -22,6 +22,7 @@ from glasshouse.audit.device import moved
 from glasshouse.audit.grants import granted
 from glasshouse.audit.log import noted
 from glasshouse.audit.recorder import BothSides
+from glasshouse.audit.watch import Watch
 from glasshouse.errors import BadFile, BadValue, DiskFull, GlasshouseError, Inapplicable, Interrupted
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.metrics.utility import accuracy
@@ -101,7 +102,8 @@ def simulate(group: Group) -> str:
     scenario = read_resolved(folder / "scenario.toml")
     built = build(scenario, seed=group.seed)
     log = Log(terms=built.setting.terms, keep=built.keep)
-    recorder = BothSides(log=log, rounds=built.attacked)
+    watch = _watch(built)
+    recorder = BothSides(log=log, rounds=built.attacked, watch=watch)
     memory: dict[str, Tensor] = {}
     refusal: Refusal | None = None
     tamper = None
@@ -123,7 +125,7 @@ def simulate(group: Group) -> str:
         except (Inapplicable, BadValue) as error:  # it diverged, or what is asked of the clients cannot be
             refusal = refusal_of(error)
     _file(folder, built, recorder, memory, refusal)
-    utility = _utility(built, final) if refusal is None else None
+    utility = (watch.utility() if watch else _utility(built, final)) if refusal is None else None
     write_json(
         folder / "group.json",
         {
@@ -132,13 +134,21 @@ def simulate(group: Group) -> str:
             "refusal": asdict(refusal) if refusal else None,
             "utility": utility,
             "sent": _as_sent(built, log) if refusal is None and group.active is not None else None,
-            "curve": _curve(built, log) if refusal is None else [],
+            "curve": _curve(built, log) if refusal is None and watch is None else [],
+            "parties": watch.curve() if watch else [],
+            "entropies": watch.histograms() if watch else {},
             "rounds": scenario.federation.rounds,
             "seconds": time.perf_counter() - started,
             "facts": built.facts,
         },
     )
     return group.folder
+
+
+def _watch(built: Built) -> Watch | None:
+    """In logit protocols the models never travel: somebody must look while they train."""
+    logits = built.setting.terms.sends == "logits"
+    return Watch(setting=built.setting, heldout=built.heldout) if logits else None
 
 
 def _tamper(

@@ -20,7 +20,7 @@ from glasshouse.audit.claims import read_outcome
 from glasshouse.audit.finding import gain_of
 from glasshouse.audit.judge import judge_of
 from glasshouse.audit.result import Control
-from glasshouse.audit.score import score_outcomes, shifted
+from glasshouse.audit.score import relabelled, score_outcomes, shifted
 from glasshouse.cache import folder as cache_folder
 from glasshouse.registry import card, load
 from glasshouse.rng import Rng
@@ -90,8 +90,11 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
     metric = load("metrics", metric_name)()
     judge = judge_of(place, scenario)
     honest = score_outcomes(metric_name, metric, outcomes, judge)
-    keys = sorted(judge.truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged as a whole
-    exchanged = shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
+    if metric.claim == "class_representatives":
+        exchanged = relabelled(judge.truth)
+    else:
+        keys = sorted(judge.truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
+        exchanged = shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
     other = score_outcomes(metric_name, metric, outcomes, judge.against(exchanged))
     if honest is None or other is None:
         return Control(

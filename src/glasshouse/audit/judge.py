@@ -8,6 +8,7 @@ from torch import Tensor
 
 from glasshouse.audit.score import Judge
 from glasshouse.metrics.base import Features, Layers, ScoreContext
+from glasshouse.metrics.gallery import Gallery
 from glasshouse.models.build import build, load
 from glasshouse.models.perceptual import activations, network
 from glasshouse.rng import Rng
@@ -15,7 +16,7 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
 from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import Transcript
-from glasshouse.truth.record import read_truth
+from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch
 
 
@@ -30,6 +31,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         perceptual=_perceptual(tensors, transcript.terms.architecture),
         classes=transcript.terms.architecture.classes,
         image_range=transcript.terms.image_range,
+        gallery=_gallery(tensors, truth),
     )
     auxiliary = None
     if "auxiliary.inputs" in tensors:
@@ -40,6 +42,25 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         auxiliary=auxiliary,
         rng=Rng.root(scenario.seed, salt="judge"),
         among=scenario.audit.baselines,
+    )
+
+
+def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
+    if "gallery.people" not in tensors:
+        return None
+    top, bottom = tensors["gallery.rows"].tolist()
+    targets = int(tensors["gallery.targets"])
+    owners = torch.zeros(targets, dtype=torch.int64)
+    for client, rows in truth.shards.items():
+        owners[truth.private.labels[torch.tensor(rows)]] = client
+    return Gallery(
+        people=tensors["gallery.people"],
+        known=tensors["gallery.known"].bool(),
+        public=tensors["gallery.public"],
+        targets=targets,
+        rows=(top, bottom),
+        prior=tensors["gallery.prior"],
+        owners=owners,
     )
 
 

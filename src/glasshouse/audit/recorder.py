@@ -6,6 +6,7 @@ from typing import final
 
 from torch import Tensor
 
+from glasshouse.audit.watch import Watch
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
 from glasshouse.wire import Aggregate, Broadcast, Trained, Update
@@ -20,11 +21,13 @@ class BothSides:
         log: receives the wire.
         rounds: whose step orders are kept as truth; None: all.
         used: what was kept so far, by (round, client).
+        watch: looks at every model of a logit protocol; None: nobody does.
     """
 
     log: Log
     rounds: frozenset[int] | None = None
     used: dict[tuple[int, int], Used] = field(default_factory=dict)
+    watch: Watch | None = None
 
     def prepare(self, broadcast: Broadcast) -> None:
         """To the log."""
@@ -45,9 +48,13 @@ class BothSides:
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
         """To the log."""
         self.log.own(round, tensors)
+        if self.watch is not None:
+            self.watch.server(round, tensors)
 
     def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
         """To the truth, as rows of the private pool."""
         if self.rounds is None or round in self.rounds:
             steps = tuple(tuple(index[rows].tolist()) for rows in trained.order)
             self.used[round, client] = Used(steps=steps, behaviour=behaviour)
+        if self.watch is not None:
+            self.watch.client(round, client, trained)

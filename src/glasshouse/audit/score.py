@@ -10,9 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, ClientScores, Draws, Labels, Reconstruction, Representations
+from glasshouse.attacks.base import (
+    Claim,
+    ClassRepresentatives,
+    ClientScores,
+    Draws,
+    Labels,
+    Reconstruction,
+    Representations,
+)
 from glasshouse.audit.baseline import CHANCE, average_score, chosen, counts
 from glasshouse.audit.claims import Outcome
+from glasshouse.audit.class_score import score_classes
 from glasshouse.errors import Undefined
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric, ScoreContext
@@ -72,9 +81,11 @@ class Judge:
 
     def against(self, truth: Truth) -> "Judge":
         """The same judge with another truth; the nulls chosen so far stay."""
+        gallery = self.context.gallery
+        other = None if gallery is None else gallery.holding(truth.private)
         return Judge(
             truth=truth,
-            context=self.context,
+            context=dataclasses.replace(self.context, gallery=other),
             auxiliary=self.auxiliary,
             rng=self.rng,
             among=self.among,
@@ -131,6 +142,7 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
                 _score_clients(metric, claim, judge)
                 or _score_said(metric, claim, judge)
                 or _score_vectors(metric, claim, judge)
+                or _score_classes(metric, claim, judge)
                 or _score_examples(name, metric, claim, judge)
             )
             total = total + one if one else total
@@ -138,9 +150,17 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
 
 
 def judged(claims: Sequence[Claim]) -> list[Claim]:
-    """Without the scores of clients after fewer rounds: those are curves, the longest prefix is judged."""
-    longest = max((len(c.about.rounds) for c in claims if isinstance(c, ClientScores)), default=0)
-    return [c for c in claims if not isinstance(c, ClientScores) or len(c.about.rounds) == longest]
+    """Without what was claimed after fewer rounds: that makes a curve, the longest prefix is judged."""
+    grows = (ClientScores, ClassRepresentatives)
+    longest = max((len(c.about.rounds) for c in claims if isinstance(c, grows)), default=0)
+    return [c for c in claims if not isinstance(c, grows) or len(c.about.rounds) == longest]
+
+
+def _score_classes(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    if metric.claim != "class_representatives" or not isinstance(claim, ClassRepresentatives):
+        return None
+    values, nulls, baseline = score_classes(metric, claim, judge.context, judge.draws)
+    return Scored(values=values, nulls=nulls, baseline=baseline)
 
 
 def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
@@ -245,6 +265,13 @@ def clients_of(claim: ClientScores, judge: Judge) -> NDArray[np.bool_]:
     truth = np.zeros(len(claim.scores), dtype=bool)
     truth[list(marked[0])] = True
     return truth
+
+
+def relabelled(truth: Truth) -> Truth:
+    """The truth with every private class's images exchanged for the next class's, for a negative control."""
+    labels = truth.private.labels
+    turned = Batch(inputs=truth.private.inputs, labels=(labels + 1) % (int(labels.max()) + 1))
+    return dataclasses.replace(truth, private=turned)
 
 
 def shifted(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:

@@ -10,6 +10,7 @@ from typing import Any, final
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
+from glasshouse.audit.class_exhibits import class_exhibits, federation_exhibits
 from glasshouse.audit.contrast import contrasts
 from glasshouse.audit.curves import client_exhibits
 from glasshouse.audit.exhibits import Place, gallery
@@ -101,6 +102,8 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         exhibits += _gallery(task, position, outcomes, judges)
         exhibits += generative_exhibits(task.run, cell, position, outcomes, mine_judged)
         exhibits += sum_exhibits(cell, attack.label or attack.name, outcomes, mine_judged)
+        exhibits += class_exhibits(task.run, cell, attack.label or attack.name, outcomes, mine_judged)
+    exhibits += federation_exhibits(cell, facts[0]) if facts else []
     exhibits += client_exhibits(cell, by_label, judges, facts[0].get("curve", []) if facts else [])
     exhibits += received_exhibits(cell, by_label, facts, _active_folders(task, facts))
     seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started

@@ -3,14 +3,35 @@
 Each transform takes images (B, C, H, W) in [0, 1] and returns as many of the same shape.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 from torch import Tensor
 from torch.nn import functional
 
 from glasshouse.errors import BadValue
 from glasshouse.registry import Card
+
+
+@runtime_checkable
+class Hiding(Protocol):
+    """A shift after which part of a picture tells nothing of what was there."""
+
+    def hidden(self, height: int) -> tuple[int, int]:
+        """First and one past the last row that it hides, of ``height``."""
+        ...
+
+
+def hidden_rows(shifts: Sequence[object], height: int) -> tuple[int, int]:
+    """Rows that some shift hides, as (first, one past the last); all of them where none hides any.
+
+    Example:
+        >>> hidden_rows([LowerHalfMask()], 64), hidden_rows([BoxBlur()], 64)
+        ((32, 64), (0, 64))
+    """
+    found = [shift.hidden(height) for shift in shifts if isinstance(shift, Hiding)]
+    return (min(a for a, _ in found), max(b for _, b in found)) if found else (0, height)
 
 
 @final
@@ -67,8 +88,12 @@ class LowerHalfMask:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Masked images; the ones passed in are left as they were."""
         masked = inputs.clone()
-        masked[:, :, inputs.shape[2] // 2 :] = self.fill
+        masked[:, :, self.hidden(inputs.shape[2])[0] :] = self.fill
         return masked
+
+    def hidden(self, height: int) -> tuple[int, int]:
+        """The lower half."""
+        return height // 2, height
 
 
 @final

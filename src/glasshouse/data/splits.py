@@ -145,7 +145,7 @@ def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
     Raises:
         BadValue: names two parts and how many images they share.
     """
-    contents = {name: set(_contents(batch.inputs)) for name, batch in parts.items()}
+    contents = {name: set(image_digests(batch.inputs)) for name, batch in parts.items()}
     names = list(contents)
     for i, left in enumerate(names):
         for right in names[i + 1 :]:
@@ -186,7 +186,7 @@ def _pool(source: DataSource, wants: Mapping[Role, Want]) -> _Pool:
     names = tuple(name for name in source.splits if everywhere or name in asked)
     parts: list[Images] = [source.splits[name] for name in names]
     numbers: dict[bytes, int] = {}
-    content = [numbers.setdefault(c, len(numbers)) for part in parts for c in _contents(part.pixels)]
+    content = [numbers.setdefault(c, len(numbers)) for part in parts for c in image_digests(part.pixels)]
     return _Pool(
         source=source,
         names=names,
@@ -197,7 +197,7 @@ def _pool(source: DataSource, wants: Mapping[Role, Want]) -> _Pool:
     )
 
 
-def _contents(pixels: Tensor) -> list[bytes]:
+def image_digests(pixels: Tensor) -> list[bytes]:
     """One digest per image."""
     array = np.ascontiguousarray(pixels.cpu().numpy())
     return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in array]

@@ -1,6 +1,6 @@
 """One federation, ready to run: what every protocol is given."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
@@ -10,7 +10,13 @@ from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Recorder, Tamper, Terms
 
-Build = Callable[[Architecture], nn.Module]
+
+class Build(Protocol):
+    """Makes a module of an architecture."""
+
+    def __call__(self, architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
+        """A new module; ``rng`` None: its weights are about to be overwritten."""
+        ...
 
 
 @final

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
@@ -42,7 +43,7 @@ class ScoreContext:
             private example of this claim; for identification.
         features: for ``mse_r``. perceptual: for ``perceptual``; a network that no attack of the run has used.
         classes: K. prior: share of positives that a coin would assume, in (0, 1).
-        image_range: declared smallest and largest pixel.
+        image_range: declared smallest and largest pixel. gallery: mean images of classes.
     """
 
     distractors: Tensor | None = None
@@ -51,6 +52,7 @@ class ScoreContext:
     classes: int | None = None
     prior: float | None = None
     image_range: tuple[float, float] = (0.0, 1.0)
+    gallery: Gallery | None = None
 
     def __post_init__(self) -> None:
         low, high = self.image_range

@@ -87,6 +87,26 @@ METRICS: Final[Mapping[str, MetricWords]] = {
     "ssim_gap": MetricWords(
         label="SSIM gap", kind="plain", said="rebuilt pictures nearer to the private than the public: {}"
     ),
+    "class_identification": MetricWords(
+        label="identified among all people",
+        kind="rate",
+        said="rebuilt pictures that point to the right person in {} of cases",
+    ),
+    "target_identification": MetricWords(
+        label="identified among the private classes",
+        kind="rate",
+        said="rebuilt pictures that point to the right private class in {} of cases",
+    ),
+    "ssim_private": MetricWords(
+        label="SSIM with the private mean", kind="plain", said="rebuilt private classes with SSIM {}"
+    ),
+    "ssim_public": MetricWords(
+        label="SSIM with the public mean", kind="plain", said="rebuilt public means with SSIM {}"
+    ),
+    "too_close": MetricWords(
+        label="own public mean shown", kind="rate", said="showed the own public mean in {} of cases"
+    ),
+    "owner": MetricWords(label="owner named", kind="rate", said="named the owner of {} of the classes"),
     "psnr": MetricWords(label="PSNR", kind="level", said="rebuilt private images at PSNR {}"),
     "lpips": MetricWords(label="LPIPS", kind="plain", said="rebuilt private images at LPIPS distance {}"),
     "perceptual": MetricWords(
@@ -119,7 +139,17 @@ METRICS: Final[Mapping[str, MetricWords]] = {
 PREFERENCE: Final = tuple(METRICS)
 # These tell something about the examples or the clients, but give no example away.
 MINOR: Final = frozenset(
-    {"label_accuracy", "attribution", "leakage_precision", "recall", "precision", "accuracy"}
+    {
+        "label_accuracy",
+        "attribution",
+        "leakage_precision",
+        "recall",
+        "precision",
+        "accuracy",
+        "owner",
+        "too_close",
+        "ssim_public",
+    }
 )
 
 

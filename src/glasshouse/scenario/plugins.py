@@ -20,7 +20,7 @@ from glasshouse.scenario.table import Plugin, canonical
 # So many leading arguments are handed over by the builder (models: the image shape, the classes).
 HANDED = {"models": 2}
 # Cheap to construct, so that their own checks run at the door too.
-CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours"})
+CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours", "transforms"})
 # Where the name stands, if not below the plug-in's own path.
 NAMED = {"protocols": "federation.protocol", "datasets": "data.source", "partitioners": "data.partition"}
 # Missing arguments are looked for here; the builder gives the others what they need.
@@ -34,6 +34,10 @@ def used(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
     yield "protocols", "federation.options", protocol
     for i, behaviour in enumerate(scenario.federation.behaviours):
         yield "behaviours", f"federation.behaviours[{i}]", behaviour
+    for i, model in enumerate(scenario.federation.client_models):
+        yield "models", f"federation.client_models[{i}]", model
+    for i, shift in enumerate(scenario.data.domains.shifts):
+        yield "transforms", f"data.domains.shifts[{i}]", shift
     for i, defense in enumerate(scenario.defenses):
         yield "defenses", f"defenses[{i}]", defense
     for i, attack in enumerate(scenario.attacks):

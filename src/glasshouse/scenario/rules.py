@@ -59,7 +59,7 @@ def _words(names: frozenset[str] | set[str]) -> str:
 def _federation(scenario: Scenario) -> Iterator[Problem]:
     federation = scenario.federation
     examples = scenario.data.examples
-    if federation.batch_size > examples:
+    if federation.batch_size > examples and not scenario.data.domains.targets:
         yield Problem(
             path="federation.batch_size",
             needs=f"at most data.examples = {examples}, a client's whole data",
@@ -124,6 +124,7 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
             needs='nothing unless partition = "dirichlet"',
             got=f'{data.alpha} with "{data.partition}"',
         )
+    yield from _domains(scenario)
     if scenario.model.pretraining.epochs and not data.public:
         yield Problem(
             path="model.pretraining.epochs",
@@ -134,6 +135,45 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
     if scenario.model.pretraining.epochs and scenario.model.weights:
         yield Problem(
             path="model.weights", needs="weights or pretraining, not both", got=f'"{scenario.model.weights}"'
+        )
+
+
+def _domains(scenario: Scenario) -> Iterator[Problem]:
+    domains, federation = scenario.data.domains, scenario.federation
+    known = federation.protocol in registry.names("protocols")  # another problem says so where it is not
+    protocol = registry.load("protocols", federation.protocol) if known else None
+    logits = (federation.sends or getattr(protocol, "sends", None)) == "logits"
+    if logits and not domains.targets:
+        yield Problem(
+            path="data.domains.targets",
+            needs=f"at least 1 under {federation.protocol}, which shares logits on public data",
+            got="0",
+            hint='[data.domains] targets = 4, shifts = ["lower_half_mask"]',
+        )
+    if domains.targets and federation.clients > domains.targets:
+        yield Problem(
+            path="federation.clients",
+            needs=f"at most data.domains.targets = {domains.targets}: each client holds whole classes",
+            got=str(federation.clients),
+        )
+    if domains.targets and not domains.shifts and not domains.other:
+        yield Problem(
+            path="data.domains.shifts",
+            needs="a shift, or data.domains.other",
+            got="neither",
+            hint="glasshouse list transforms",
+        )
+    if scenario.data.private_classes and domains.targets not in (0, len(scenario.data.private_classes)):
+        yield Problem(
+            path="data.domains.targets",
+            needs=f"{len(scenario.data.private_classes)}, the number of data.private_classes",
+            got=str(domains.targets),
+        )
+    if federation.client_models and not logits:
+        yield Problem(
+            path="federation.client_models",
+            needs="a protocol that shares logits: others need one architecture",
+            got=federation.protocol,
         )
 
 

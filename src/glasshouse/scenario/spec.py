@@ -29,6 +29,28 @@ from glasshouse.wire import Kind
 
 
 @final
+class Domains(Table):
+    """``[data.domains]``: some classes private in one domain, all else public (logit protocols).
+
+    Attributes:
+        targets: private classes, dealt by the seed unless ``data.private_classes`` names them; 0: no domains.
+        identities: classes that take part. per_class: images of each. sensitive: public private-domain ones.
+        shifts: registered transforms that make the public domain. other: source of a natural one.
+        same_photos: shifted are the very photos that are also private; False: others of the same class.
+        heldout: share of each target's private images that only measures utility.
+    """
+
+    targets: Natural = 0
+    identities: Natural = 0
+    per_class: Natural = 0
+    sensitive: Natural = 0
+    shifts: tuple[Plugin, ...] = ()
+    other: str = ""
+    same_photos: bool = True
+    heldout: Share = 0.2
+
+
+@final
 class Data(Table):
     """``[data]``: where images come from, and how they are dealt to roles.
 
@@ -44,6 +66,7 @@ class Data(Table):
         partition: registered way to spread private images over clients. alpha: of ``dirichlet``.
         private_classes, auxiliary_classes, public_classes: labels that the part may hold; empty: all.
         images_are_public: the report need not blur originals; None: as the source says.
+        domains: roles by class and domain instead of by image.
     """
 
     source: Name = "digits"
@@ -66,6 +89,7 @@ class Data(Table):
     auxiliary_classes: tuple[Natural, ...] = ()
     public_classes: tuple[Natural, ...] = ()
     images_are_public: bool | None = None
+    domains: Domains = Domains()
 
 
 @final
@@ -165,6 +189,7 @@ class Federation(Table):
         secure_sum: the server sees only the weighted sum. weighting: by number of examples, or all alike.
         sends: kind of update; None: the protocol's own (fedsgd: ``gradient``, fedavg: ``delta``).
         keep: what the transcript stores. behaviours: who deviates, and how.
+        client_models: models that clients run instead of the agreed one, in turn (logit protocols).
     """
 
     protocol: Name = "fedsgd"
@@ -182,6 +207,7 @@ class Federation(Table):
     sends: Kind | None = None
     keep: Keep = Keep()
     behaviours: tuple[Behaviour, ...] = ()
+    client_models: tuple[Plugin, ...] = ()
     options: Arguments = Field(default_factory=dict)
 
     @property

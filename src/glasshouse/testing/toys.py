@@ -1,7 +1,7 @@
 """Toy federations that run in a tenth of a second: random images, a small model, everything recorded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -28,11 +28,13 @@ class Toy:
 
     Attributes:
         setting: as it was run. transcript: everything on the wire. final: the server's last model.
+        own: what the server filed of its own, by round.
     """
 
     setting: Setting
     transcript: Transcript
     final: Mapping[str, Tensor]
+    own: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def view(self, *, round: int = 0, client: int | None = 0, grants: Grants | None = None) -> View:
         """What a server sees of one update (``client`` None: of a round)."""
@@ -86,7 +88,7 @@ def toy(
     recorder = Recorder(log)
     runner: FederationProtocol = load("protocols", protocol)()
     final = runner.play(setting, recorder=recorder, rng=rng.child("federation"), tamper=tamper)
-    return Toy(setting=setting, transcript=log.transcript(), final=final)
+    return Toy(setting=setting, transcript=log.transcript(), final=final, own=log.servers)
 
 
 @final

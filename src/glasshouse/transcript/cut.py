@@ -1,6 +1,7 @@
 """Cut a transcript to what one adversary sees of the rounds, and the client, that a claim is about."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -29,7 +30,7 @@ def cut(
         Undefined: a round was not kept, or the client did not answer in it.
     """
     wanted = None if rounds is None else set(rounds)
-    records = [r for r in transcript.rounds if (wanted is None or r.round in wanted) and r.broadcasts]
+    records = [r for r in _complete(transcript) if (wanted is None or r.round in wanted) and r.broadcasts]
     missing = (wanted or set()) - {r.round for r in records}
     answered = client is None or all(any(u.client == client for u in r.updates) for r in records)
     if missing or not records or ("update" in threat.sees and not answered):
@@ -56,6 +57,15 @@ def _rounds(
 ) -> tuple[RoundView, ...]:
     seen = tuple(_round(r, threat, client) for r in records)
     return with_sums(seen, grants, terms) if threat.role != "server" and grants.cohorts else seen
+
+
+def _complete(transcript: Transcript) -> list[RoundRecord]:
+    """Rounds in order; one in which nothing was sent (a last upload) shows the last broadcasts before it."""
+    found: list[RoundRecord] = []
+    for record in transcript.rounds:
+        last = found[-1].broadcasts if found and record.updates else ()
+        found.append(record if record.broadcasts else replace(record, broadcasts=last))
+    return found
 
 
 def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView:

@@ -1,0 +1,137 @@
+"""Gradient inversion of class representatives from FedAvg: one image per private class and client.
+
+Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, Appendix F (after Geiping et al. 2020);
+step sizes and the stopping rule from the authors' code. Where we differ: classes are shared out among the
+clients jointly, each private class to one client, by the smallest total of the last layer's row minima; the
+paper infers each client's classes by themselves. As there, the number of classes per client is known.
+
+Shape letters: B images of one client, one per class, C channels, H and W pixels, K clients, L classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.errors import Inapplicable
+from glasshouse.images import total_variation
+from glasshouse.models.build import build, load
+from glasshouse.progress import track
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import RoundView, View
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClassInversion:
+    """Treat a client's whole update as one gradient of one image per class, and match its direction.
+
+    Args:
+        iterations: of Adam, per round. learning_rate: of Adam, on pixels in [-1, 1].
+        smoothness: weight of the total variation. patience: iterations without improvement that end a round.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="class representatives from FedAvg updates, by matching the gradient's direction",
+        source="Takahashi et al. 2023, Breaching FedMD, CVPR, Appendix F",
+        threat="server, sees single updates",
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}), scope="run", protocols=frozenset({"fedavg"})
+    )
+
+    iterations: int = 150
+    learning_rate: float = 0.3
+    smoothness: float = 0.01
+    patience: int = 50
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One claim per round with updates; the images of a round start from those of the one before.
+
+        Raises:
+            Inapplicable: the protocol does not say which classes are private, or nothing was uploaded.
+        """
+        rounds = [r for r in view.rounds if r.updates]
+        if not view.terms.targets or not rounds:
+            raise Inapplicable(
+                "attack 'class_inversion'",
+                needs="private classes that the protocol names, and updates",
+                got=f"{view.terms.targets} classes, {len(rounds)} rounds with updates",
+                fix='set data.domains, and federation.keep.rounds = "all"',
+            )
+        owners = classes_of_clients(rounds[0], view.terms.targets)
+        shape = view.terms.architecture.input_shape
+        images = torch.randn(len(owners), *shape, generator=rng.child("start").torch())
+        claims, labels = [], torch.arange(len(owners))
+        for i, one in enumerate(track(rounds, "class inversion", total=len(rounds))):
+            for client, update in one.updates.items():
+                mine = (owners == client).nonzero().squeeze(1)
+                if len(mine):
+                    model = build(one.received_by(client).architecture)
+                    load(model, dict(one.received_by(client).tensors))
+                    images[mine] = self._matched(model.eval(), update.tensors, images[mine], mine)
+            claims.append(
+                ClassRepresentatives(
+                    about=About(rounds=tuple(r.round for r in rounds[: i + 1])),
+                    inputs=((images.clamp(-1, 1) + 1) / 2).clone(),
+                    labels=labels,
+                    source=owners,
+                )
+            )
+        return tuple(claims)
+
+    def _matched(
+        self, model: nn.Module, update: Mapping[str, Tensor], start: Tensor, labels: Tensor
+    ) -> Tensor:
+        """Images (B, C, H, W) in [-1, 1] whose gradient points against the update; the last iterate."""
+        parameters = {n: p for n, p in model.named_parameters() if n in update}
+        wanted = -torch.cat([update[n].flatten() for n in parameters])
+        x = start.clone().requires_grad_()
+        optimiser = torch.optim.Adam([x], lr=self.learning_rate)
+        best, since = torch.inf, 0
+        for _ in range(self.iterations):
+            loss = F.cross_entropy(model((x + 1) / 2), labels)
+            gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+            found = torch.cat([g.flatten() for g in gradients])
+            value = (
+                1 - F.cosine_similarity(found, wanted, dim=0) + self.smoothness * total_variation(x).mean()
+            )
+            (x.grad,) = torch.autograd.grad(value, x)
+            optimiser.step()
+            with torch.no_grad():
+                x.clamp_(-1, 1)
+            now = float(value.detach())
+            since, best = (0, now) if now < best else (since + 1, best)
+            if since >= self.patience:
+                break
+        return x.detach()
+
+
+def classes_of_clients(one: RoundView, targets: int) -> Tensor:
+    """For each private class the client that most likely holds it, (L,).
+
+    A class that a client trained on has a row of the last layer whose gradient is negative somewhere.
+    Every client gets L / K classes, one more where that is no whole number.
+    """
+    clients = sorted(one.updates)
+    lowest = np.stack([_row_minima(one.updates[c].tensors, targets) for c in clients])  # (K, L)
+    room = -(-targets // len(clients))
+    rows, columns = linear_sum_assignment(np.repeat(lowest, room, axis=0))
+    owners = torch.zeros(targets, dtype=torch.int64)
+    for row, column in zip(rows, columns, strict=True):
+        owners[int(column)] = clients[int(row) // room]
+    return owners
+
+
+def _row_minima(update: Mapping[str, Tensor], targets: int) -> np.ndarray:
+    """Smallest entry of each private class's row of the last layer's gradient, in units of the largest."""
+    weight = [t for t in update.values() if t.ndim == 2][-1]
+    gradient = -weight[:targets]
+    return np.asarray((gradient.amin(1) / weight.abs().max().clamp_min(1e-30)).numpy())

@@ -1,0 +1,1 @@
+"""Attacks on protocols that exchange logits on public data."""

@@ -1,0 +1,140 @@
+"""Train inversion networks over the rounds of a federation, several of them in parallel processes.
+
+Shape letters: N training examples, n distinct images, D entries of a prediction vector, L queries.
+"""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.attacks.logits.network import InversionNet, network
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+
+QUERIES = 64
+"""Queries per step of the fine-tuning, at most."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a network is trained.
+
+    Args:
+        epochs: over the public images, per round. batch_size: examples per step.
+        learning_rate, weight_decay: of Adam, whose state is carried over the rounds.
+        prior_weight: the paper's γ, of the distance to the prior images; 0: no prior.
+        tuning: after each epoch, pull the queries' images to their priors (Eq. 10).
+        width: channels of the network's first map.
+    """
+
+    epochs: int = 3
+    batch_size: int = 8
+    learning_rate: float = 3e-5
+    weight_decay: float = 1e-4
+    prior_weight: float = 0.03
+    tuning: bool = True
+    width: int = 1024
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """One network to train, as plain data.
+
+    Attributes:
+        how: the training. images: (n, C, H, W) in [-1, 1]; example i shows image i modulo n.
+        vectors: prediction vectors (N, D), one table per round. queries: (L, D).
+        priors: of each image, (n, C, H, W) or (1, ...); None without a prior. wanted: of each query.
+        key: of the network's stream of randomness.
+    """
+
+    how: Training
+    images: Tensor
+    vectors: tuple[Tensor, ...]
+    queries: Tensor
+    priors: Tensor | None
+    wanted: Tensor | None
+    key: bytes
+
+
+def inverted(task: Task) -> Tensor:
+    """Images of the queries after each round, (rounds, L, C, H, W) in [-1, 1]."""
+    rng, how = Rng(task.key), task.how
+    shape = (int(task.images.shape[1]), int(task.images.shape[2]), int(task.images.shape[3]))
+    net = network(task.queries.shape[1], shape, width=how.width, rng=rng.child("start")).to(
+        task.images.device
+    )
+    optimiser = torch.optim.Adam(
+        net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay, fused=True
+    )
+    found = []
+    for number, vectors in enumerate(task.vectors):
+        for epoch in range(how.epochs):
+            stream = rng.child(f"round/{number}/epoch/{epoch}")
+            _epoch(net, optimiser, task, vectors, rng=stream)
+            if how.tuning and how.prior_weight and task.wanted is not None:
+                _tune(net, optimiser, task)
+        net.eval()
+        with torch.no_grad():
+            found.append(net(task.queries))
+        net.train()
+    return torch.stack(found)
+
+
+def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step of the optimiser."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+
+
+def _epoch(
+    net: InversionNet, optimiser: torch.optim.Optimizer, task: Task, vectors: Tensor, *, rng: Rng
+) -> None:
+    """Eq. 3, with squared distances."""
+    weight = task.how.prior_weight if task.priors is not None else 0.0
+    order = torch.randperm(len(vectors), generator=rng.torch()).to(vectors.device)
+    for rows in torch.split(order, task.how.batch_size):
+        if len(rows) < 2:
+            continue  # batch norm needs two
+        made, which = net(vectors[rows]), rows % len(task.images)
+        loss = F.mse_loss(made, task.images[which])
+        if weight and task.priors is not None:
+            prior = task.priors[which] if len(task.priors) > 1 else task.priors.expand_as(made)
+            loss = loss + weight * F.mse_loss(made, prior)
+        step(optimiser, loss)
+
+
+def _tune(net: InversionNet, optimiser: torch.optim.Optimizer, task: Task) -> None:
+    """Eq. 10, in batches of as equal a size as possible."""
+    assert task.wanted is not None
+    parts = -(-len(task.queries) // QUERIES)
+    for rows in torch.arange(len(task.queries)).tensor_split(parts):
+        if len(rows) < 2:
+            continue
+        made = net(task.queries[rows])
+        wanted = task.wanted[rows] if len(task.wanted) > 1 else task.wanted.expand_as(made)
+        step(optimiser, task.how.prior_weight * F.mse_loss(made, wanted))
+
+
+def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:
+    """The images of every task, in order; the same whatever ``processes`` is."""
+    return list(track(_mapped(tasks, processes), label, total=len(tasks)))
+
+
+def _mapped(tasks: Sequence[Task], processes: int) -> Iterator[Tensor]:
+    if processes <= 1 or len(tasks) <= 1 or tasks[0].images.device.type != "cpu":
+        yield from map(inverted, tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        min(processes, len(tasks)), mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        yield from pool.map(inverted, tasks)

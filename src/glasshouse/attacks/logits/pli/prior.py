@@ -1,0 +1,83 @@
+"""Prior images: what a private class may look like before any upload was read.
+
+Source: Takahashi et al. 2023, section 3.3: Eq. 8 (mean) and Eq. 9 (a translation of the class's images of the
+other domain). All in [-1, 1].
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.logits.material import Material
+from glasshouse.attacks.logits.pli.translate.cyclegan import cyclegan
+from glasshouse.attacks.logits.pli.translate.paired import applied, paired
+from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
+from glasshouse.attacks.logits.pli.translate.ridge import ridge
+from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.rng import Rng
+
+METHOD = 1
+"""Of the translators; raised when one of them changes, so that cached images are made again."""
+Prior = Literal["none", "mean", "ridge", "paired", "cyclegan"]
+
+
+def prior_images(
+    kind: Prior, held: Material, *, epochs: int, rng: Rng
+) -> tuple[Tensor | None, Tensor | None]:
+    """Priors of the images of D_0, (n, C, H, W) or one for all, and of the private classes, likewise.
+
+    Raises:
+        BadValue: no such prior. Inapplicable: a learned one without public labels.
+    """
+    if kind not in get_args(Prior):
+        raise BadValue(
+            "attack 'pli'", needs=f"prior among {', '.join(get_args(Prior))}", got=kind, fix="correct it"
+        )
+    if kind == "none":
+        return None, None
+    if kind == "mean":
+        mean = held.scaled(held.known.inputs).mean(0, keepdim=True)
+        return mean, mean
+    if not held.labelled:
+        raise Inapplicable(
+            "attack 'pli'",
+            needs=f"public labels for the learned prior '{kind}'",
+            got="unlabelled public data",
+            fix='set prior = "mean", or use fedmd or fedgems',
+        )
+    by_class = _translated(kind, held, epochs=epochs, rng=rng)
+    return by_class[held.known.labels], by_class[: held.targets]
+
+
+def _translated(kind: Prior, held: Material, *, epochs: int, rng: Rng) -> Tensor:
+    """For every class the mean of its translated shifted images (Eq. 9), (J, C, H, W)."""
+    pairs = pairs_of(held)
+    shifted = held.scaled(held.public.inputs[held.sensitive :])
+    if len(pairs.shifted) < 2:
+        raise Inapplicable(
+            "attack 'pli'",
+            needs=f"classes with public images in both domains, for the prior '{kind}'",
+            got=f"{len(pairs.shifted)} pairs",
+            fix='set prior = "mean"',
+        )
+
+    def make(_: Checkpoint) -> dict[str, Tensor]:
+        if kind == "ridge":
+            return {"made": ridge(pairs, shifted)}
+        train = paired if kind == "paired" else cyclegan
+        return {"made": applied(train(pairs, epochs=epochs, rng=rng), shifted)}
+
+    key = {
+        "method": [kind, METHOD, epochs if kind != "ridge" else 0],
+        "public": digest({"inputs": held.public.inputs, "labels": held.public.labels}),
+        "sensitive": held.sensitive,
+        "targets": held.targets,
+        "rng": rng.seed(),
+    }
+    made = cached("translation", key, make)["made"].to(shifted.device)
+    labels = held.public.labels[held.sensitive :]
+    classes = int(held.public.labels.max()) + 1
+    total = torch.zeros(classes, *made.shape[1:], device=made.device).index_add(0, labels, made)
+    return total / torch.bincount(labels, minlength=classes).clamp_min(1).view(-1, 1, 1, 1)

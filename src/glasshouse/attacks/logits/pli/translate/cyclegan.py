@@ -1,0 +1,58 @@
+"""A translation learnt without pairs: a small CycleGAN.
+
+Source: Zhu et al. 2017, arXiv:1703.10593; weights of the losses as in PLI's code (cycle 3, identity 0.5,
+least squares). Where we differ: smaller networks, batches of 8, no pool of earlier fakes.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.attacks.logits.pli.translate.networks import EncoderDecoder, patch_critic
+from glasshouse.attacks.logits.pli.translate.paired import started
+from glasshouse.attacks.logits.pli.translate.pairs import Pairs
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+
+BATCH, RATE, CYCLE, IDENTITY = 8, 5e-4, 3.0, 0.5
+
+
+def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng) -> nn.Module:
+    """The trained network: shifted (B, C, H, W) → clear."""
+    channels = int(pairs.shifted.shape[1])
+    device = pairs.shifted.device
+    clear_of = started(EncoderDecoder, channels, rng=rng.child("clear")).to(device)
+    shifted_of = started(EncoderDecoder, channels, rng=rng.child("shifted")).to(device)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(rng.child("critics").seed())
+        critics = nn.ModuleList([patch_critic(channels), patch_critic(channels)]).to(device)
+    makers = torch.optim.Adam([*clear_of.parameters(), *shifted_of.parameters()], lr=RATE, betas=(0.5, 0.999))
+    judges = torch.optim.Adam(critics.parameters(), lr=RATE, betas=(0.5, 0.999))
+    for epoch in track(range(epochs), "translator", total=epochs):
+        stream = rng.child(f"epoch/{epoch}")
+        order = torch.randperm(len(pairs.shifted), generator=stream.child("shifted").torch())
+        other = torch.randint(len(pairs.every), (len(order),), generator=stream.child("clear").torch())
+        for rows, against in zip(torch.split(order, BATCH), torch.split(other, BATCH), strict=True):
+            x, y = pairs.shifted[rows.to(device)], pairs.every[against.to(device)]
+            fake_y, fake_x = clear_of(x), shifted_of(y)
+            cycle = F.l1_loss(shifted_of(fake_y), x) + F.l1_loss(clear_of(fake_x), y)
+            same = F.l1_loss(clear_of(y), y) + F.l1_loss(shifted_of(x), x)
+            fooled = _towards(critics[0](fake_y), 1.0) + _towards(critics[1](fake_x), 1.0)
+            _step(makers, fooled + CYCLE * (cycle + IDENTITY * same))
+            told = _told(critics[0], y, fake_y.detach()) + _told(critics[1], x, fake_x.detach())
+            _step(judges, told)
+    return clear_of.eval()
+
+
+def _towards(votes: Tensor, value: float) -> Tensor:
+    return (votes - value).square().mean()
+
+
+def _told(critic: nn.Module, real: Tensor, fake: Tensor) -> Tensor:
+    return (_towards(critic(real), 1.0) + _towards(critic(fake), 0.0)) / 2
+
+
+def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()

@@ -1,0 +1,59 @@
+"""Small translation networks: an encoder and decoder with skips, and a discriminator of patches.
+
+Source: Zhu et al. 2017, arXiv:1703.10593 (the parts of CycleGAN). Ours are smaller, have skips and compute
+nothing at full size, for a CPU.
+
+Shape letters: B images, C channels, H and W pixels, both a multiple of 4.
+"""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def _block(before: int, after: int, *, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, stride=stride, padding=1),
+        nn.InstanceNorm2d(after, affine=True),
+        nn.ReLU(),
+    )
+
+
+@final
+class EncoderDecoder(nn.Module):
+    """Blocks of 2 × 2 pixels as channels, a halving, a residual block, a doubling; images in [-1, 1].
+
+    Args:
+        channels: C. width: channels at half size.
+    """
+
+    def __init__(self, channels: int, *, width: int = 24) -> None:
+        super().__init__()
+        self.first = _block(4 * channels, width)
+        self.down = _block(width, 2 * width, stride=2)
+        self.middle = nn.Sequential(_block(2 * width, 2 * width), _block(2 * width, 2 * width))
+        self.up = _block(2 * width, width)
+        self.out = nn.Conv2d(2 * width + 4 * channels, 4 * channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → the same shape."""
+        blocks = F.pixel_unshuffle(x, 2)
+        first = self.first(blocks)
+        deep = self.down(first)
+        deep = deep + self.middle(deep)
+        up = self.up(deep).repeat_interleave(2, 2).repeat_interleave(2, 3)
+        return torch.tanh(F.pixel_shuffle(self.out(torch.cat([up, first, blocks], 1)), 2))
+
+
+def patch_critic(channels: int, *, width: int = 16) -> nn.Sequential:
+    """(B, C, H, W) → one number per patch: large for real."""
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 4, stride=2, padding=1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),
+        nn.InstanceNorm2d(2 * width, affine=True),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(2 * width, 1, 3, padding=1),
+    )

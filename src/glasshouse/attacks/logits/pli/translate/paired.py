@@ -1,0 +1,42 @@
+"""A translation learnt from pairs: an encoder and decoder under the mean absolute difference."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.attacks.logits.pli.translate.networks import EncoderDecoder
+from glasshouse.attacks.logits.pli.translate.pairs import Pairs
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+
+BATCH = 16
+
+
+def paired(pairs: Pairs, *, epochs: int, rng: Rng) -> nn.Module:
+    """The trained network: shifted (B, C, H, W) → clear."""
+    net = started(EncoderDecoder, int(pairs.shifted.shape[1]), rng=rng).to(pairs.shifted.device)
+    steps = epochs * -(-len(pairs.shifted) // BATCH)
+    optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=2e-3, total_steps=max(steps, 2))
+    for epoch in track(range(epochs), "translator", total=epochs):
+        order = torch.randperm(len(pairs.shifted), generator=rng.child(f"epoch/{epoch}").torch())
+        for rows in torch.split(order.to(pairs.shifted.device), BATCH):
+            loss = F.l1_loss(net(pairs.shifted[rows]), pairs.clear[rows])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+    return net.eval()
+
+
+def started(kind: type[EncoderDecoder], channels: int, *, rng: Rng) -> EncoderDecoder:
+    """A network whose initial weights come from ``rng``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(rng.child("start").seed())
+        return kind(channels)
+
+
+def applied(net: nn.Module, images: Tensor) -> Tensor:
+    """What ``net`` makes of images (n, C, H, W), in pieces and without gradients."""
+    with torch.no_grad():
+        return torch.cat([net(part) for part in torch.split(images, 64)])

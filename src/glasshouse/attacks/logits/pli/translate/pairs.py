@@ -1,0 +1,45 @@
+"""What a translator may learn from: the public images of classes that are not private, in both domains.
+
+Shape letters: n images, C channels, H and W pixels. Pixels in [-1, 1].
+"""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.logits.material import Material
+
+NEAR: Final = 0.3
+"""Share of the pixels on which a shifted image is compared with a clear one."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """``shifted`` (n, C, H, W), each with the nearest ``clear`` image of its class; ``every`` clear image."""
+
+    shifted: Tensor
+    clear: Tensor
+    every: Tensor
+
+
+def pairs_of(held: Material) -> Pairs:
+    """Each shifted image with the clear one of the same class whose nearest pixels differ least.
+
+    Half of the pixels may be hidden, so that images are compared on the 30 % of pixels in which they are most
+    alike. Where both were made of one photo that is this photo; else the most alike of the class's others.
+    """
+    inputs, labels = held.scaled(held.public.inputs), held.public.labels
+    clear, whose = inputs[: held.sensitive], labels[: held.sensitive]
+    shifted, of = inputs[held.sensitive :], labels[held.sensitive :]
+    usable = (of >= held.targets) & torch.isin(of, whose)
+    shifted, of = shifted[usable], of[usable]
+    chosen = torch.empty_like(of)
+    for label in set(of.tolist()):
+        mine, theirs = (of == label).nonzero().squeeze(1), (whose == label).nonzero().squeeze(1)
+        gaps = (shifted[mine, None] - clear[None, theirs]).abs().flatten(2)
+        nearest = gaps.kthvalue(max(1, int(NEAR * gaps.shape[2])), dim=2).values.argmin(1)
+        chosen[mine] = theirs[nearest]
+    return Pairs(shifted=shifted, clear=clear[chosen], every=clear)

@@ -1,0 +1,55 @@
+"""What to ask an inversion network for a private class: the optimal logits, and the choice among clients.
+
+Source: Takahashi et al. 2023, Eq. 4 to 7 and 11, Appendix A.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from glasshouse.images import ssim, total_variation
+
+
+def one_hot(targets: int, classes: int) -> Tensor:
+    """A client that is certain of the class: row j is 1 in column j, (L, J)."""
+    return torch.eye(classes)[:targets]
+
+
+def unsure_server(targets: int, classes: int, *, confidence: float) -> Tensor:
+    """A server that has not seen the class, (L, J): the distribution that maximises p_j + α·entropy (Eq. 6).
+
+    The authors' code writes the larger value into the columns of the whole batch; here it stands in the
+    class's own column, as in the paper.
+
+    Args:
+        targets: L. classes: J. confidence: the paper's α, > 0; large is nearer to uniform.
+
+    Example:
+        >>> q = unsure_server(1, 3, confidence=1.0)
+        >>> round(float(q[0, 0] / q[0, 1]), 3), round(float(q.sum()), 3)
+        (2.718, 1.0)
+    """
+    raised = math.exp(1 / confidence)
+    rows = torch.ones(targets, classes) + (raised - 1) * one_hot(targets, classes)
+    return rows / (classes - 1 + raised)
+
+
+def chosen(candidates: Tensor, *, roughness: float) -> Tensor:
+    """For each class the client whose image is the least like the others' and smooth (Eq. 11), (L,).
+
+    With two clients the similarity is the same for both, so that smoothness alone decides. Among equals the
+    first is taken. Where we differ: this package's SSIM (Gaussian window of 11) for the authors' (uniform 7).
+
+    Args:
+        candidates: (K, L, C, H, W) in [0, 1].
+        roughness: the paper's β, of the total variation on [-1, 1].
+    """
+    clients, classes = candidates.shape[:2]
+    score = roughness * 2 * total_variation(candidates.flatten(0, 1)).view(clients, classes)
+    for a in range(clients):
+        for b in range(a + 1, clients):
+            alike = ssim(candidates[a], candidates[b]) / (clients - 1)
+            score[a] += alike
+            score[b] += alike
+    return score.argmin(0)

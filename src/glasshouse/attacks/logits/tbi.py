@@ -1,0 +1,83 @@
+"""TBI: one inversion network for all clients' logits on all public images, asked for a certain prediction.
+
+Source: Yang et al. 2019, CCS, arXiv:1902.08552; its use as a baseline: Takahashi et al. 2023, section 4.2.
+Where we differ from the latter's code: every client is bound to its own logits (there a late-binding lambda
+makes all K entries call the last client).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch.nn import functional as F
+
+from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.logits.invert import Task, Training, each
+from glasshouse.attacks.logits.material import material
+from glasshouse.attacks.logits.queries import one_hot
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tbi:
+    """Class representatives from clients' logits alone; no prior, no server model.
+
+    Args:
+        temperature: of the softmax over logits, the paper's τ, > 0.
+        epochs, batch_size, learning_rate, weight_decay, width: see :class:`glasshouse.attacks.logits.invert`.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="an inversion network on clients' public logits, asked for each private class (TBI)",
+        source="Yang et al. 2019, arXiv:1902.08552",
+        threat="server, sees single uploads of logits",
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
+    )
+
+    temperature: float = 3.0
+    epochs: int = 3
+    batch_size: int = 8
+    learning_rate: float = 3e-5
+    weight_decay: float = 1e-4
+    width: int = 1024
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One claim per round with uploads, of all private classes; it names no client."""
+        held = material(view, subject="attack 'tbi'")
+        classes = held.server[0].shape[1]
+        how = Training(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            prior_weight=0.0,
+            width=self.width,
+        )
+        task = Task(
+            how=how,
+            images=held.scaled(held.public.inputs),
+            vectors=tuple(
+                torch.cat([F.softmax(t / self.temperature, 1) for t in table.values()])
+                for table in held.clients
+            ),
+            queries=one_hot(held.targets, classes).to(held.public.inputs.device),
+            priors=None,
+            wanted=None,
+            key=rng.child("network").key,
+        )
+        (made,) = each([task], processes=1, label="inversion network")
+        labels = torch.arange(held.targets)
+        return tuple(
+            ClassRepresentatives(
+                about=About(rounds=held.rounds[: i + 1]),
+                inputs=held.pixels(images).cpu(),
+                labels=labels,
+                source=torch.full_like(labels, -1),
+            )
+            for i, images in enumerate(made)
+        )

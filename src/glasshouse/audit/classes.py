@@ -1,0 +1,94 @@
+"""Roles by class and domain: from the scenario to who holds what, and what class metrics compare with."""
+
+import torch
+from torch import Tensor
+
+from glasshouse.data.base import DataSource
+from glasshouse.data.domains import hidden_rows
+from glasshouse.data.private_domain import ClassRoles, ClassWant, Shift, deal_classes
+from glasshouse.data.sources import load as load_source
+from glasshouse.data.splits import Roles
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.scenario.spec import Scenario
+from glasshouse.wire import Batch
+
+UNKNOWN = -1
+
+
+def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRoles | None:
+    """Who holds what under ``[data.domains]``; None: images are dealt, not classes."""
+    data, domains = scenario.data, scenario.data.domains
+    if not domains.targets:
+        return None
+    other = load_source(domains.other, resize=data.resize, channels=data.channels) if domains.other else None
+    want = ClassWant(
+        targets=domains.targets,
+        chosen=data.private_classes,
+        identities=domains.identities,
+        per_class=domains.per_class,
+        heldout=domains.heldout,
+        same_photos=domains.same_photos,
+        sensitive=domains.sensitive,
+    )
+    return deal_classes(
+        source, want, shifts=_shifts(scenario), other=other, split=data.private_split, rng=rng
+    )
+
+
+def as_roles(dealt: ClassRoles) -> Roles:
+    """The same as roles of images."""
+    return Roles(private=dealt.private, public=dealt.public, heldout=dealt.heldout, duplicates={})
+
+
+def announced(scenario: Scenario, dealt: ClassRoles) -> Batch | None:
+    """The public data as the protocol makes them known: without labels under dsfl, None under fedavg."""
+    protocol = load("protocols", scenario.federation.protocol)
+    if scenario.federation.kind != "logits":
+        return None
+    if getattr(protocol, "labels_public", True):
+        return dealt.public
+    unknown = torch.full_like(dealt.public.labels, UNKNOWN)
+    return Batch(inputs=dealt.public.inputs, labels=unknown)
+
+
+def classes_of(scenario: Scenario, source: DataSource, dealt: ClassRoles | None) -> int:
+    """Number of classes that the models know: the targets alone where public data have no labels."""
+    if dealt is None:
+        return source.classes
+    labels_public = getattr(load("protocols", scenario.federation.protocol), "labels_public", True)
+    return len(dealt.classes) if labels_public else dealt.targets
+
+
+def gallery_tensors(scenario: Scenario, dealt: ClassRoles) -> dict[str, Tensor]:
+    """Mean images that class metrics compare with, and the rows that count.
+
+    ``gallery.people``: of every class in the private domain, (J, C, H, W), the targets first;
+    ``gallery.public``: of every class's public images, of both domains together; ``gallery.prior``: of all
+    public images of the private domain.
+    """
+    classes = len(dealt.classes)
+    height = int(dealt.public.inputs.shape[2])
+    clear = dealt.public.pick(torch.arange(dealt.sensitive))
+    people = torch.cat([dealt.private.inputs, clear.inputs])
+    whose = torch.cat([dealt.private.labels, clear.labels])
+    have = torch.tensor([bool((whose == j).any()) for j in range(classes)])
+    return {
+        "gallery.people": class_means(people, whose, classes),
+        "gallery.known": have,
+        "gallery.public": class_means(dealt.public.inputs, dealt.public.labels, classes),
+        "gallery.prior": clear.inputs.mean(0, keepdim=True),
+        "gallery.rows": torch.tensor(hidden_rows(_shifts(scenario), height)),
+        "gallery.targets": torch.tensor(dealt.targets),
+    }
+
+
+def class_means(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Mean image of each class, (J, C, H, W); zeros where a class has none."""
+    total = torch.zeros(classes, *inputs.shape[1:]).index_add(0, labels, inputs)
+    counts = torch.bincount(labels, minlength=classes).clamp_min(1)
+    return total / counts.view(-1, 1, 1, 1)
+
+
+def _shifts(scenario: Scenario) -> list[Shift]:
+    return [load("transforms", s.name)(**s.arguments) for s in scenario.data.domains.shifts]

@@ -1,0 +1,97 @@
+"""What the models of a logit protocol can do, measured on the truth side while they train.
+
+Clients' models never travel, so their accuracy cannot be read off a transcript afterwards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.federation.setting import Setting
+from glasshouse.metrics.shares import share_interval
+from glasshouse.models.fit import predict
+from glasshouse.wire import Batch, Trained
+
+SERVER: Final = -1
+SHOWN: Final = 400
+"""Entropies kept per histogram at most."""
+
+
+@final
+@dataclass(kw_only=True, eq=False)
+class Watch:
+    """Accuracy per round of every party, and entropies after the last.
+
+    Args:
+        setting: the federation. heldout: private-domain images that nobody holds, or None.
+        right: per (round, party) and data set 0 or 1 per image, filled as training goes on.
+        entropies: of the last predictions, by party and data set.
+    """
+
+    setting: Setting
+    heldout: Batch | None
+    right: dict[tuple[int, int, str], NDArray[np.float64]] = field(default_factory=dict)
+    entropies: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+
+    def client(self, round: int, client: int, trained: Trained) -> None:
+        """Look at a client's model after its private training."""
+        self._look(round, client, trained.tensors, self.setting.shard(client))
+
+    def server(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Look at the server's model, as the protocol filed it."""
+        model = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        if model:
+            self._look(round, SERVER, model, self.setting.private)
+
+    def _look(self, round: int, party: int, tensors: Mapping[str, Tensor], own: Batch) -> None:
+        terms = self.setting.terms
+        model = self.setting.build(self.setting.architectures.get(party, terms.architecture))
+        model.load_state_dict(dict(tensors))
+        sets = {"private": own, "held-out": self.heldout, "public": terms.public}
+        for name, data in sets.items():
+            if data is None or not len(data):
+                continue
+            logits = predict(model, data.inputs)
+            log = F.log_softmax(logits.double(), 1)
+            self.entropies[party, name] = -(log.exp() * log).sum(1)
+            if bool((data.labels >= 0).all()):
+                self.right[round, party, name] = (logits.argmax(1) == data.labels).double().numpy()
+
+    def curve(self) -> list[dict[str, Any]]:
+        """One row per round, kind of party and data set: the mean accuracy of those parties."""
+        rows: dict[tuple[int, str, str], list[float]] = {}
+        for (number, party, name), right in self.right.items():
+            who = "server" if party == SERVER else "clients"
+            rows.setdefault((number, who, name), []).append(float(right.mean()))
+        return [
+            {"round": r, "who": w, "on": n, "accuracy": float(np.mean(v))}
+            for (r, w, n), v in sorted(rows.items())
+        ]
+
+    def utility(self) -> dict[str, float] | None:
+        """Held-out accuracy of the clients' last models: the image is the unit, a client one look at it."""
+        if self.heldout is None or not self.right:
+            return None
+        last = max(number for number, _, _ in self.right)
+        looks = [v for (r, p, n), v in self.right.items() if r == last and p != SERVER and n == "held-out"]
+        images = np.tile(np.arange(len(self.heldout)), len(looks))
+        found = share_interval(np.concatenate(looks), images)
+        return {"value": found.value, "low": found.low, "high": found.high, "n": len(self.heldout)}
+
+    def histograms(self) -> dict[str, list[float]]:
+        """Entropies, nats, by "who on what": at most ``SHOWN`` of each."""
+        found: dict[str, list[float]] = {}
+        for (party, name), values in sorted(self.entropies.items()):
+            who = "server" if party == SERVER else "clients"
+            found.setdefault(f"{who} on {name} data", []).extend(values.tolist())
+        return {name: _thinned(values) for name, values in found.items()}
+
+
+def _thinned(values: list[float]) -> list[float]:
+    keep = np.linspace(0, len(values) - 1, min(SHOWN, len(values))).astype(int)
+    return [round(values[i], 5) for i in keep]

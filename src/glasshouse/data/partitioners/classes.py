@@ -1,0 +1,28 @@
+"""Every class belongs to one client, as in face recognition across institutions."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """Whole classes dealt at random, in equal numbers; a remainder goes to the first clients, one each."""
+
+    card: ClassVar[Card] = Card(
+        summary="whole classes dealt at random", source="Takahashi et al. 2023, Breaching FedMD, CVPR"
+    )
+
+    def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
+        """One index tensor per client; empty for clients beyond the number of classes."""
+        present = torch.tensor(sorted(set(labels.tolist())))
+        order = present[torch.randperm(len(present), generator=rng.torch())]
+        return tuple(
+            torch.isin(labels, mine).nonzero().squeeze(1) for mine in torch.tensor_split(order, clients)
+        )

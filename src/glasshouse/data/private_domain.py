@@ -1,0 +1,211 @@
+"""Roles by class and domain: target classes private in one domain, everything else public.
+
+Some classes (people) are targets: their images of the private domain are the clients' secret. Public are
+the private-domain images of the other classes (D_0) and the shifted images of every class (D_a).
+
+Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, sections 2 and 4.1. Where we differ: images may be
+held out to measure utility, which the paper does not do.
+
+Shape letters: J classes, L of them targets.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from glasshouse.data.base import DataSource
+from glasshouse.data.splits import check_disjoint, image_digests
+from glasshouse.errors import BadValue
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+Shift = Callable[[Tensor], Tensor]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClassWant:
+    """Who takes part, and how many images.
+
+    Attributes:
+        targets: L, number of private classes; dealt by the seed where ``chosen`` is empty.
+        chosen: the target classes themselves, as the source numbers them.
+        identities: J, classes that take part; 0: all.
+        per_class: images of each class that take part; 0: all.
+        heldout: share of each target's private-domain images that nobody in the federation holds, in [0, 1).
+        same_photos: shift the very images that are also shown clear (a mask drawn on a photo); else half of
+            each class's images are shown clear, and the other half shifted.
+        sensitive: public images of the private domain, at most; 0: all there are.
+    """
+
+    targets: int
+    chosen: tuple[int, ...] = ()
+    identities: int = 0
+    per_class: int = 0
+    heldout: float = 0.0
+    same_photos: bool = True
+    sensitive: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassRoles:
+    """Who holds what. Classes are numbered anew: the targets are 0 … L-1, the others follow.
+
+    Attributes:
+        private: the targets' images of the private domain.
+        public: first those of the private domain (D_0), then the shifted ones (D_a).
+        sensitive: size of D_0.
+        heldout: of the targets, in the private domain; None: none.
+        targets: L. classes: for each new label the label in the source, (J,).
+    """
+
+    private: Batch
+    public: Batch
+    sensitive: int
+    heldout: Batch | None
+    targets: int
+    classes: tuple[int, ...]
+
+
+def deal_classes(
+    source: DataSource,
+    want: ClassWant,
+    *,
+    shifts: Sequence[Shift] = (),
+    other: DataSource | None = None,
+    split: str = "",
+    rng: Rng,
+) -> ClassRoles:
+    """Deal classes and images to roles.
+
+    Args:
+        source: the private domain. other: the same classes in another domain; None: ``source`` itself.
+        want: who takes part. shifts: applied in turn to make D_a; needed where ``other`` is None.
+        split: of both sources; empty: all splits together.
+        rng: decides who is a target, and which image goes where.
+
+    Raises:
+        BadValue: neither a shift nor another source, too few classes or images, or class names that differ.
+
+    Example:
+        >>> from glasshouse.data.sources import load
+        >>> from glasshouse.data.domains import LowerHalfMask
+        >>> want = ClassWant(targets=4, per_class=10)
+        >>> roles = deal_classes(load("digits"), want, shifts=[LowerHalfMask()], rng=Rng.root(0))
+        >>> len(roles.private), roles.sensitive, len(roles.public)
+        (40, 60, 160)
+    """
+    _check(source, want, shifts, other)
+    inputs, labels = _pool(source, split)
+    classes = _classes(source, want, labels, rng.child("classes"))
+    new = torch.full((source.classes,), -1)
+    new[torch.tensor(classes)] = torch.arange(len(classes))
+    private, known, heldout, shifted = _rows(labels, classes, want, halves=other is None, rng=rng)
+    known = known[torch.randperm(len(known), generator=rng.child("sensitive").torch())]
+    known = known[: want.sensitive or None]
+    moved = Batch(inputs=inputs[shifted], labels=labels[shifted])
+    if other is not None:
+        moved = _of_classes(_pool(other, split), classes, want.per_class)
+    turn = torch.randperm(len(moved), generator=rng.child("shifted").torch())
+    seen = moved.inputs[turn]
+    for shift in shifts:
+        seen = shift(seen)
+    roles = ClassRoles(
+        private=Batch(inputs=inputs[private], labels=new[labels[private]]),
+        public=Batch(
+            inputs=torch.cat([inputs[known], seen]),
+            labels=new[torch.cat([labels[known], moved.labels[turn]])],
+        ),
+        sensitive=len(known),
+        heldout=Batch(inputs=inputs[heldout], labels=new[labels[heldout]]) if len(heldout) else None,
+        targets=want.targets,
+        classes=classes,
+    )
+    parts = {"private": roles.private, "public": roles.public, "heldout": roles.heldout}
+    check_disjoint({name: part for name, part in parts.items() if part is not None})
+    return roles
+
+
+def _check(source: DataSource, want: ClassWant, shifts: Sequence[Shift], other: DataSource | None) -> None:
+    subject = f"private classes of data '{source.name}'"
+    if not shifts and other is None:
+        raise BadValue(
+            subject,
+            needs="another domain for the public images of the targets",
+            got="no shift and no second source",
+            fix='set data.domains.shifts = ["lower_half_mask"], or data.domains.other',
+        )
+    if other is not None and (
+        other.class_names != source.class_names or other.input_shape != source.input_shape
+    ):
+        raise BadValue(
+            subject,
+            needs="a second source with the same classes and image size",
+            got=f"{len(source.class_names)} classes of {source.input_shape} and "
+            f"{len(other.class_names)} of {other.input_shape}",
+            fix="name the classes alike, and set data.resize",
+        )
+    most = want.identities or source.classes
+    if not 1 <= want.targets < most <= source.classes:
+        raise BadValue(
+            subject,
+            needs=f"1 <= targets < identities <= {source.classes}",
+            got=f"targets = {want.targets}, identities = {most}",
+            fix="ask for fewer targets, or for more classes",
+        )
+    if want.chosen and (len(set(want.chosen)) != want.targets or max(want.chosen) >= source.classes):
+        raise BadValue(
+            subject,
+            needs=f"{want.targets} different classes below {source.classes}",
+            got=str(list(want.chosen)),
+            fix="correct data.private_classes, or leave it out",
+        )
+
+
+def _pool(source: DataSource, split: str) -> tuple[Tensor, Tensor]:
+    """All images once: of equal pictures the first stays."""
+    parts = [source.split(name).batch() for name in ([split] if split else source.splits)]
+    inputs, labels = torch.cat([p.inputs for p in parts]), torch.cat([p.labels for p in parts])
+    first: dict[bytes, int] = {}
+    for row, content in enumerate(image_digests(inputs)):
+        first.setdefault(content, row)
+    rows = torch.tensor(sorted(first.values()))
+    return inputs[rows], labels[rows]
+
+
+def _rows(
+    labels: Tensor, classes: tuple[int, ...], want: ClassWant, *, halves: bool, rng: Rng
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Rows of the private images, of D_0, of the held-out ones, and of those to be shifted."""
+    parts: tuple[list[Tensor], ...] = ([], [], [], [])
+    for label, old in enumerate(classes):
+        rows = (labels == old).nonzero().squeeze(1)
+        rows = rows[torch.randperm(len(rows), generator=rng.child(f"images/{old}").torch())]
+        rows = rows[: want.per_class or None]
+        target = label < want.targets
+        away = round(want.heldout * len(rows)) if target else 0
+        kept = rows[away:]
+        half = (len(kept) + 1) // 2 if halves and not want.same_photos else len(kept)
+        parts[0 if target else 1].append(kept[:half])
+        parts[2].append(rows[:away])
+        parts[3].append(kept if half == len(kept) else kept[half:])
+    private, known, heldout, shifted = (torch.cat(part) for part in parts)
+    return private, known, heldout, shifted
+
+
+def _classes(source: DataSource, want: ClassWant, labels: Tensor, rng: Rng) -> tuple[int, ...]:
+    order = torch.randperm(source.classes, generator=rng.torch()).tolist()
+    have = set(labels.tolist())
+    order = [*want.chosen, *(c for c in order if c not in want.chosen and c in have)]
+    return tuple(order[: want.identities or len(order)])
+
+
+def _of_classes(pool: tuple[Tensor, Tensor], classes: tuple[int, ...], per_class: int) -> Batch:
+    """The images of the other domain before any shift, with the source's labels."""
+    inputs, labels = pool
+    rows = torch.cat([(labels == old).nonzero().squeeze(1)[: per_class or None] for old in classes])
+    return Batch(inputs=inputs[rows], labels=labels[rows])

@@ -1,0 +1,124 @@
+"""One party of a logit protocol: a model with its own optimiser, trained on whatever loss a phase asks for.
+
+Shape letters: B examples in a step, N examples, K classes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.federation.client import LocalTraining, private
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Defense, Trained, Trainer
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits (B, K), rows (B,) of the data behind them) → a number."""
+CHUNK = 256
+
+
+@final
+class Learner:
+    """A model and the one Adam state that serves it for the whole run.
+
+    Channels-last layout: a step of the paper's model on 64 × 64 images takes half the time, same numbers
+    up to rounding.
+
+    Args:
+        model: as it starts; trained in place, always in ``eval()`` mode.
+        rate, decay: of Adam. batch_size: examples per step.
+    """
+
+    def __init__(self, model: nn.Module, *, rate: float, decay: float, batch_size: int) -> None:
+        self.model = model.eval()
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+        self.batch_size = batch_size
+        self._optimiser = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay, fused=True)
+
+    def fit(self, inputs: Tensor, loss: Loss, *, epochs: int, rng: Rng) -> tuple[Tensor, ...]:
+        """Minimise ``loss`` over ``inputs`` (N, C, H, W); returns the rows of every step."""
+        order: list[Tensor] = []
+        for epoch in range(epochs):
+            turn = torch.randperm(len(inputs), generator=rng.child(f"epoch/{epoch}").torch())
+            order += list(torch.split(turn, self.batch_size))
+        for rows in order:
+            batch = inputs[rows].contiguous(memory_format=torch.channels_last)
+            value = loss(self.model(batch), rows)
+            self._optimiser.zero_grad(set_to_none=True)
+            value.backward()  # type: ignore[no-untyped-call]
+            self._optimiser.step()
+        return tuple(order)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits (N, K), without gradients."""
+        with torch.no_grad():
+            return torch.cat([self.model(part) for part in torch.split(inputs, CHUNK)])
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers, copied."""
+        return {
+            name: t.detach().clone(memory_format=torch.contiguous_format)
+            for name, t in self.model.state_dict().items()
+        }
+
+
+def labelled(labels: Tensor) -> Loss:
+    """Cross-entropy with hard labels (N,)."""
+    return lambda logits, rows: F.cross_entropy(logits, labels[rows])
+
+
+def soft(target: Tensor) -> Loss:
+    """Cross-entropy with probabilities (N, K)."""
+    return lambda logits, rows: F.cross_entropy(logits, target[rows])
+
+
+def divergence(student: Tensor, teacher: Tensor) -> Tensor:
+    """KL(teacher ‖ student) of logits, mean over the batch; zero where they agree.
+
+    Example:
+        >>> divergence(torch.zeros(2, 3), torch.zeros(2, 3)).item()
+        0.0
+    """
+    return F.kl_div(F.log_softmax(student, 1), F.softmax(teacher, 1), reduction="batchmean")
+
+
+def authors_divergence(student: Tensor, teacher: Tensor) -> Tensor:
+    """What PLI's code computes instead: roles exchanged, and divided by B·K rather than by B."""
+    return divergence(teacher, student) / student.shape[1]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PrivateEpochs:
+    """The honest trainer of a logit protocol: epochs of cross-entropy on the client's own data.
+
+    Attributes:
+        learner: whose optimiser is used. epochs: passes.
+    """
+
+    learner: Learner
+    epochs: int
+
+    def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
+        """Train the learner's model, which ``model`` is."""
+        assert model is self.learner.model  # its optimiser knows no other
+        sign = -1.0 if ascend else 1.0
+        loss = labelled(data.labels)
+        order = self.learner.fit(
+            data.inputs, lambda logits, rows: sign * loss(logits, rows), epochs=self.epochs, rng=rng
+        )
+        return Trained(tensors=self.learner.state(), kind="parameters", steps=len(order), order=order)
+
+
+def private_trainer(
+    learner: Learner, defenses: Sequence[Defense], *, epochs: int, rate: float, examples: int
+) -> Trainer:
+    """Training on private data; a defence inside it (DP-SGD) brings its own steps of SGD at ``rate``."""
+    if not any(d.place == "local" for d in defenses):
+        return PrivateEpochs(learner=learner, epochs=epochs)
+    size = min(learner.batch_size, examples)
+    plain = LocalTraining(kind="parameters", batch_size=size, learning_rate=rate, epochs=epochs)
+    return private(plain, defenses)

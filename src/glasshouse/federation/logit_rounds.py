@@ -1,0 +1,179 @@
+"""The round loop of protocols that exchange logits on public data (fedmd, fedgems, dsfl).
+
+Before round 0 every client prepares itself and uploads its logits. In round t the server makes a consensus
+of the uploads and broadcasts it; clients learn from it and train on their own data; upload t + 1 follows.
+So T rounds have T + 1 uploads, the last one after the last round. What the server itself knows when an
+upload arrives (its model and its logits) is filed under the upload's round, from 1 on.
+
+Shape letters: P public examples, K classes, T rounds.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.federation.client import defended
+from glasshouse.federation.learner import Learner, private_trainer
+from glasshouse.federation.setting import Setting
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+from glasshouse.tensors import check_finite
+from glasshouse.wire import Architecture, Batch, Broadcast, Recorder, Tamper, Trained, Update
+
+
+class Scheme(Protocol):
+    """What one protocol does in the phases that the loop has in common."""
+
+    @property
+    def weight_decay(self) -> float: ...
+
+    @property
+    def private_rate(self) -> float: ...
+
+    def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
+        """A client's training on public data before the first upload; returns its private epochs then."""
+        ...
+
+    def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
+        """What is broadcast, (P, K): logits, whichever the protocol means by them."""
+        ...
+
+    def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
+        """A client's training on the consensus; returns the private epochs that follow."""
+        ...
+
+    def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
+        """The server's own training after the broadcast."""
+        ...
+
+
+def play(
+    setting: Setting, scheme: Scheme, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+) -> dict[str, Tensor]:
+    """All rounds. See ``FederationProtocol.play``.
+
+    Raises:
+        BadValue: no public data, a sum that hides uploads, partial cohorts, or a malicious server.
+    """
+    public = _checked(setting, tamper)
+    server = _party(setting, scheme, setting.terms.architecture, rng=rng.child("server"))
+    server.model.load_state_dict(dict(setting.start))
+    clients = Clients(setting, scheme, rng=rng.child("clients"))
+    uploads = []
+    for number, client in enumerate(clients.learners):
+        stream = rng.child(f"prepare/{number}")
+        epochs = scheme.prepare(client, public, rng=stream.child("public"))
+        uploads.append(clients.upload(0, number, public, epochs, recorder=recorder, rng=stream))
+    for t in track(range(setting.rounds), "federation", total=setting.rounds):
+        stream = rng.child(f"round/{t}")
+        consensus = scheme.consensus(uploads, server, public, rng=stream.child("consensus"))
+        check_finite({"logits": consensus}, subject=f"consensus of round {t}")
+        sent = Broadcast(round=t, architecture=setting.terms.architecture, tensors={"logits": consensus})
+        recorder.prepare(sent)
+        recorder.broadcast(sent)
+        uploads, learnt = [], []
+        for number, client in enumerate(clients.learners):
+            mine = stream.child(f"client/{number}")
+            learnt.append(
+                scheme.learn(
+                    client, public, consensus, clients=len(clients.learners), rng=mine.child("public")
+                )
+            )
+        scheme.serve(server, public, consensus, rng=stream.child("server"))
+        model = {f"model.{name}": tensor for name, tensor in server.state().items()}
+        recorder.own(t + 1, {"logits": server.logits(public.inputs), **model})
+        for number, epochs in enumerate(learnt):
+            mine = stream.child(f"client/{number}")
+            uploads.append(clients.upload(t + 1, number, public, epochs, recorder=recorder, rng=mine))
+    return server.state()
+
+
+def _checked(setting: Setting, tamper: Tamper | None) -> Batch:
+    terms = setting.terms
+    wrong = [
+        word
+        for word, bad in (
+            ("no public data", terms.public is None),
+            ("secure_sum", terms.secure_sum),
+            ("a cohort below all clients", terms.cohort < terms.clients),
+            ("dropout of clients", setting.dropout > 0),
+            ("a malicious server", tamper is not None),
+        )
+        if bad
+    ]
+    if wrong or terms.public is None:
+        raise BadValue(
+            f"protocol '{terms.protocol}'",
+            needs="public data, all clients in every round, uploads that the server sees, an honest server",
+            got=", ".join(wrong),
+            fix="set data.domains; leave cohort, dropout, secure_sum and threat.changes at their defaults",
+        )
+    return terms.public
+
+
+def _party(setting: Setting, scheme: Scheme, architecture: Architecture, *, rng: Rng) -> Learner:
+    return Learner(
+        setting.build(architecture, rng=rng),
+        rate=setting.terms.learning_rate,
+        decay=scheme.weight_decay,
+        batch_size=setting.terms.batch_size,
+    )
+
+
+class Clients:
+    """All clients of a setting, each with a model of its own that is never sent."""
+
+    def __init__(self, setting: Setting, scheme: Scheme, *, rng: Rng) -> None:
+        self._setting, self._scheme = setting, scheme
+        agreed = setting.terms.architecture
+        self.learners = [
+            _party(setting, scheme, setting.architectures.get(k, agreed), rng=rng.child(str(k)))
+            for k in range(setting.terms.clients)
+        ]
+
+    def upload(
+        self, number: int, client: int, public: Batch, epochs: int, *, recorder: Recorder, rng: Rng
+    ) -> Tensor:
+        """Train on the client's own data, then send logits (P, K) after the defences."""
+        setting, learner = self._setting, self.learners[client]
+        data = setting.shard(client)
+        train = private_trainer(
+            learner,
+            setting.defenses,
+            epochs=epochs,
+            rate=self._scheme.private_rate,
+            examples=len(data),
+        )
+        name, behaviour = setting.behaviours.get(client, ("honest", None))
+        if behaviour is not None:
+            train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
+        trained = train(learner.model, data, rng=rng.child("train"))
+        learner.model.eval()
+        recorder.private(number, client, index=setting.shards[client], trained=trained, behaviour=name)
+        update = Update(
+            round=number,
+            client=client,
+            kind="logits",
+            tensors={"logits": learner.logits(public.inputs)},
+            examples=len(data),
+            steps=trained.steps,
+        )
+        used = data.pick(_used(trained, len(data)))
+        sent = defended(update, used, learner.model, setting.defenses, rng=rng)
+        recorder.update(sent)
+        logits: Tensor = sent.tensors["logits"]
+        return logits
+
+
+def _used(trained: Trained, examples: int) -> Tensor:
+    rows = torch.cat(trained.order) if trained.order else torch.arange(examples)
+    distinct: Tensor = torch.unique(rows)
+    return distinct
+
+
+def options(given: Mapping[str, object], fields: Sequence[str]) -> dict[str, object]:
+    """Those public settings that a protocol's class takes."""
+    return {name: value for name, value in given.items() if name in fields}

@@ -1,0 +1,79 @@
+"""DS-FL: distillation on unlabelled public data, with the averaged predictions sharpened.
+
+Source: Itahara et al. 2021, arXiv:2008.06180; Takahashi et al. 2023, Algorithm S-3. Clients upload logits
+here and the server takes their softmax, so that defences on logits act alike in all three protocols.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.federation import logit_rounds
+from glasshouse.federation.learner import Learner, soft
+from glasshouse.federation.setting import Setting
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Kind, Recorder, Tamper
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DsFl:
+    """Entropy-reduction aggregation: softmax(mean probability ÷ temperature); everybody distils from it.
+
+    The fields are the protocol's public settings, read from ``Terms.options``. The public data have no
+    labels, so the models know the private classes alone.
+
+    Args:
+        private_epochs: on private data, before every upload. distil_epochs: on the consensus, per round.
+        server_epochs: likewise, of the server's model. temperature: of the sharpening; small is sharp.
+        weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
+        variant: ``authors`` lets a single client skip the distillation, as PLI's code does.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="clients exchange predictions on unlabelled public data and learn their sharpened mean",
+        source="Itahara et al. 2021, arXiv:2008.06180",
+    )
+    sends: ClassVar[Kind] = "logits"
+    labels_public: ClassVar[bool] = False
+
+    private_epochs: int = 2
+    distil_epochs: int = 2
+    server_epochs: int = 1
+    temperature: float = 0.1
+    weight_decay: float = 1e-4
+    private_rate: float = 0.05
+    variant: Literal["paper", "authors"] = "paper"
+
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
+        """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
+        given: dict[str, Any] = logit_rounds.options(setting.terms.options, [f.name for f in fields(self)])
+        return logit_rounds.play(setting, replace(self, **given), recorder=recorder, rng=rng, tamper=tamper)
+
+    def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
+        """Nothing: the public data have no labels."""
+        del client, public, rng
+        return self.private_epochs
+
+    def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
+        """Logarithms of the sharpened mean probabilities: their softmax is the consensus."""
+        del server, public, rng
+        mean = torch.stack([F.softmax(upload, 1) for upload in uploads]).mean(0)
+        return F.log_softmax(mean / self.temperature, 1)
+
+    def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
+        """Cross-entropy with the consensus."""
+        if clients > 1 or self.variant == "paper":
+            client.fit(public.inputs, soft(F.softmax(consensus, 1)), epochs=self.distil_epochs, rng=rng)
+        return self.private_epochs
+
+    def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
+        """The same for the server's model."""
+        server.fit(public.inputs, soft(F.softmax(consensus, 1)), epochs=self.server_epochs, rng=rng)

@@ -1,0 +1,154 @@
+"""FedGEMS: a server model learns selectively from labels, its own past and the clients; they learn from it.
+
+Source: Cheng et al. 2021, arXiv:2110.11027; Takahashi et al. 2023, Algorithm S-2. Clients train on private
+data once before the first upload, because Algorithm S-2 needs uploads in its first line.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.federation import logit_rounds
+from glasshouse.federation.learner import Learner, authors_divergence, divergence
+from glasshouse.federation.setting import Setting
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Kind, Recorder, Tamper
+
+LARGEST = 100.0
+"""Weight of an expert before the softmax at most: 1 / entropy has no limit of its own."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FedGems:
+    """Selective knowledge fusion.
+
+    The fields are the protocol's public settings, read from ``Terms.options``.
+
+    Args:
+        private_epochs, public_epochs: of each client per round. server_epochs: of the server per round.
+        hard: weight of true labels against the teacher's predictions, the paper's ε, in [0, 1].
+        weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
+        variant: ``authors`` takes the divergence with its roles exchanged and divided by B·K, adds the means
+            of the three groups instead of averaging over examples, and sends logits as they were right
+            after each step instead of those of the trained model.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="a server model learns selectively from clients' logits, and clients from the server's",
+        source="Cheng et al. 2021, arXiv:2110.11027",
+    )
+    sends: ClassVar[Kind] = "logits"
+    labels_public: ClassVar[bool] = True
+
+    private_epochs: int = 2
+    public_epochs: int = 2
+    server_epochs: int = 1
+    hard: float = 0.75
+    weight_decay: float = 1e-4
+    private_rate: float = 0.05
+    variant: Literal["paper", "authors"] = "paper"
+
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
+        """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
+        given: dict[str, Any] = logit_rounds.options(setting.terms.options, [f.name for f in fields(self)])
+        scheme = _Fusion(settings=replace(self, **given))
+        return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
+
+    @property
+    def kl(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Divergence of a student's logits from a teacher's."""
+        return divergence if self.variant == "paper" else authors_divergence
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Fusion:
+    """One run: the settings, and the pool of logits that the server once got right, by public example."""
+
+    settings: FedGems
+    pool: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def weight_decay(self) -> float:
+        return self.settings.weight_decay
+
+    @property
+    def private_rate(self) -> float:
+        return self.settings.private_rate
+
+    def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
+        """Private data alone."""
+        del client, public, rng
+        return self.settings.private_epochs
+
+    def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
+        """The server's logits after its selective training."""
+        ensemble = experts(uploads, public.labels)
+        stale = torch.zeros_like(ensemble)
+
+        def loss(logits: Tensor, rows: Tensor) -> Tensor:
+            stale[rows] = logits.detach()
+            return self._selective(logits, rows, public.labels, ensemble)
+
+        server.fit(public.inputs, loss, epochs=self.settings.server_epochs, rng=rng)
+        return stale if self.settings.variant == "authors" else server.logits(public.inputs)
+
+    def _selective(self, logits: Tensor, rows: Tensor, labels: Tensor, ensemble: Tensor) -> Tensor:
+        hard, kl, y = self.settings.hard, self.settings.kl, labels[rows]
+        right = logits.argmax(1) == y
+        for row, known in zip(rows[right].tolist(), logits.detach()[right], strict=True):
+            self.pool[row] = known
+        pooled = torch.tensor([row in self.pool for row in rows.tolist()]) & ~right
+        losses, sizes = [logits.new_zeros(())], [0]
+        for chosen, weight in ((right, 1.0), (pooled, hard), (~right & ~pooled, 0.0)):
+            if not chosen.any():
+                continue
+            value = weight * F.cross_entropy(logits[chosen], y[chosen]) if weight else logits.new_zeros(())
+            if weight < 1:
+                teacher = ensemble[rows[chosen]]
+                if weight:
+                    teacher = torch.stack([self.pool[row] for row in rows[chosen].tolist()])
+                value = value + (1 - weight) * kl(logits[chosen], teacher)
+            losses.append(value)
+            sizes.append(int(chosen.sum()))
+        shares = [1.0 if self.settings.variant == "authors" else size / len(rows) for size in sizes]
+        return torch.stack([share * value for share, value in zip(shares, losses, strict=True)]).sum()
+
+    def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
+        """True labels and the server's logits, ε to 1 - ε."""
+        del clients
+        hard, kl = self.settings.hard, self.settings.kl
+
+        def loss(logits: Tensor, rows: Tensor) -> Tensor:
+            own = hard * F.cross_entropy(logits, public.labels[rows])
+            return own + (1 - hard) * kl(logits, consensus[rows])
+
+        client.fit(public.inputs, loss, epochs=self.settings.public_epochs, rng=rng)
+        return self.settings.private_epochs
+
+    def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
+        """Nothing more: it trained before the broadcast."""
+        del server, public, consensus, rng
+
+
+def experts(uploads: Sequence[Tensor], labels: Tensor) -> Tensor:
+    """The clients' logits (P, K), each weighted by softmax over 1/entropy where it is right, 0 where not.
+
+    Example:
+        >>> sure, wrong = torch.tensor([[9.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> experts([sure, wrong], torch.tensor([0])).round(decimals=2).tolist()
+        [[9.0, 0.0]]
+    """
+    logits = torch.stack(list(uploads))
+    log = F.log_softmax(logits, 2)
+    entropy = -(log.exp() * log).sum(2)
+    weight = torch.where(logits.argmax(2) == labels, 1 / entropy.clamp_min(1 / LARGEST), 0.0)
+    return (torch.softmax(weight, 0)[:, :, None] * logits).sum(0)

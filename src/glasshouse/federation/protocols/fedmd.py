@@ -1,0 +1,84 @@
+"""FedMD: clients digest the mean of everybody's logits on public data, then revisit their own.
+
+Source: Li & Wang 2019, arXiv:1910.03581; Takahashi et al. 2023, Algorithm S-1 (with a server model trained on
+the labelled public data, which FedMD itself does not have).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.federation import logit_rounds
+from glasshouse.federation.learner import Learner, labelled
+from glasshouse.federation.setting import Setting
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch, Kind, Recorder, Tamper
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FedMd:
+    """Mean of raw logits; clients minimise the L1 distance to it.
+
+    The fields are the protocol's public settings, read from ``Terms.options``.
+
+    Args:
+        transfer_epochs: on public, then on private data, before the first upload.
+        consensus_epochs: on the consensus, per round. revisit_epochs: on private data afterwards.
+        server_epochs: of the server's model on public labels, per round.
+        weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
+        variant: ``authors`` skips the consensus when there is one client, as PLI's code does; that client
+            then never sees public data again.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="clients exchange logits on public data and learn their mean",
+        source="Li & Wang 2019, arXiv:1910.03581",
+    )
+    sends: ClassVar[Kind] = "logits"
+    labels_public: ClassVar[bool] = True
+
+    transfer_epochs: int = 5
+    consensus_epochs: int = 1
+    revisit_epochs: int = 1
+    server_epochs: int = 1
+    weight_decay: float = 1e-4
+    private_rate: float = 0.05
+    variant: Literal["paper", "authors"] = "paper"
+
+    def play(
+        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
+    ) -> dict[str, Tensor]:
+        """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
+        given: dict[str, Any] = logit_rounds.options(setting.terms.options, [f.name for f in fields(self)])
+        return logit_rounds.play(setting, replace(self, **given), recorder=recorder, rng=rng, tamper=tamper)
+
+    def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
+        """Transfer learning: all of the public data, then all of the private."""
+        client.fit(public.inputs, labelled(public.labels), epochs=self.transfer_epochs, rng=rng)
+        return self.transfer_epochs
+
+    def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
+        """The mean of the uploads."""
+        del server, public, rng
+        return torch.stack(list(uploads)).mean(0)
+
+    def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
+        """Mean absolute difference to the consensus."""
+        if clients > 1 or self.variant == "paper":
+            client.fit(
+                public.inputs,
+                lambda logits, rows: (logits - consensus[rows]).abs().mean(),
+                epochs=self.consensus_epochs,
+                rng=rng,
+            )
+        return self.revisit_epochs
+
+    def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
+        """The server's model sees public labels alone."""
+        del consensus
+        server.fit(public.inputs, labelled(public.labels), epochs=self.server_epochs, rng=rng)

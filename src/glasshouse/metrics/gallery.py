@@ -1,0 +1,112 @@
+"""Mean images of classes, and how alike a claimed image is to each: what class representatives are judged by.
+
+Shape letters: B claimed images, J classes, L private ones, M candidates, C channels, H and W pixels.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.images import ssim_window
+from glasshouse.wire import Batch
+
+_SIGMA: Final = 1.5
+_WINDOW: Final = 11
+
+
+@final
+class SsimTable:
+    """SSIM of any image with each of M candidates, whose means and variances are computed once.
+
+    The same number as :func:`glasshouse.images.ssim`; the Gaussian filter is two matrix products.
+
+    Args:
+        candidates: (M, C, H, W). data_range: largest minus smallest possible pixel.
+
+    Example:
+        >>> x = torch.linspace(0, 1, 2 * 64).view(2, 1, 8, 8)
+        >>> SsimTable(x, data_range=1.0)(x[:1]).round(decimals=4).tolist()[0][0]
+        1.0
+    """
+
+    def __init__(self, candidates: Tensor, *, data_range: float) -> None:
+        height, width = int(candidates.shape[2]), int(candidates.shape[3])
+        side = ssim_window(height, width)
+        if side < 3:
+            raise BadValue(
+                "metric on class means",
+                needs="a region of at least 3 × 3 pixels",
+                got=f"{height} × {width}",
+                fix="use larger images (data.resize)",
+            )
+        self._down, self._across = _band(height, side), _band(width, side)
+        self._c1, self._c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
+        self._y = candidates.double()
+        self._mean = self._filter(self._y)
+        self._variance = self._filter(self._y.square()) - self._mean.square()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, M)."""
+        return torch.stack([self._row(x) for x in images.double()])
+
+    def _row(self, x: Tensor) -> Tensor:
+        mean = self._filter(x[None])
+        variance = self._filter(x[None].square()) - mean.square()
+        both = self._filter(x[None] * self._y) - mean * self._mean
+        top = (2 * mean * self._mean + self._c1) * (2 * both + self._c2)
+        below = (mean.square() + self._mean.square() + self._c1) * (variance + self._variance + self._c2)
+        return (top / below).flatten(1).mean(1)
+
+    def _filter(self, x: Tensor) -> Tensor:
+        return self._down @ x @ self._across.T
+
+
+def _band(length: int, side: int) -> Tensor:
+    """A Gaussian window at every position where it fits, (length - side + 1, length)."""
+    sigma = _SIGMA * side / _WINDOW
+    at = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
+    window = torch.exp(-at.square() / (2 * sigma**2))
+    rows = torch.zeros(length - side + 1, length, dtype=torch.float64)
+    for i in range(len(rows)):
+        rows[i, i : i + side] = window / window.sum()
+    return rows
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gallery:
+    """What class representatives are compared with; lives on the scoring side of the wall.
+
+    Attributes:
+        people: mean private-domain image of every class, (J, C, H, W); the L private classes first.
+        known: which classes have one, (J,). public: mean public image of every class, both domains together.
+        targets: L. rows: first, and one past the last, row that counts. data_range: of the pixels.
+        prior: mean public image of the private domain, (1, C, H, W).
+        owners: the client that holds each private class, (L,).
+    """
+
+    people: Tensor
+    known: Tensor
+    public: Tensor
+    targets: int
+    rows: tuple[int, int]
+    prior: Tensor
+    owners: Tensor
+    data_range: float = 1.0
+    _tables: list[SsimTable] = field(default_factory=list)
+
+    def alike(self, images: Tensor) -> Tensor:
+        """SSIM of the rows that count with every class mean, (B, 2 J): first ``people``, then ``public``."""
+        top, bottom = self.rows
+        if not self._tables:
+            means = torch.cat([self.people, self.public])[:, :, top:bottom]
+            self._tables.append(SsimTable(means, data_range=self.data_range))
+        return self._tables[0](images[:, :, top:bottom])
+
+    def holding(self, private: Batch) -> "Gallery":
+        """The same with the private classes' means made of other examples."""
+        means = [private.inputs[private.labels == j].mean(0) for j in range(self.targets)]
+        return replace(self, people=torch.cat([torch.stack(means), self.people[self.targets :]]), _tables=[])

@@ -1,0 +1,48 @@
+"""One convolution, one pooling, one linear layer: the model that the PLI paper attacks."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
+from glasshouse.registry import Card, carded
+
+
+@carded(
+    Card(
+        summary="one 3x3 convolution, 3x3 max-pooling, one linear layer",
+        source="Takahashi et al. 2023, Breaching FedMD, CVPR, Code 1",
+    )
+)
+def shallow_cnn(
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    width: int = 32,
+    mean: float = 0.5,
+    std: float = 0.5,
+) -> SplitModel:
+    """Code 1 of the paper: no padding, one ReLU; 64 × 64 images give 12,800 features.
+
+    Pooling before the ReLU instead of after it: the maximum of rectified values is the rectified maximum.
+
+    Args:
+        input_shape: (C, H, W). classes: K.
+        width: channels of the convolution; 32 in the paper.
+        mean, std: fixed normalisation of the pixels; the defaults give the paper's [-1, 1].
+    """
+    check_shape(input_shape, classes, model="shallow_cnn")
+    check_width(width, model="shallow_cnn")
+    features = nn.Sequential(
+        OrderedDict(
+            conv=nn.Conv2d(input_shape[0], width, 3),
+            pool=nn.MaxPool2d(3),
+            relu=nn.ReLU(),
+            flatten=nn.Flatten(),
+        )
+    )
+    return SplitModel(
+        normalize=Normalize(mean=mean, std=std),
+        features=features,
+        head=nn.Linear(flat_size(features, input_shape), classes),
+    )

@@ -1,0 +1,71 @@
+"""Class inversion from FedAvg: whose classes they are, and images that point where the update does."""
+
+import pytest
+import torch
+
+from glasshouse.attacks.inversion.class_inversion import ClassInversion, classes_of_clients
+from glasshouse.errors import Inapplicable
+from glasshouse.federation.setting import Setting
+from glasshouse.models import build as models
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import SHAPE, Recorder
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Keep, Log
+from glasshouse.transcript.threat import Threat
+from glasshouse.wire import Architecture, Batch, Terms
+
+CLASSES, EACH = 6, 8
+
+
+def federation(targets=4, seed=0):
+    """Two clients with two of four private classes each; the images of a class are alike."""
+    draws = torch.Generator().manual_seed(seed)
+    means = torch.rand(4, *SHAPE, generator=draws)
+    labels = torch.arange(4).repeat_interleave(EACH)
+    inputs = (means[labels] + 0.05 * torch.randn(len(labels), *SHAPE, generator=draws)).clamp(0, 1)
+    architecture = Architecture(
+        name="shallow_cnn", input_shape=SHAPE, classes=CLASSES, arguments={"width": 16}
+    )
+    setting = Setting(
+        terms=Terms(
+            protocol="fedavg", architecture=architecture, sends="delta", clients=2, cohort=2, batch_size=EACH,
+            local_epochs=2, learning_rate=1e-2, targets=targets,
+        ),
+        rounds=2,
+        private=Batch(inputs=inputs, labels=labels),
+        shards=(torch.arange(2 * EACH), torch.arange(2 * EACH, 4 * EACH)),
+        start=models.state(models.build(architecture, rng=Rng.root(seed))),
+        build=models.build,
+    )  # fmt: skip
+    log = Log(terms=setting.terms, keep=Keep())
+    load("protocols", "fedavg")().play(setting, recorder=Recorder(log), rng=Rng.root(seed))
+    seen = cut(log.transcript(), threat=Threat(), grants=Grants(), own={}, memory={})
+    return seen, means
+
+
+def test_every_class_is_given_to_its_client():
+    seen, _ = federation()
+    assert classes_of_clients(seen.rounds[0], 4).tolist() == [0, 0, 1, 1]
+
+
+def test_images_come_nearer_to_the_class_means_than_their_start():
+    seen, means = federation()
+    few = ClassInversion(iterations=1).run(seen, rng=Rng.root(0))[-1]
+    many = ClassInversion(iterations=150, learning_rate=0.1, smoothness=0.0, patience=150).run(
+        seen, rng=Rng.root(0)
+    )
+    assert [c.about.rounds for c in many] == [(0,), (0, 1)]
+
+    def alike(images):
+        a, b = (images - images.mean()).flatten(1), (means - means.mean()).flatten(1)
+        return torch.cosine_similarity(a, b).mean()
+
+    assert alike(many[-1].inputs) > alike(few.inputs) + 0.1
+
+
+def test_without_named_private_classes_it_refuses():
+    seen, _ = federation(targets=0)
+    with pytest.raises(Inapplicable, match="private classes"):
+        ClassInversion().run(seen, rng=Rng.root(0))

@@ -1,0 +1,321 @@
+"""TBI and PLI: what they read, what they ask, what they claim; against slow definitions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from glasshouse.attacks.base import ClassRepresentatives, Draws
+from glasshouse.attacks.logits.invert import Task, Training, each
+from glasshouse.attacks.logits.material import Material
+from glasshouse.attacks.logits.network import InversionNet, network
+from glasshouse.attacks.logits.pli.attack import Pli
+from glasshouse.attacks.logits.pli.prior import prior_images
+from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
+from glasshouse.attacks.logits.queries import chosen, one_hot, unsure_server
+from glasshouse.attacks.logits.tbi import Tbi
+from glasshouse.errors import BadValue, Inapplicable, Undefined
+from glasshouse.images import ssim, total_variation
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.classes import (
+    AttackAccuracy,
+    ClassIdentification,
+    IdentityMatch,
+    Owner,
+    SsimGap,
+    SsimPrivate,
+    SsimPublic,
+    TargetIdentification,
+    TooClose,
+)
+from glasshouse.metrics.gallery import Gallery, SsimTable
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.wire import Batch
+
+SMALL = {"width": 8, "epochs": 1, "learning_rate": 1e-3}
+
+
+def rand(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def view(protocol="fedmd", clients=2, rounds=2, threat=None, **terms):
+    labels = torch.arange(20) % 10 if protocol != "dsfl" else torch.full((20,), -1)
+    terms = {"sends": "logits", "sensitive": 12, "targets": 4} | terms
+    terms.setdefault("public", Batch(inputs=rand(20, 1, 8, 8), labels=labels))
+    made = toy(protocol=protocol, clients=clients, examples=4, rounds=rounds, learning_rate=1e-2, **terms)
+    own = {t: {"logits": rand(20, 10, seed=t)} for t in range(1, rounds + 1)}
+    return cut(made.transcript, threat=threat or Threat(), grants=Grants(), own=own, memory={})
+
+
+def representatives(claims):
+    return [c for c in claims if isinstance(c, ClassRepresentatives)]
+
+
+@pytest.mark.parametrize("protocol", ["fedmd", "fedgems", "dsfl"])
+@pytest.mark.parametrize("attack", [Pli(**SMALL), Tbi(**SMALL)], ids=["pli", "tbi"])
+def test_a_claim_per_upload_with_own_logits(protocol, attack):
+    claims = representatives(attack.run(view(protocol), rng=Rng.root(0)))
+    assert [c.about.rounds for c in claims] == [(1,), (1, 2)]
+    for claim in claims:
+        assert claim.inputs.shape == (4, 1, 8, 8)
+        assert claim.inputs.min() >= 0
+        assert claim.inputs.max() <= 1
+        assert claim.labels.tolist() == [0, 1, 2, 3]
+        assert set(claim.source.tolist()) <= {-1, 0, 1}
+
+
+def test_the_same_stream_gives_the_same_images_in_any_number_of_processes():
+    one = representatives(Pli(**SMALL).run(view(), rng=Rng.root(3)))[-1]
+    two = representatives(Pli(**SMALL, processes=2).run(view(), rng=Rng.root(3)))[-1]
+    assert torch.equal(one.inputs, two.inputs)
+
+
+def test_global_randomness_is_left_alone():
+    seen = view()
+    before = torch.get_rng_state()
+    Pli(**SMALL).run(seen, rng=Rng.root(0))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_without_uploads_the_uploads_do_not_matter():
+    blind = Pli(**SMALL, reads="none")
+    one = representatives(blind.run(view(batch_size=4), rng=Rng.root(0)))[-1]
+    two = representatives(blind.run(view(batch_size=2), rng=Rng.root(0)))[-1]
+    assert torch.equal(one.inputs, two.inputs)
+    sees = Pli(**SMALL)
+    one = representatives(sees.run(view(batch_size=4), rng=Rng.root(0)))[-1]
+    two = representatives(sees.run(view(batch_size=2), rng=Rng.root(0)))[-1]
+    assert not torch.equal(one.inputs, two.inputs)
+
+
+def test_tbi_uses_every_client_s_own_logits():
+    """Its network must see other examples when client 0's upload changes, and when client 1's does."""
+    attack = Tbi(**SMALL)
+    seen = view()
+    base = representatives(attack.run(seen, rng=Rng.root(0)))[0].inputs
+    for client in (0, 1):
+        other = view()
+        table = other.rounds[1].updates[client].tensors["logits"]
+        table.copy_(table.flip(1))
+        assert not torch.equal(base, representatives(attack.run(other, rng=Rng.root(0)))[0].inputs)
+
+
+def test_shrinking_moves_to_the_prior_and_files_it():
+    claims = Pli(**SMALL, shrink=0.999).run(view(), rng=Rng.root(0))
+    prior = next(c for c in claims if isinstance(c, Draws))
+    torch.testing.assert_close(representatives(claims)[-1].inputs, prior.inputs, atol=2e-3, rtol=0)
+    mean = view().terms.public.inputs[:12].mean(0)
+    torch.testing.assert_close(prior.inputs[0], mean)
+
+
+def test_refusals():
+    with pytest.raises(Inapplicable, match="keep"):
+        Pli(**SMALL).run(view(threat=Threat(sees=frozenset({"update", "broadcast"}))), rng=Rng.root(0))
+    with pytest.raises(Inapplicable, match=r"data\.domains"):
+        Tbi(**SMALL).run(view(sensitive=0), rng=Rng.root(0))
+    with pytest.raises(Inapplicable, match="labels"):
+        Pli(**SMALL, prior="ridge").run(view("dsfl"), rng=Rng.root(0))
+    with pytest.raises(BadValue, match="shrink"):
+        Pli(shrink=1.0)
+
+
+def test_optimal_logits_maximise_what_eq_4_asks_for():
+    """No random distribution near or far has a larger p_j + alpha · entropy."""
+    for alpha in (0.1, 1.0, 5.0):
+        best = unsure_server(3, 5, confidence=alpha)
+
+        def quality(p, alpha=alpha):
+            return p[..., 1] - alpha * (p * p.clamp_min(1e-12).log()).sum(-1)
+
+        others = torch.distributions.Dirichlet(torch.ones(5)).sample((2000,))
+        assert (quality(best[1]) >= quality(others) - 1e-6).all()
+        near = (best[1] + 0.01 * torch.eye(5)[0] - 0.01 * torch.eye(5)[1]).clamp_min(0)
+        assert quality(best[1]) > quality(near)
+        assert best.argmax(1).tolist() == [0, 1, 2]  # each row in its own column, none in its neighbour's
+        torch.testing.assert_close(best.sum(1), torch.ones(3))
+
+
+def test_choice_among_clients_against_the_formula():
+    x = rand(3, 2, 1, 16, 16)
+    x[1] = x[0] + 0.01 * rand(2, 1, 16, 16, seed=4)
+    slow = []
+    for j in range(2):
+        scores = []
+        for k in range(3):
+            alike = [ssim(x[k, j : j + 1], x[i, j : j + 1]).item() for i in range(3) if i != k]
+            scores.append(sum(alike) / 2 + 0.1 * 2 * total_variation(x[k, j : j + 1]).item())
+        slow.append(int(np.argmin(scores)))
+    assert chosen(x, roughness=0.1).tolist() == slow == [2, 2]
+    assert chosen(x[:1], roughness=0.1).tolist() == [0, 0]
+
+
+def test_the_first_layer_is_the_transposed_convolution():
+    """The same weights as a plain module give the same images and gradients."""
+    net = network(20, (3, 64, 64), width=16, rng=Rng.root(0))
+    plain = nn.Sequential(nn.ConvTranspose2d(20, 16, 4), net.norm, nn.Tanh(), net.rest, nn.Tanh())
+    plain[0].load_state_dict({"weight": net.weight.detach(), "bias": net.bias.detach()})
+    vectors = rand(5, 20)
+    torch.testing.assert_close(
+        net.eval()(vectors), plain.eval()(vectors[:, :, None, None]), atol=1e-5, rtol=1e-4
+    )
+    net(vectors).sum().backward()
+    plain(vectors[:, :, None, None]).sum().backward()
+    torch.testing.assert_close(net.weight.grad, plain[0].weight.grad, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64)])
+def test_images_of_any_size(shape):
+    net = InversionNet(6, shape, width=16)
+    assert net(rand(2, 6)).shape == (2, *shape)
+
+
+def test_a_network_learns_to_invert():
+    """Four vectors, four images: training brings the queries' images to them; a prior pulls them away."""
+    images = rand(4, 1, 8, 8) * 2 - 1
+    task = Task(
+        how=Training(epochs=150, batch_size=4, learning_rate=1e-2, prior_weight=0.0, width=16),
+        images=images, vectors=(torch.eye(4),), queries=torch.eye(4), priors=None, wanted=None,
+        key=Rng.root(0).key,
+    )  # fmt: skip
+    (made,) = each([task], processes=1, label="test")
+    assert F.mse_loss(made[0], images) < 0.02
+    zero = torch.zeros(1, 1, 8, 8)
+    pulled = Training(epochs=150, batch_size=4, learning_rate=1e-2, prior_weight=1.0, width=16)
+    (other,) = each(
+        [Task(**{**vars(task), "how": pulled, "priors": zero, "wanted": zero})], processes=1, label="t"
+    )
+    assert other[0].abs().mean() < 0.7 * made[0].abs().mean()
+
+
+def gallery(rows=(0, 16), classes=5, targets=3):
+    people, public = rand(classes, 1, 16, 16, seed=1), rand(classes, 1, 16, 16, seed=2)
+    return Gallery(
+        people=people, known=torch.tensor([True] * 4 + [False]), public=public, targets=targets, rows=rows,
+        prior=people[targets:].mean(0, keepdim=True), owners=torch.tensor([0, 1, 1]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(8, 8), (4, 8), (16, 28), (32, 64)])
+def test_cached_ssim_is_ssim(size):
+    a, b = rand(3, 2, *size), rand(4, 2, *size, seed=9)
+    found = SsimTable(b, data_range=1.0)(a)
+    slow = torch.stack([ssim(a.double(), y.expand_as(a).double(), data_range=1.0) for y in b], 1)
+    torch.testing.assert_close(found, slow.double(), atol=1e-6, rtol=0)
+
+
+def scores(metric, images, labels=(0, 1, 2), **how):
+    context = ScoreContext(gallery=gallery(**how))
+    return metric.score(images, torch.tensor(labels), context=context).tolist()
+
+
+def test_what_each_metric_counts():
+    g = gallery()
+    private, public, stranger = g.people[:3], g.public[:3], g.people[3:4].expand(3, -1, -1, -1)
+    assert scores(AttackAccuracy(), private) == [1, 1, 1]
+    assert scores(AttackAccuracy(), public) == [0, 0, 0]
+    assert scores(TooClose(), public) == [1, 1, 1]
+    assert scores(IdentityMatch(), torch.cat([private[:1], public[1:2], private[:1]])) == [1, 1, 0]
+    assert scores(ClassIdentification(), private) == [1, 1, 1]
+    assert scores(ClassIdentification(), stranger) == [0, 0, 0]
+    mixed = 0.4 * private + 0.6 * stranger
+    assert scores(ClassIdentification(), mixed) == [0, 0, 0]
+    assert scores(TargetIdentification(), mixed) == [1, 1, 1]
+    assert scores(SsimPrivate(), private) == pytest.approx([1, 1, 1])
+    assert scores(SsimPublic(), public) == pytest.approx([1, 1, 1])
+    assert min(scores(SsimGap(), private)) > 0.5 > -0.5 > max(scores(SsimGap(), public))
+
+
+def test_rows_that_do_not_count_change_nothing():
+    images = gallery().people[:3].clone()
+    images[:, :, :8] = 0
+    assert scores(SsimPrivate(), images, rows=(8, 16)) == pytest.approx([1, 1, 1])
+    assert max(scores(SsimPrivate(), images)) < 0.9
+
+
+def test_ties_are_no_success():
+    """A masked half tells nobody from anybody: equal public means never count as the own one."""
+    g = gallery()
+    g.public[:] = 0.0
+    blank = torch.zeros(3, 1, 16, 16)
+    context = ScoreContext(gallery=g)
+    assert TooClose().score(blank, torch.arange(3), context=context).tolist() == [0, 0, 0]
+    assert IdentityMatch().score(blank, torch.arange(3), context=context).tolist() == [0, 0, 0]
+
+
+def test_owner():
+    assert scores(Owner(), torch.tensor([0, 0, -1])) == [1, 0, 0]
+    assert Owner().chance(ScoreContext(gallery=gallery())) == 0.5
+    assert ClassIdentification().chance(ScoreContext(gallery=gallery())) == 0.25
+    assert TargetIdentification().chance(ScoreContext(gallery=gallery())) == pytest.approx(1 / 3)
+
+
+def test_without_private_classes_nothing_is_scored():
+    with pytest.raises(Undefined, match="private classes"):
+        SsimGap().score(rand(1, 1, 16, 16), torch.tensor([0]), context=ScoreContext())
+
+
+def test_entropy_of_the_server_s_half_is_nearly_the_largest():
+    query = unsure_server(1, 1000, confidence=5.0)
+    assert -(query * query.log()).sum() == pytest.approx(math.log(1000), abs=1e-3)
+    assert one_hot(2, 3).tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def held_pairs():
+    """Eight classes, the first two private; the shifted images are the clear ones with a black lower half."""
+    clear = rand(8, 6, 1, 8, 8)  # (class, photo, C, H, W)
+    shifted = clear.clone()
+    shifted[..., 4:, :] = 0
+    labels = torch.arange(8).repeat_interleave(6)
+    public = Batch(
+        inputs=torch.cat([clear[2:].flatten(0, 1), shifted.flatten(0, 1)]),
+        labels=torch.cat([labels[12:], labels]),
+    )
+    held = Material(
+        public=public, sensitive=36, targets=2, rounds=(1,), server=(), clients=(), image_range=(0.0, 1.0)
+    )
+    return held, clear
+
+
+def test_pairs_are_the_same_photo_and_never_a_private_class():
+    held, clear = held_pairs()
+    pairs = pairs_of(held)
+    assert torch.equal(pairs.clear, held.scaled(clear[2:].flatten(0, 1)))
+    assert len(pairs.shifted) == 36
+
+
+@pytest.mark.parametrize("kind", ["ridge", "paired", "cyclegan"])
+def test_learned_priors_have_a_class_each_and_come_from_the_cache(kind):
+    held, _ = held_pairs()
+    first = prior_images(kind, held, epochs=1, rng=Rng.root(0))
+    again = prior_images(kind, held, epochs=1, rng=Rng.root(0))
+    assert first[0].shape == (36, 1, 8, 8)
+    assert first[1].shape == (2, 1, 8, 8)
+    assert first[0].abs().max() <= 1
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[1][0], first[1][1])
+
+
+@pytest.mark.parametrize("kind", ["ridge", "paired"])
+def test_a_translation_learns_what_the_visible_half_tells(kind):
+    """Where the lower half repeats the upper one, the hidden half of strangers can be drawn."""
+    held, clear = held_pairs()
+    both = clear.clone()
+    both[..., 4:, :] = both[..., :4, :]
+    shifted = both.clone()
+    shifted[..., 4:, :] = 0
+    inputs = torch.cat([both[2:].flatten(0, 1), shifted.flatten(0, 1)])
+    held = Material(**{**vars(held), "public": Batch(inputs=inputs, labels=held.public.labels)})
+    _, wanted = prior_images(kind, held, epochs=80, rng=Rng.root(0))
+    truth = held.scaled(both[:2].mean(1))
+    blank = held.scaled(both[2:].flatten(0, 1)).mean(0)
+    assert F.mse_loss(wanted[..., 4:, :], truth[..., 4:, :]) < 0.8 * F.mse_loss(
+        blank.expand_as(truth)[..., 4:, :], truth[..., 4:, :]
+    )
