@@ -121,7 +121,18 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path_factory.getbasetemp() / "contract-cache"))
 
 
+NO_CONTROL = {"tbi"}
+"""Attacks for which no small setting is known in which they beat every null (decision 0043)."""
+
+
 class TestAttack(AttackContract):
+    def test_is_registered_with_a_card(self, name, attack):
+        if name in NO_CONTROL:
+            assert registry.card("attacks", name).threat
+            assert not registry.card("attacks", name).control
+        else:
+            AttackContract.test_is_registered_with_a_card(self, name, attack)
+
     @pytest.fixture(params=sorted(CASES))
     def name(self, request):
         if request.param == "ggl" and not importlib.util.find_spec("cma"):

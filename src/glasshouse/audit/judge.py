@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glasshouse.audit.score import Judge
 from glasshouse.metrics.base import Features, Layers, ScoreContext
-from glasshouse.metrics.gallery import Gallery
+from glasshouse.metrics.gallery import Gallery, owners_of
 from glasshouse.models.build import build, load
 from glasshouse.models.perceptual import activations, network
 from glasshouse.rng import Rng
@@ -50,9 +50,6 @@ def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
         return None
     top, bottom = tensors["gallery.rows"].tolist()
     targets = int(tensors["gallery.targets"])
-    owners = torch.zeros(targets, dtype=torch.int64)
-    for client, rows in truth.shards.items():
-        owners[truth.private.labels[torch.tensor(rows)]] = client
     return Gallery(
         people=tensors["gallery.people"],
         known=tensors["gallery.known"].bool(),
@@ -60,7 +57,7 @@ def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
         targets=targets,
         rows=(top, bottom),
         prior=tensors["gallery.prior"],
-        owners=owners,
+        owners=owners_of(truth.private, truth.shards, targets),
     )
 
 

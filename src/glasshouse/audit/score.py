@@ -82,7 +82,7 @@ class Judge:
     def against(self, truth: Truth) -> "Judge":
         """The same judge with another truth; the nulls chosen so far stay."""
         gallery = self.context.gallery
-        other = None if gallery is None else gallery.holding(truth.private)
+        other = None if gallery is None else gallery.holding(truth.private, truth.shards)
         return Judge(
             truth=truth,
             context=dataclasses.replace(self.context, gallery=other),

@@ -3,6 +3,7 @@
 Shape letters: B claimed images, J classes, L private ones, M candidates, C channels, H and W pixels.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
@@ -106,7 +107,20 @@ class Gallery:
             self._tables.append(SsimTable(means, data_range=self.data_range))
         return self._tables[0](images[:, :, top:bottom])
 
-    def holding(self, private: Batch) -> "Gallery":
-        """The same with the private classes' means made of other examples."""
+    def holding(self, private: Batch, shards: Mapping[int, Sequence[int]]) -> "Gallery":
+        """The same with other private examples behind the private classes, and so with other owners."""
         means = [private.inputs[private.labels == j].mean(0) for j in range(self.targets)]
-        return replace(self, people=torch.cat([torch.stack(means), self.people[self.targets :]]), _tables=[])
+        return replace(
+            self,
+            people=torch.cat([torch.stack(means), self.people[self.targets :]]),
+            owners=owners_of(private, shards, self.targets),
+            _tables=[],
+        )
+
+
+def owners_of(private: Batch, shards: Mapping[int, Sequence[int]], targets: int) -> Tensor:
+    """The client that holds each private class, (L,); ``shards``: each client's rows of ``private``."""
+    owners = torch.zeros(targets, dtype=torch.int64)
+    for client, rows in shards.items():
+        owners[private.labels[torch.tensor(rows, dtype=torch.int64)]] = client
+    return owners

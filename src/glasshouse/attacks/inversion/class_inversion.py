@@ -10,7 +10,7 @@ Shape letters: B images of one client, one per class, C channels, H and W pixels
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -27,6 +27,19 @@ from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
 
+EASY: Mapping[str, Any] = {
+    "data": {"domains": {"targets": 8, "per_class": 40, "shifts": ["lower_half_mask"]}},
+    "model": {"name": "shallow_cnn"},
+    "federation": {
+        "protocol": "fedavg",
+        "clients": 4,
+        "rounds": 1,
+        "batch_size": 16,
+        "learning_rate": 1e-2,
+        "keep": {"rounds": "all"},
+    },
+}
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +55,12 @@ class ClassInversion:
         summary="class representatives from FedAvg updates, by matching the gradient's direction",
         source="Takahashi et al. 2023, Breaching FedMD, CVPR, Appendix F",
         threat="server, sees single updates",
+        control={
+            "setting": "eight digits private, four clients with two each, FedAvg, one round: whose they are",
+            "scenario": EASY,
+            "arguments": {"iterations": 5},
+            "metric": "owner",
+        },
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="run", protocols=frozenset({"fedavg"})
