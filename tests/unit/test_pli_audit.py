@@ -35,7 +35,7 @@ def run(tmp_path_factory):
 
 def test_findings_have_a_null_of_known_name_and_count_private_classes(run):
     findings = read_result(run / "result.json").findings
-    assert {f.attack for f in findings} == {"pli", "PLI without uploads", "tbi"}
+    assert {f.attack for f in findings} == {"pli", "PLI without uploads", "PLI averaged", "tbi"}
     for f in findings:
         assert f.n == 8  # four digits, two seeds
         assert f.baseline in (PRIOR, OWN_PRIOR, PUBLIC, GUESS)
