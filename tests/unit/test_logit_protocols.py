@@ -5,11 +5,13 @@ import torch
 from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
+from glasshouse.federation.defenses.dp_sgd import DpSgd
 from glasshouse.federation.learner import Learner, authors_divergence, divergence
 from glasshouse.federation.protocols.dsfl import DsFl
 from glasshouse.federation.protocols.fedgems import FedGems, experts
 from glasshouse.federation.protocols.fedmd import FedMd
 from glasshouse.models import build as models
+from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import CLASSES, SHAPE, toy
 from glasshouse.wire import Architecture, Batch
@@ -156,6 +158,21 @@ def test_what_the_loop_cannot_do_is_refused(terms, word):
 def test_a_parameter_protocol_s_toy_has_no_public_data():
     with pytest.raises(BadValue, match="no public data"):
         toy(protocol="fedmd", clients=2, examples=4, sends="logits")
+
+
+@pytest.mark.parametrize("protocol", ["fedmd", "fedgems", "dsfl"])
+def test_the_passes_that_a_guarantee_counts_are_those_made(protocol):
+    """DP-SGD composes over every private step, those before the first upload included."""
+    transcript = run(protocol, 1, rounds=3)
+    made = sum(u.steps for r in transcript.rounds for u in r.updates)
+    assert load("protocols", protocol)().passes(3) == made  # four examples, batches of four: a step per pass
+
+
+def test_dp_sgd_acts_on_private_training():
+    plain = run("fedmd", 1, rounds=1)
+    private = run("fedmd", 1, rounds=1, defenses=[DpSgd(clip=0.1, noise_multiplier=2.0)])
+    last = [t.rounds[-1].updates[0].tensors["logits"] for t in (plain, private)]
+    assert not torch.equal(*last)
 
 
 def test_variants_are_named():

@@ -222,7 +222,11 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     terms = setting.terms
     smallest = min(len(s) for s in setting.shards)
     steps = 1 if terms.sends == "gradient" else terms.local_epochs * math.ceil(smallest / terms.batch_size)
-    exposure = Exposure(rounds=setting.rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
+    rounds = setting.rounds
+    if terms.sends == "logits":  # all private passes of the run: those before the first upload count too
+        protocol = load("protocols", terms.protocol)(**terms.options)
+        steps, rounds = protocol.passes(rounds) * math.ceil(smallest / terms.batch_size), 1
+    exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
     found = guarantee(setting.defenses, exposure)
     return None if found is None else (found.epsilon, found.delta)
 

@@ -169,6 +169,13 @@ def _domains(scenario: Scenario) -> Iterator[Problem]:
             needs=f"{len(scenario.data.private_classes)}, the number of data.private_classes",
             got=str(domains.targets),
         )
+    for i, defense in enumerate(scenario.defenses):
+        if logits and "epsilon" in defense.arguments and defense.name == "dp_sgd":
+            yield Problem(
+                path=f"defenses[{i}].epsilon",
+                needs=f"noise_multiplier instead: the rounds of {federation.protocol} differ in their passes",
+                got=str(defense.arguments["epsilon"]),
+            )
     if federation.client_models and not logits:
         yield Problem(
             path="federation.client_models",

@@ -57,6 +57,10 @@ class DsFl:
         given: dict[str, Any] = logit_rounds.options(setting.terms.options, [f.name for f in fields(self)])
         return logit_rounds.play(setting, replace(self, **given), recorder=recorder, rng=rng, tamper=tamper)
 
+    def passes(self, rounds: int) -> int:
+        """How often a client goes through its private data in a run."""
+        return (rounds + 1) * self.private_epochs
+
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
         """Nothing: the public data have no labels."""
         del client, public, rng

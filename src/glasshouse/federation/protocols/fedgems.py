@@ -62,6 +62,10 @@ class FedGems:
         scheme = _Fusion(settings=replace(self, **given))
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
+    def passes(self, rounds: int) -> int:
+        """How often a client goes through its private data in a run."""
+        return (rounds + 1) * self.private_epochs
+
     @property
     def kl(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Divergence of a student's logits from a teacher's."""

@@ -57,6 +57,10 @@ class FedMd:
         given: dict[str, Any] = logit_rounds.options(setting.terms.options, [f.name for f in fields(self)])
         return logit_rounds.play(setting, replace(self, **given), recorder=recorder, rng=rng, tamper=tamper)
 
+    def passes(self, rounds: int) -> int:
+        """How often a client goes through its private data in a run."""
+        return self.transfer_epochs + rounds * self.revisit_epochs
+
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
         """Transfer learning: all of the public data, then all of the private."""
         client.fit(public.inputs, labelled(public.labels), epochs=self.transfer_epochs, rng=rng)
