@@ -198,12 +198,12 @@ def rows() -> dict[str, dict[str, Any]]:
 def _data_rows() -> dict[str, dict[str, Any]]:
     """What the attacker knows: other data sets, true subsets, single classes, other classes."""
     made: dict[str, dict[str, Any]] = {}
-    short = {"training_steps": 3000}
+    short = {"training_steps": 1500}
     for kind, weight in (("", 0.0), ("-vae", 1e-3)):
         arguments = {**short, "variational": weight}
         for m in (64, 128, 256, 512):
             made[f"mnist{kind}-{m}"] = {"m": m, "data": MNIST, "arguments": arguments}
-        small = {**arguments, "training_steps": 1000, "training_batch": 32, "training_rate": 4e-3}
+        small = {**arguments, "training_steps": 600, "training_batch": 32, "training_rate": 4e-3}
         for m in (64, 128):
             made[f"orl{kind}-{m}"] = {"m": m, "data": ORL, "people": 25, "arguments": small}
     for count, m in itertools.product((100, 500, 1500, 5000, 10_000), (16, 64, 256)):

@@ -58,7 +58,7 @@ def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batc
         build=models.build,
     )
     attack, grants = (
-        ScaleMia(training_steps=3000, local_steps=EACH // BATCH),
+        ScaleMia(training_steps=1500, local_steps=EACH // BATCH),
         Grants(auxiliary=data["auxiliary"]),
     )
     log = Log(
@@ -107,7 +107,7 @@ def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batc
 def main() -> None:
     """Print one line of JSON per run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(1)
