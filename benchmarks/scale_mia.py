@@ -43,7 +43,7 @@ CONTEXT = ScoreContext(classes=10)
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "alexnet": {"training_steps": 3000, "training_rate": 2e-3},
     "resnet": {"training_steps": 1000, "training_rate": 2e-3},
-    "vgg": {"training_steps": 800, "training_rate": 2e-3},
+    "vgg": {"training_steps": 600, "training_rate": 2e-3},
     "vit": {"training_steps": 6000, "training_rate": 5e-4},
 }
 """Budgets of the larger autoencoders, all on batches of 32 in bfloat16."""
