@@ -1,5 +1,7 @@
 """Scale-MIA: the crafted head does what its derivation says, and images come out of a secure sum."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from linear_attacks import AUXILIARY, attacked, errors
@@ -8,7 +10,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, trained
 from glasshouse.attacks.linear.scale_mia.crafting import Strength, crafted_head, ladder, measure_of, strength
-from glasshouse.attacks.linear.scale_mia.decoders import decoder_for, faster
+from glasshouse.attacks.linear.scale_mia.decoders import Reader, decoder_for
 from glasshouse.attacks.parts.linear_tail import find_tail, latents
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build
@@ -194,15 +196,18 @@ def test_bad_settings_are_refused():
         ScaleMia(training_steps=0)
 
 
-def test_the_faster_decoder_gives_the_same_images():
+@pytest.mark.parametrize(("precision", "apart"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+def test_the_faster_decoder_gives_the_same_images(precision, apart):
     decoder = decoder_for(
         Architecture(name="scale_mia_cnn", input_shape=(3, 32, 32), classes=10), 1024
     ).eval()
     latent = torch.rand((3, 1024), generator=RNG.torch())
-    quick = faster(decoder)
-    assert [type(layer) for layer in quick] != [type(layer) for layer in decoder]
+    quick = Reader(deepcopy(decoder), precision=precision)
+    assert [type(layer) for layer in quick.layers] != [type(layer) for layer in decoder]
     with torch.no_grad():
-        torch.testing.assert_close(quick(latent), decoder(latent), rtol=1e-5, atol=1e-6)
+        found = quick(latent)
+        torch.testing.assert_close(found, decoder(latent), rtol=1e-5, atol=apart)
+    assert found.dtype == torch.float32
 
 
 def test_steps_on_one_batch_count_once_and_do_not_cost_images():

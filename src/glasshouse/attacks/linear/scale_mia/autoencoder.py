@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.linear.scale_mia.decoders import decoder_for, faster
+from glasshouse.attacks.linear.scale_mia.decoders import decoder_for, reader
 from glasshouse.attacks.parts.linear_tail import LinearTail, latents
 from glasshouse.cache import Checkpoint, cached, digest
 from glasshouse.models.build import build
@@ -110,7 +110,7 @@ def restored_decoder(architecture: Architecture, latent: int, tensors: dict[str,
     with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
         decoder = decoder_for(architecture, latent)
     decoder.load_state_dict(tensors)
-    return faster(decoder).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return reader(decoder.eval()).eval()
 
 
 def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:

@@ -62,12 +62,34 @@ class Interleaved(nn.Module):
         return out
 
 
-def faster(decoder: nn.Sequential) -> nn.Sequential:
-    """The same decoder for reading out, its slow layers in another form; not for training."""
-    layers = [
-        Interleaved(one) if isinstance(one, nn.ConvTranspose2d) and _is_slow(one) else one for one in decoder
-    ]
-    return nn.Sequential(*layers).requires_grad_(requires_grad=False)
+@final
+class Reader(nn.Module):
+    """A decoder for reading out: float32 in and out, ``precision`` between, channels innermost; no training.
+
+    bfloat16 cost 0.08 dB of 33.7 (CIFAR-10 train images, 0.5 dB at worst) and halves the time where the
+    processor computes it natively.
+    """
+
+    def __init__(self, decoder: nn.Sequential, *, precision: torch.dtype) -> None:
+        super().__init__()
+        layers = [
+            Interleaved(one) if isinstance(one, nn.ConvTranspose2d) and _is_slow(one) else one
+            for one in decoder
+        ]
+        self.layers = nn.Sequential(*layers).requires_grad_(requires_grad=False)
+        self.layers.to(precision).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.precision = precision
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """(B, D) → (B, C, H, W)."""
+        images: Tensor = self.layers(latent.to(self.precision))
+        return images.float()
+
+
+def reader(decoder: nn.Sequential) -> Reader:
+    """In bfloat16 where this processor computes it natively, else in float32."""
+    native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return Reader(decoder, precision=torch.bfloat16 if native is not None and native() else torch.float32)
 
 
 def _is_slow(layer: nn.ConvTranspose2d) -> bool:
