@@ -10,8 +10,21 @@ import torch
 from glasshouse import registry
 from glasshouse.metrics.base import ClaimKind, Metric, PooledMetric, Reads, ScoreContext
 
-IMAGES = ("identification", "lpips", "mse", "mse_r", "perceptual", "psnr", "rate_blind", "rate_paper", "ssim")
-OURS = frozenset({*IMAGES, "accuracy", "auc", "f1", "label_accuracy", "precision", "recall", "tpr_at_fpr"})
+IMAGES = (
+    "attribute_agreement",
+    "identification",
+    "lpips",
+    "mse",
+    "mse_r",
+    "perceptual",
+    "psnr",
+    "rate_blind",
+    "rate_paper",
+    "ssim",
+)
+OURS = frozenset(
+    {*IMAGES, "accuracy", "auc", "defense_named", "f1", "label_accuracy", "precision", "recall", "tpr_at_fpr"}
+)
 
 
 def rand(*shape: int) -> torch.Tensor:
@@ -23,6 +36,7 @@ def context() -> ScoreContext:
         distractors=rand(4, 3, 32, 32)[1:],
         features=lambda x: x.flatten(1),
         perceptual=lambda x: (x,),
+        classify=lambda x: x.flatten(1).mean(1).mul(100).long(),
         classes=10,
         prior=0.1,
     )
@@ -36,6 +50,8 @@ def sides(metric: Metric) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor([1, 0, 2]), torch.tensor([1, 1, 1])
     if metric.reads == "predictions":
         return torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1])
+    if metric.reads == "names":
+        return torch.tensor([1, -1, 2]), torch.tensor([1, 1, 1])
     member = torch.arange(200) < 40
     claimed = rand(200) if metric.reads == "scores" else rand(200) < 0.5
     return claimed, member
@@ -88,7 +104,7 @@ def test_pooling_one_run_gives_the_score_of_that_run(metric):
 def test_guessing_reaches_the_declared_chance(metric):
     chance = metric.chance(context())
     if not metric.pooled:
-        assert chance is None or chance in (0.25, 0.1)  # 1/M and 1/K
+        assert chance is None or chance in (0.25, 0.1, 0.125)  # 1/M, 1/K and 1/choices
         return
     generator = torch.Generator().manual_seed(0)
     member = torch.rand(4000, generator=generator) < 0.1

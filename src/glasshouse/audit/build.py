@@ -289,7 +289,7 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
         found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
     if count := _distractors(scenario):
         found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
-    if "perceptual" in wanted and roles.auxiliary is not None:
+    if wanted & {"perceptual", "attribute_agreement"} and roles.auxiliary is not None:
         stand_in = network(architecture.input_shape, architecture.classes)
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)

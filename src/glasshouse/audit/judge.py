@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.audit.score import Judge
-from glasshouse.metrics.base import Features, Layers, ScoreContext
+from glasshouse.metrics.base import Features, ScoreContext
 from glasshouse.metrics.gallery import Gallery, owners_of
 from glasshouse.models.build import build, load
 from glasshouse.models.perceptual import activations, network
@@ -25,10 +25,12 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
     truth = read_truth(folder / "truth")
     tensors = read_tensors(folder / "truth" / "scoring.safetensors")
     transcript = read_transcript(folder / "transcript")
+    public = _public_network(tensors, transcript.terms.architecture)
     context = ScoreContext(
         distractors=tensors.get("distractors"),
         features=_representation(transcript),
-        perceptual=_perceptual(tensors, transcript.terms.architecture),
+        perceptual=None if public is None else lambda images: activations(public, images),
+        classify=None if public is None else lambda images: public(images).argmax(1),
         classes=transcript.terms.architecture.classes,
         image_range=transcript.terms.image_range,
         gallery=_gallery(tensors, truth),
@@ -42,6 +44,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         auxiliary=auxiliary,
         rng=Rng.root(scenario.seed, salt="judge"),
         among=scenario.audit.baselines,
+        defense=" + ".join(d.name for d in scenario.defenses) or "none",
     )
 
 
@@ -76,11 +79,10 @@ def _representation(transcript: Transcript) -> Features:
     return features
 
 
-def _perceptual(tensors: Mapping[str, Tensor], agreed: Architecture) -> Layers | None:
+def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.Module | None:
     weights = {n.removeprefix("perceptual."): t for n, t in tensors.items() if n.startswith("perceptual.")}
     if not weights:
         return None
     model = build(network(agreed.input_shape, agreed.classes))
     load(model, weights)
-    model.eval()
-    return lambda images: activations(model, images)
+    return model.eval()

@@ -14,6 +14,7 @@ from glasshouse.attacks.base import (
     Claim,
     ClassRepresentatives,
     ClientScores,
+    DefenseGuess,
     Draws,
     Labels,
     Reconstruction,
@@ -43,6 +44,7 @@ class Judge:
         rng: for the draws of null adversaries; unrelated to the attacks' streams.
         quoted: null already chosen, by metric name and batch size.
         draws: of the generator of the attack that is judged, where it filed some.
+        defense: names of the defences that are on, joined by " + "; "none" without.
     """
 
     truth: Truth
@@ -52,6 +54,7 @@ class Judge:
     among: tuple[str, ...] = ()
     quoted: dict[tuple[str, int], str] = field(default_factory=dict)
     draws: Batch | None = None
+    defense: str = "none"
 
     def null(self, name: str, metric: Metric, count: int) -> str:
         """Name of the null that is quoted for this metric and batch size.
@@ -91,6 +94,7 @@ class Judge:
             among=self.among,
             quoted=self.quoted,
             draws=self.draws,
+            defense=self.defense,
         )
 
     def of(self, outcomes: Iterable[Outcome]) -> "Judge":
@@ -143,6 +147,7 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
                 or _score_said(metric, claim, judge)
                 or _score_vectors(metric, claim, judge)
                 or _score_classes(metric, claim, judge)
+                or _score_defense(metric, claim, judge)
                 or _score_examples(name, metric, claim, judge)
             )
             total = total + one if one else total
@@ -161,6 +166,16 @@ def _score_classes(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
         return None
     values, nulls, baseline = score_classes(metric, claim, judge.context, judge.draws)
     return Scored(values=values, nulls=nulls, baseline=baseline)
+
+
+def _score_defense(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    """The named defences against those that were on; a guess is right with the metric's chance."""
+    if metric.claim != "defense" or not isinstance(claim, DefenseGuess):
+        return None
+    told = torch.tensor([0 if claim.name == judge.defense else -1])
+    value = metric.score(told, torch.zeros_like(told), context=judge.context)
+    null = np.full(1, metric.chance(judge.context) or 0.0)
+    return Scored(values=(value,), nulls=(null,), baseline=CHANCE)
 
 
 def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:

@@ -25,7 +25,9 @@ from glasshouse.registry import Card
 ClaimKind = Literal[
     "reconstruction", "labels", "clients", "class_representatives", "representations", "defense", "utility"
 ]
-Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "predictions", "source", "labels"]
+Reads = Literal[
+    "inputs", "counts", "vectors", "scores", "decisions", "predictions", "source", "labels", "names"
+]
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""
@@ -44,6 +46,7 @@ class ScoreContext:
         features: for ``mse_r``. perceptual: for ``perceptual``; a network that no attack of the run has used.
         classes: K. prior: share of positives that a coin would assume, in (0, 1).
         image_range: declared smallest and largest pixel. gallery: mean images of classes.
+        classify: images to classes (B,), by a network that no attack has used.
     """
 
     distractors: Tensor | None = None
@@ -53,6 +56,7 @@ class ScoreContext:
     prior: float | None = None
     image_range: tuple[float, float] = (0.0, 1.0)
     gallery: Gallery | None = None
+    classify: Features | None = None
 
     def __post_init__(self) -> None:
         low, high = self.image_range

@@ -81,6 +81,12 @@ METRICS: Final[Mapping[str, MetricWords]] = {
         kind="rate",
         said="rebuilt images of which {} point to the right original",
     ),
+    "defense_named": MetricWords(
+        label="defence named", kind="rate", said="named the defence behind {} of the updates"
+    ),
+    "attribute_agreement": MetricWords(
+        label="attribute agreement", kind="rate", said="rebuilt images of which {} look alike to a classifier"
+    ),
     "identity_match": MetricWords(
         label="identity match", kind="rate", said="rebuilt pictures of the right identity in {} of cases"
     ),

@@ -1,0 +1,117 @@
+"""What an attack learnt that is no pixel: which defence ran, and what a bystander would see in the image.
+
+Shape letters: B private examples, R reconstructions, C channels, H and W pixels.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.reconstruction import paired
+from glasshouse.registry import Card
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DefenseNamed:
+    """1 where the attack named the defences that were on, all of them and in their order; else 0.
+
+    Args:
+        choices: names that a guess without the update chooses from; 8: nothing, seven registered defences.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of the updates whose defence the attack named",
+        details={"direction": "up is worse for privacy", "chance": "1 / choices"},
+    )
+    claim: ClassVar[ClaimKind] = "defense"
+    reads: ClassVar[Reads] = "names"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    choices: int = 8
+
+    def __post_init__(self) -> None:
+        if self.choices < 2:
+            raise BadValue(
+                "metric 'defense_named'", needs="choices >= 2", got=str(self.choices), fix="8 is the default"
+            )
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return 1 / self.choices
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """Numbers of the names, (n,) each, -1 for a name that no registered defence has.
+
+        Raises:
+            BadValue: the two differ in length.
+
+        Example:
+            >>> DefenseNamed().score(torch.tensor([3, -1]), torch.tensor([3, 3]), context=ScoreContext())
+            array([1., 0.])
+        """
+        del context
+        if claimed.shape != truth.shape or claimed.ndim != 1:
+            raise BadValue(
+                "metric 'defense_named'",
+                needs="one guess per update",
+                got=f"{tuple(claimed.shape)} and {tuple(truth.shape)}",
+                fix="score every update once",
+            )
+        return np.asarray((claimed == truth).double().numpy(), dtype=np.float64)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttributeAgreement:
+    """1 where a public classifier sees the same class in the reconstruction as in its original; else 0.
+
+    The classifier is the perceptual stand-in, trained on auxiliary images only; what it calls a face that it
+    has never seen is an attribute (whom of the known people it resembles), not an identity. An average image
+    is called one class, so read the gain over the null.
+
+    Source: after Li et al. 2022 (GGL), arXiv:2203.15696, who compare predicted attributes of faces.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of reconstructions that a public classifier gives the same class as the original",
+        source="after Li et al. 2022, arXiv:2203.15696",
+        details={"direction": "up is worse for privacy", "chance": "see the null baseline"},
+    )
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return None
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """(B,) of 0 and 1, for claimed (R, C, H, W) and true (B, C, H, W) images in [0, 1].
+
+        Raises:
+            Undefined: the context holds no classifier.
+        """
+        if context.classify is None:
+            raise Undefined(
+                "metric 'attribute_agreement'",
+                needs="a public classifier, as 'classify' of the score context",
+                got="none",
+                fix="set data.auxiliary, on which it is trained, or drop the metric",
+            )
+        left, right = paired("attribute_agreement", claimed, truth, context)
+        with torch.no_grad():
+            same = context.classify(left.float()) == context.classify(right.float())
+        return np.asarray(same.double().numpy(), dtype=np.float64)

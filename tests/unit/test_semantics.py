@@ -1,0 +1,62 @@
+"""Naming a defence, and what a public classifier sees: right and wrong, end to end."""
+
+import pytest
+import torch
+
+from glasshouse.attacks.base import About, DefenseGuess
+from glasshouse.audit.claims import Outcome
+from glasshouse.audit.score import Judge, score_outcomes
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.semantics import AttributeAgreement, DefenseNamed
+from glasshouse.rng import Rng
+from glasshouse.truth.record import Truth
+from glasshouse.wire import Batch
+
+NOBODY = Batch(inputs=torch.zeros(1, 1, 2, 2), labels=torch.zeros(1, dtype=torch.int64))
+
+
+def judge(defense: str) -> Judge:
+    truth = Truth(private=NOBODY, shards={}, used={}, marked={})
+    return Judge(truth=truth, context=ScoreContext(), auxiliary=None, rng=Rng.root(0), defense=defense)
+
+
+def guess(name: str, client: int) -> Outcome:
+    return Outcome(claims=(DefenseGuess(about=About(rounds=(0,), client=client), name=name),), seconds=0.0)
+
+
+def test_only_the_whole_chain_in_its_order_counts():
+    told = [guess(n, i) for i, n in enumerate(["clip + gaussian_noise", "gaussian_noise + clip", "clip"])]
+    found = score_outcomes("defense_named", DefenseNamed(), told, judge("clip + gaussian_noise"))
+    assert found is not None
+    assert [float(v[0]) for v in found.values] == [1.0, 0.0, 0.0]
+    assert [float(v[0]) for v in found.nulls] == [0.125] * 3
+
+
+def test_unknown_is_wrong_even_where_nothing_ran():
+    found = score_outcomes(
+        "defense_named", DefenseNamed(), [guess("unknown", 0), guess("none", 1)], judge("none")
+    )
+    assert found is not None
+    assert [float(v[0]) for v in found.values] == [0.0, 1.0]
+
+
+def test_a_guess_needs_something_to_choose_from():
+    with pytest.raises(BadValue, match="choices"):
+        DefenseNamed(choices=1)
+
+
+def test_agreement_is_with_the_paired_original():
+    dark, light = torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 4, 4)
+    context = ScoreContext(classify=lambda x: (x.mean((1, 2, 3)) > 0.5).long())
+    found = AttributeAgreement().score(
+        torch.cat([light * 0.9, dark]), torch.cat([dark, light]), context=context
+    )
+    assert found.tolist() == [1.0, 1.0]
+    wrong = AttributeAgreement().score(light * 0.6, dark, context=context)
+    assert wrong.tolist() == [0.0]
+
+
+def test_agreement_without_a_classifier_is_undefined():
+    with pytest.raises(Undefined, match="public classifier"):
+        AttributeAgreement().score(torch.zeros(1, 3, 4, 4), torch.zeros(1, 3, 4, 4), context=ScoreContext())
