@@ -8,6 +8,7 @@ from glasshouse.attacks.transfer.maui.attack import Maui
 from glasshouse.attacks.transfer.maui.head import Recipe, calibrate, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units, leakage
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
+from glasshouse.attacks.transfer.maui.tune import searched
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.rng import Rng
@@ -83,6 +84,16 @@ def test_training_the_output_makes_the_head_classify():
     )
     assert accuracy(random.head, one) < 0.5
     assert accuracy(fitted.head, one) > 0.6
+
+
+def test_the_search_starts_from_the_given_settings_and_is_never_worse():
+    recipe = Recipe(mode="trained", units=32, epochs=2, batches=5, batch=16)
+    found = searched(sample(), classes=4, recipe=recipe, trials=3, rng=Rng.root(0))
+    again = searched(sample(), classes=4, recipe=recipe, trials=3, rng=Rng.root(0))
+    leaks = [made(sample(), classes=4, recipe=r, rng=Rng.root(0)).leakage[-1] for r in (recipe, found)]
+    assert leaks[1] >= leaks[0]
+    assert found == again
+    assert (found.epochs, found.units) == (2, 32)
 
 
 def test_alone_counts_what_the_paper_counts():
