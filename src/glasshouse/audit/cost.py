@@ -14,6 +14,7 @@ from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simu
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 
 PROBE = 3
 BUDGETS = ("evaluations", "iterations", "steps")
@@ -23,8 +24,9 @@ BUDGETS = ("evaluations", "iterations", "steps")
 def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
     """One row per attack: calls over all cells, evaluations of its objective, CPU seconds (None: not probed).
 
-    The probe runs the first cell's federation for one client and ``PROBE`` iterations of the attack. Active
-    attacks and those without iterations are not probed: their cost is in cached training.
+    The probe runs the first cell's federation for one client, with a model as drawn (training changes no
+    speed), and ``PROBE`` iterations of the attack. Active attacks and those without iterations are not
+    probed: their cost is in cached training.
     """
     every = cells(scenario)
     rows = []
@@ -63,15 +65,26 @@ def _evaluations(attack: Attack) -> int:
     return int(getattr(attack, "iterations", 1)) * int(getattr(attack, "restarts", 1))
 
 
+def _short(scenario: Scenario) -> Scenario:
+    """One victim, one round, nothing trained beforehand."""
+    model, audit = scenario.model, scenario.audit
+    untrained = model.pretraining.model_copy(update={"epochs": 0})
+    brief = {"victims": 1, "utility": False, "rounds": (0,), "metrics": (Plugin(name="mse"),)}
+    return scenario.model_copy(
+        update={
+            "model": model.model_copy(update={"pretraining": untrained}),
+            "audit": audit.model_copy(update=brief),
+            "federation": scenario.federation.model_copy(update={"rounds": 1}),
+        }
+    )
+
+
 def _probe(scenario: Scenario, position: int) -> float:
     """CPU seconds of all restarts over ``PROBE`` iterations, divided by the restarts."""
     spec = scenario.attacks[position]
     full = attack_of(spec.name, spec.arguments)
     arguments: Mapping[str, Any] = {**spec.arguments, "iterations": PROBE}
-    short = scenario.model_copy(
-        update={"audit": scenario.audit.model_copy(update={"victims": 1, "utility": False, "rounds": (0,)})}
-    )
-    short = short.model_copy(update={"federation": short.federation.model_copy(update={"rounds": 1})})
+    short = _short(scenario)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_resolved(short, folder / "scenario.toml")

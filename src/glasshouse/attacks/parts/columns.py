@@ -77,9 +77,11 @@ def read_columns(
         )
     w, b = weight.double(), bias.double()
     reached = b.abs() > _NOTHING * float(b.abs().max())
-    found = _grouped(w[reached] / b[reached, None], SAME)
-    if not bool(reached.all()) or bool((found.units > 1).any()):
-        return _chosen(found, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
+    candidates = w[reached] / b[reached, None]
+    if not bool(reached.all()) or bool((_grouped(candidates, SAME).units > 1).any()):
+        positive = positive and readout in ("nonnegative", "unexplained")
+        possible = candidates[_nonnegative(candidates)] if positive else candidates
+        return _chosen(_grouped(possible, SAME), limit=limit, readout=readout, dtype=weight.dtype)
     return _loud(w, b, limit=limit, positive=positive, dtype=weight.dtype)
 
 
@@ -97,14 +99,18 @@ def _grouped(candidates: Tensor, tolerance: float) -> Read:
     return Read(vectors=candidates[first[order]], units=units[order])
 
 
-def _chosen(found: Read, *, limit: int, readout: Readout, positive: bool, dtype: torch.dtype) -> Read:
+def _nonnegative(candidates: Tensor) -> Tensor:
+    """Which candidates can be inputs that are never negative.
+
+    Asked before they are grouped: a mixture that is nearly one example would stand for it, and take it along.
+    """
+    return (candidates >= -_NEGATIVE * candidates.abs().amax(1, keepdim=True)).all(1)
+
+
+def _chosen(found: Read, *, limit: int, readout: Readout, dtype: torch.dtype) -> Read:
     vectors, units = found.vectors, found.units
-    keep = torch.ones(len(vectors), dtype=torch.bool)
     if readout == "confirmed":
-        keep = units > 1
-    elif readout != "all" and positive and len(vectors):
-        keep = vectors.amin(1) >= -_NEGATIVE * vectors.abs().amax(1)
-    vectors, units = vectors[keep], units[keep]
+        vectors, units = vectors[units > 1], units[units > 1]
     if readout == "unexplained":
         fresh = _unexplained(vectors, units > 1)
         vectors, units = vectors[fresh], units[fresh]
