@@ -19,9 +19,10 @@ from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load as load_scenario
 
 
-def scored(*values: list[float]) -> Scored:
+def scored(*values: list[float], first: int = 0) -> Scored:
     arrays = tuple(np.array(v) for v in values)
-    return Scored(values=arrays, nulls=tuple(0 * a for a in arrays), baseline="none")
+    victims = tuple(((0,), first + client) for client in range(len(arrays)))
+    return Scored(values=arrays, nulls=tuple(0 * a for a in arrays), baseline="none", victims=victims)
 
 
 def metric(name: str):
@@ -65,9 +66,10 @@ NAMES = ("simulated steps", "as one step")
 
 def test_only_attacks_scored_on_the_same_victims_are_compared():
     (cell,) = cells(load_scenario("fedavg-steps").members[0].scenario)
+    others = scored([1.0, 2.0], [1.0, 2.0], [1.0, 2.0], first=1)  # as many, but of clients 1 to 3
     numbers = {
-        NAMES[0]: {"psnr": LEFT, "ssim": LEFT},
-        NAMES[1]: {"psnr": RIGHT, "ssim": scored([1.0], [2.0])},
+        NAMES[0]: {"psnr": LEFT, "ssim": LEFT, "mse": LEFT},
+        NAMES[1]: {"psnr": RIGHT, "ssim": scored([1.0], [2.0]), "mse": others},
     }
     (found,) = contrasts(cell, numbers)
     assert (found.attack, found.other, found.metric, found.difference) == (*NAMES, "psnr", 1.0)

@@ -145,4 +145,5 @@ def test_a_client_who_knows_the_cohorts_infers_what_the_server_infers(tmp_path, 
     )
     assert len(told.findings) == 20
     assert "cohorts" in told.threats[0].given
+    assert all("cohorts" in f.given for f in told.findings)
     assert {f.about for f in told.findings} == {"7 rounds"}  # no model follows the last one

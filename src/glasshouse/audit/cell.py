@@ -264,7 +264,7 @@ def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol:
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
         )
-    derived = {"aggregate"} if grants.cohorts else set()  # from successive models
+    derived = {"aggregate"} if grants.cohorts and threat.role != "server" else set()  # from successive models
     if unseen := sorted(needs.sees - threat.sees - derived):
         return Refusal(
             subject=subject,

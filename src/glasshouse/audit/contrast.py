@@ -77,13 +77,14 @@ def difference(left: Scored, right: Scored, metric: Metric, *, rng: Rng) -> Inte
 
 
 def _same_victims(left: Scored, right: Scored) -> bool:
-    """Do both have the same number of numbers for each victim, or the same clients with the same truth?"""
+    """Were both scored on the same victims, as many numbers for each, or on the same clients?"""
     if left.clients or right.clients:
         truths = [
             np.concatenate([t for _, t in side.clients]) if side.clients else None for side in (left, right)
         ]
         return truths[0] is not None and truths[1] is not None and np.array_equal(truths[0], truths[1])
-    return [len(v) for v in left.values] == [len(v) for v in right.values]
+    sizes = [[len(v) for v in side.values] for side in (left, right)]
+    return left.victims == right.victims and sizes[0] == sizes[1]
 
 
 def _clients(left: Scored, right: Scored, metric: Metric, rng: Rng) -> Interval:

@@ -23,23 +23,25 @@ def granted(built: Built, transcript: Transcript, used: Mapping[tuple[int, int],
         batch_norm=_statistics(built, transcript, used) if wanted.batch_norm else {},
         defense=tuple(d.describe() for d in built.setting.defenses) if wanted.defense else None,
         challenge=built.challenge if wanted.challenge else None,
-        cohorts=_cohorts(transcript, used) if wanted.cohorts else {},
+        cohorts=_cohorts(transcript) if wanted.cohorts else {},
     )
 
 
-def _cohorts(transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> dict[int, Cohort]:
-    """Of a secure sum as the server learns it; else of those who answered."""
+def _cohorts(transcript: Transcript) -> dict[int, Cohort]:
+    """From the wire alone: as the server learns it from a secure sum, else those whose update was kept."""
     found = {}
     for record in transcript.rounds:
-        mine = {client: one for (number, client), one in used.items() if number == record.round}
-        total = record.aggregate
-        selected = total.selected if total else tuple(sorted(mine))
-        found[record.round] = Cohort(
-            selected=selected,
-            dropped=total.dropped if total else (),
-            examples=sum(len(one.rows()) for one in mine.values()),
-            steps=total.steps if total else max((len(one.steps) for one in mine.values()), default=1),
-        )
+        total, updates = record.aggregate, record.updates
+        if total is not None:
+            found[record.round] = Cohort(
+                selected=total.selected, dropped=total.dropped, examples=total.examples, steps=total.steps
+            )
+        elif updates:
+            found[record.round] = Cohort(
+                selected=tuple(u.client for u in updates),
+                examples=sum(u.examples for u in updates),
+                steps=max(u.steps for u in updates),
+            )
     return found
 
 

@@ -116,12 +116,14 @@ class Scored:
     Attributes:
         values, nulls: one array per victim. baseline: name of the null.
         clients: (scores, truth) of pooled metrics, one pair per run; values are empty then.
+        victims: rounds and client behind each of ``values``, by which two attacks are paired.
     """
 
     values: tuple[NDArray[np.float64], ...] = ()
     nulls: tuple[NDArray[np.float64], ...] = ()
     baseline: str = ""
     clients: tuple[tuple[NDArray[np.float64], NDArray[np.bool_]], ...] = ()
+    victims: tuple[tuple[tuple[int, ...], int | None], ...] = ()
 
     def __add__(self, other: "Scored") -> "Scored":
         """Victims of two groups (seeds) together."""
@@ -130,6 +132,7 @@ class Scored:
             nulls=self.nulls + other.nulls,
             baseline=self.baseline or other.baseline,
             clients=self.clients + other.clients,
+            victims=self.victims + other.victims,
         )
 
 
@@ -150,7 +153,9 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
                 or _score_defense(metric, claim, judge)
                 or _score_examples(name, metric, claim, judge)
             )
-            total = total + one if one else total
+            if one:
+                about = (claim.about.rounds, claim.about.client)
+                total += dataclasses.replace(one, victims=(about,) * len(one.values))
     return total if total.values or total.clients else None
 
 

@@ -20,7 +20,8 @@ def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
     """The grants of the scenario that this attack uses."""
     needs = attack_of(attack.name, attack.arguments).needs
     given = [name for name, value in scenario.grants.model_dump().items() if value]
-    return tuple(name for name in given if name in needs.grants | needs.uses)
+    derived = {"cohorts"} if scenario.threat.role != "server" and "aggregate" in needs.sees else set()
+    return tuple(name for name in given if name in needs.grants | needs.uses | derived)
 
 
 def defense_labels(scenario: Scenario) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ def foreseen(scenario: Scenario) -> tuple[Refusal, ...]:
 def _lacks(scenario: Scenario, needs: Any) -> Iterator[tuple[str, str, str]]:
     sees, changes = scenario.sees, frozenset(scenario.threat.changes)
     granted = {name for name, given in scenario.grants if given}
-    derived = {"aggregate"} if scenario.grants.cohorts else set()  # from successive models
+    watches = scenario.grants.cohorts and scenario.threat.role != "server"
+    derived = {"aggregate"} if watches else set()  # from successive models
     if missing := needs.sees - sees - derived:
         fix = "set federation.secure_sum = false" if scenario.federation.secure_sum else "add to threat.sees"
         yield f"to see {_words(missing)}", f"sees {_words(sees)}", fix
