@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.property.detector import Detector, fit, fit_sgd
+from glasshouse.attacks.property.discriminant import check_single_step, discriminated
 from glasshouse.attacks.property.properties import Pairs, Property, Scene
 from glasshouse.attacks.property.shadow import HONEST, Cast, updates
 from glasshouse.cache import Checkpoint, cached
@@ -49,30 +50,33 @@ class Method:
         held: share of the pairs, and of the auxiliary examples, that is kept from the detector.
         pool: auxiliary examples that the shadow clients of one round draw from: the detector's from others in
             every round, the held-out ones from the same in all rounds; 0: all of them.
-        detector: ``lbfgs``, or the paper's ``sgd``.
-        penalty, iterations: of L-BFGS. epochs, learning_rate, batch_size: of SGD.
+        detector: ``lbfgs``, the paper's ``sgd``, or ``discriminant``: exact, for clients of a single step.
+        penalty, iterations: of L-BFGS. epochs, learning_rate, batch_size: of SGD. shrinkage: of the
+            discriminant, a share of the trace of the covariance.
         features: t; the coordinates are cut into so many runs, each with a detector of its own.
     """
 
     pairs: int = 400
     held: float = 0.2
     pool: int = 1500
-    detector: Literal["lbfgs", "sgd"] = "lbfgs"
+    detector: Literal["lbfgs", "sgd", "discriminant"] = "lbfgs"
     penalty: float = 0.1
     iterations: int = 15
     epochs: int = 50
     learning_rate: float = 0.01
     batch_size: int = 16
+    shrinkage: float = 1e-5
     features: int = 1
 
     def __post_init__(self) -> None:
         kept = round(self.pairs * self.held)
         good = 0 < self.held < 1 and kept >= 2 and self.pairs - kept >= 2 and self.features >= 1
+        good = good and (self.features == 1 or self.detector != "discriminant") and self.shrinkage > 0
         if not (good and self.penalty > 0 and self.iterations >= 1 and self.epochs >= 1 and self.pool >= 0):
             raise BadValue(
                 "shadow clients and detector",
                 needs="held in (0, 1) with at least 2 pairs on either side, features, iterations and epochs "
-                ">= 1, penalty > 0, pool >= 0",
+                ">= 1, penalty and shrinkage > 0, pool >= 0, features = 1 with the discriminant",
                 got=str(self),
                 fix="try pairs = 400, held = 0.2",
             )
@@ -290,6 +294,9 @@ class Maker:
             rows = rows[order[: self.method.pool]]
         count = self.method.pairs - round(self.method.pairs * self.method.held)
         fresh = self.what.pairs(self._scene(rows), count=count, rng=stream.child("pairs"))
+        if self.method.detector == "discriminant":
+            self._discriminated(number, model, fresh, held, found, rng=stream.child("discriminant"))
+            return
         made = shadow_pairs(model, self.view, (fresh, held), round=one.round, rng=stream.child("shadows"))
         train, labels = made[: 2 * count], torch.arange(2 * count) >= count
         test = made[2 * count :]
@@ -300,6 +307,18 @@ class Maker:
             found["offset"][number, k] = detector.offset
             found["held"][number, :, :, k] = detector.features(test[:, part]).double().view(2, -1)
             found["norm"][number, k] = detector.norm
+
+    def _discriminated(
+        self, number: int, model: nn.Module, fresh: Pairs, held: Pairs, found: dict[str, Tensor], *, rng: Rng
+    ) -> None:
+        terms = self.view.terms
+        check_single_step(model, terms, fresh)
+        shrinkage = self.method.shrinkage
+        detector, features = discriminated(model, terms, fresh, held, shrinkage=shrinkage, rng=rng)
+        found["kernel"][0, :, number] = self.sums @ detector.direction.double()
+        found["offset"][number, 0] = detector.offset
+        found["held"][number, :, :, 0] = features
+        found["norm"][number, 0] = detector.norm
 
     def _fitted(self, train: Tensor, labels: Tensor, test: Tensor, *, rng: Rng) -> Detector:
         method = self.method

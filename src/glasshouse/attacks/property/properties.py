@@ -108,7 +108,13 @@ class Membership:
         positive = _draws(size, count, scene.examples, rng=rng.child("positive"))
         positive[:, 0] = size + torch.arange(count) % copies
         negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
-        return Pairs(negative=Cast(pool=pool, rows=negative), positive=Cast(pool=pool, rows=positive))
+        without, having = _shares(size, copies), _shares(size, copies)
+        having[:size] *= (scene.examples - 1) / scene.examples
+        having[size:] = 1 / (copies * scene.examples)
+        return Pairs(
+            negative=Cast(pool=pool, rows=negative, shares=without),
+            positive=Cast(pool=pool, rows=positive, shares=having),
+        )
 
 
 @final
@@ -186,7 +192,10 @@ class LabelFlip:
         )
         positive = size + _draws(size, count, scene.examples, rng=rng.child("positive"))
         negative = _draws(size, count, scene.examples, rng=rng.child("negative"))
-        return Pairs(negative=Cast(pool=pool, rows=negative), positive=Cast(pool=pool, rows=positive))
+        return Pairs(
+            negative=Cast(pool=pool, rows=negative, shares=_shares(size, size)),
+            positive=Cast(pool=pool, rows=positive, shares=_shares(size, size).flip(0)),
+        )
 
 
 @final
@@ -232,8 +241,13 @@ class Attribute:
 
 def _same_data(scene: Scene, conduct: Conduct, *, count: int, rng: Rng) -> Pairs:
     rows = _draws(len(scene.auxiliary), count, scene.examples, rng=rng)
-    cast = Cast(pool=scene.auxiliary, rows=rows)
+    cast = Cast(pool=scene.auxiliary, rows=rows, shares=_shares(len(scene.auxiliary), 0))
     return Pairs(negative=cast, positive=cast, conduct=conduct)
+
+
+def _shares(drawn: int, never: int) -> Tensor:
+    """Expected shares where every one of the first entries is as likely, and the last ones do not occur."""
+    return torch.cat([torch.full((drawn,), 1 / drawn), torch.zeros(never)])
 
 
 def _draws(size: int, count: int, examples: int, *, rng: Rng) -> Tensor:

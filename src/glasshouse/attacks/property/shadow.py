@@ -3,10 +3,8 @@
 Shape letters: S shadow clients, B examples of each, E examples in the pool, z numbers in an update.
 
 Where clients take a single step from the broadcast, an update is a mean of per-example gradients, and shadow
-clients that share examples share their gradients. They are never formed for linear layers: one pass over the
-pool keeps each layer's input a and the loss gradient d at its output, and a client's update is the product
-of its B rows of d with its B rows of a. Convolutions are small: their per-example gradients are formed once
-and averaged. Where clients take more steps, the first one is shared and the rest is trained client by client.
+clients that share examples share their gradients (:mod:`per_example`). Where clients take more steps, the
+first one is shared and the rest is trained client by client.
 
 Where we differ from the authors' code: with dropout a pool entry draws its mask once per round, so clients
 that share the entry share the mask (the target has an entry per client); each client's own update has the
@@ -21,13 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.errors import BadValue
+from glasshouse.attacks.property.per_example import PerExample, shares_gradients
 from glasshouse.federation.client import LocalTraining
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Behaviour, Terms, Trained, Trainer
-
-CHUNK = 256
-"""Pool entries or shadow clients handled at a time: bounds the memory."""
 
 
 @final
@@ -38,10 +33,12 @@ class Cast:
     Attributes:
         pool: (E) examples; an example with two labels, or with two dropout masks, is two entries.
         rows: (S, B) entries of each client.
+        shares: (E,) expected share of each entry in a client's data; None where nobody has said.
     """
 
     pool: Batch
     rows: Tensor
+    shares: Tensor | None = None
 
     def client(self, number: int) -> Batch:
         """The data of one shadow client."""
@@ -64,12 +61,6 @@ class Conduct:
 
 
 HONEST = Conduct()
-
-
-def shares_gradients(model: nn.Module, terms: Terms) -> bool:
-    """Whether :func:`mean_gradients` applies: all trained layers are linear or ordinary convolutions."""
-    names = {name for name, _ in model.named_parameters() if name.startswith(terms.trained)}
-    return names <= {f"{n}.{own}" for n, m in _plain(model) for own in ("weight", "bias")}
 
 
 def updates(
@@ -117,117 +108,8 @@ def mean_gradients(model: nn.Module, terms: Terms, cast: Cast, *, rng: Rng) -> T
     Raises:
         BadValue: a parameter belongs to a layer that is neither linear nor an ordinary convolution.
     """
-    parameters = LocalTraining.of(terms).parameters(model)
-    offsets, z = {}, 0
-    for name, p in parameters.items():
-        offsets[name], z = z, z + p.numel()
     used, rows = torch.unique(cast.rows, return_inverse=True)
-    taps = _taps(model, terms, cast.pool.pick(used), rng=rng)
-    out = torch.zeros(len(rows), z)
-    for name, (module, inputs, deltas) in taps.items():
-        for own, part in (("weight", _weight_part), ("bias", _bias_part)):
-            full = f"{name}.{own}"
-            if full in offsets:
-                place = out[:, offsets[full] : offsets[full] + parameters[full].numel()]
-                part(module, inputs, deltas, rows, place)
-    missing = [n for n in offsets if n.rsplit(".", 1)[0] not in taps]
-    if missing:
-        raise BadValue(
-            "shared gradients of shadow clients",
-            needs="parameters in linear layers and ordinary convolutions only",
-            got=", ".join(missing),
-            fix="train the shadow clients one by one",
-        )
-    return out
-
-
-def _plain(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, module in model.named_modules():
-        if type(module) is nn.Linear or (type(module) is nn.Conv2d and _ordinary(module)):
-            yield name, module
-
-
-def _ordinary(module: nn.Conv2d) -> bool:
-    return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-
-
-def _taps(
-    model: nn.Module, terms: Terms, pool: Batch, *, rng: Rng
-) -> dict[str, tuple[nn.Module, Tensor, Tensor]]:
-    """Per plain layer its inputs and the gradients of the summed loss at its outputs, over the pool."""
-    layers = dict(_plain(model))
-    kept: dict[str, tuple[list[Tensor], list[Tensor]]] = {name: ([], []) for name in layers}
-    outputs: dict[str, Tensor] = {}
-
-    def tap(name: str) -> object:
-        def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            kept[name][0].append(inputs[0].detach())
-            outputs[name] = output
-
-        return layers[name].register_forward_hook(note)
-
-    handles = [tap(name) for name in layers]
-    dropout = LocalTraining.of(terms).dropout
-    model.train(dropout)
-    try:
-        with torch.random.fork_rng(devices=[], enabled=dropout):
-            if dropout:
-                torch.manual_seed(rng.child("dropout").seed())
-            for rows in torch.split(torch.arange(len(pool)), CHUNK):
-                batch = pool.pick(rows)
-                loss = F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
-                for name, d in zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True):
-                    kept[name][1].append(d)
-    finally:
-        for handle in handles:
-            handle.remove()  # type: ignore[attr-defined]  # torch's handle has no exported type
-    return {n: (layers[n], torch.cat(a), torch.cat(d)) for n, (a, d) in kept.items()}
-
-
-def _weight_part(module: nn.Module, inputs: Tensor, deltas: Tensor, rows: Tensor, out: Tensor) -> None:
-    if isinstance(module, nn.Conv2d):
-        _averaged(_convolution_gradients(module, inputs, deltas), rows, out)
-        return
-    for chunk in torch.split(torch.arange(len(rows)), CHUNK):
-        d, a = deltas[rows[chunk]], inputs[rows[chunk]]  # (S, B, O), (S, B, I)
-        out[chunk[0] : chunk[-1] + 1] = torch.bmm(d.transpose(1, 2), a).flatten(1) / rows.shape[1]
-
-
-def _bias_part(_: nn.Module, __: Tensor, deltas: Tensor, rows: Tensor, out: Tensor) -> None:
-    _averaged(deltas.flatten(2).sum(2) if deltas.ndim == 4 else deltas, rows, out)
-
-
-def _averaged(each: Tensor, rows: Tensor, out: Tensor) -> None:
-    out.copy_(F.embedding_bag(rows, each, mode="mean"))
-
-
-def _convolution_gradients(module: nn.Conv2d, inputs: Tensor, deltas: Tensor) -> Tensor:
-    """Per-example gradients (E, numbers of the kernel), by products of deltas with unfolded patches."""
-    plain = module.stride == (1, 1) and module.dilation == (1, 1)
-    form = _unit_stride if plain else _any_stride
-    parts = zip(torch.split(inputs, CHUNK), torch.split(deltas, CHUNK), strict=True)
-    return torch.cat([form(module, a, d) for a, d in parts])
-
-
-def _any_stride(module: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
-    padding = tuple(int(p) for p in module.padding)
-    patches = F.unfold(a, module.kernel_size, dilation=module.dilation, padding=padding, stride=module.stride)
-    return torch.bmm(d.flatten(2), patches.transpose(1, 2)).flatten(1)
-
-
-def _unit_stride(module: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
-    """Unfolded along the width alone: rows of a patch are then whole slices, and 3 times less is copied."""
-    vertical, horizontal = (int(p) for p in module.padding)
-    tall, wide = module.kernel_size
-    a = F.pad(a, (horizontal, horizontal, vertical, vertical))
-    examples, channels, width = len(a), a.shape[1], d.shape[3]
-    strips = a.unfold(3, wide, 1).permute(0, 1, 4, 2, 3).reshape(examples, channels * wide, -1)
-    size, flat = d.shape[2] * width, d.flatten(2)
-    rows = [
-        torch.bmm(flat, strips[:, :, i * width : i * width + size].transpose(1, 2)) for i in range(tall)
-    ]  # each (E, O, C * wide)
-    shape = (examples, flat.shape[1], channels, wide)
-    return torch.stack([r.view(shape) for r in rows], dim=3).flatten(1)
+    return PerExample.of(model, terms, cast.pool.pick(used), rng=rng).means(rows)
 
 
 def _go_on(model: nn.Module, terms: Terms, cast: Cast, found: Tensor, *, rate: float, rng: Rng) -> None:

@@ -1,0 +1,116 @@
+"""The detector that infinitely many shadow clients would give, where clients take a single step.
+
+An update is then the mean of B independent per-example gradients, so its mean and covariance with and without
+the property follow from those of the gradients: nothing has to be drawn. Fisher's discriminant of the two,
+
+    direction = (C / B + l I)^-1 (mean+ - mean-),   C = covariance of the per-example gradients,
+
+lies in the span of the pool's gradients, and takes one matrix of their products (E x E) and one solve.
+
+Our own. The paper fits a logistic regression to sampled shadow clients; with a few hundred of them in tens
+of thousands of coordinates its direction is mostly noise, and with dropout and steep gradients its feature
+grows heavy tails late in training (docs/log.md).
+
+Shape letters: E examples of the pool, B examples of a client, S shadow clients, z numbers in an update.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.property.detector import TINY, Detector
+from glasshouse.attacks.property.per_example import PerExample, shares_gradients
+from glasshouse.attacks.property.properties import Pairs
+from glasshouse.attacks.property.shadow import steps_of
+from glasshouse.errors import Inapplicable
+from glasshouse.rng import Rng
+from glasshouse.wire import Terms
+
+
+def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
+    """Refuse what is not a mean of per-example gradients.
+
+    Raises:
+        Inapplicable: clients take several steps, or the property is not a matter of which examples, and with
+            what factor, enter the mean.
+    """
+    examples = pairs.negative.rows.shape[1]
+    plain = terms.sends in ("gradient", "delta") and shares_gradients(model, terms)
+    told = pairs.negative.shares is not None and pairs.positive.shares is not None
+    conduct = pairs.conduct
+    if not (plain and told and steps_of(terms, examples) == 1) or conduct.ascend or conduct.behaviour:
+        raise Inapplicable(
+            "detector 'discriminant'",
+            needs="one local step on all of a client's examples, gradients or deltas of linear layers and "
+            "ordinary convolutions, and a property that says which examples make the difference",
+            got=f"sends = '{terms.sends}', {steps_of(terms, examples)} steps"
+            + ("" if told else ", a property that does not say it"),
+            fix="set attacks.method.detector = 'lbfgs'",
+        )
+
+
+def discriminated(
+    model: nn.Module, terms: Terms, fresh: Pairs, held: Pairs, *, shrinkage: float, rng: Rng
+) -> tuple[Detector, Tensor]:
+    """The detector from the pool of ``fresh``, and the features of the held-out shadow clients.
+
+    Args:
+        model: loaded with the broadcast. fresh: whose pool and shares count, not whose draws.
+        held: shadow clients on other examples. shrinkage: l, as a share of the trace of C / B.
+        rng: of dropout masks.
+
+    Returns:
+        the detector; (2, S): features of those without the property, then with it.
+    """
+    negative, positive = fresh.negative.shares, fresh.positive.shares
+    assert negative is not None  # check_single_step
+    assert positive is not None
+    rate = 1.0 if terms.sends == "gradient" else -terms.learning_rate
+    examples = PerExample.of(model, terms, fresh.negative.pool, rng=rng.child("fresh"))
+    detector = fisher(
+        examples,
+        negative.double(),
+        fresh.conduct.factor * positive.double(),
+        count=fresh.negative.rows.shape[1],
+        rate=rate,
+        shrinkage=shrinkage,
+    )
+    others = PerExample.of(model, terms, held.negative.pool, rng=rng.child("held"))
+    scores = rate * others.along(detector.direction)
+    low = scores[held.negative.rows].mean(1)
+    high = held.conduct.factor * scores[held.positive.rows].mean(1)
+    return detector, torch.stack([low, high]) + detector.offset
+
+
+def fisher(
+    examples: PerExample, low: Tensor, high: Tensor, *, count: int, rate: float, shrinkage: float
+) -> Detector:
+    """Fisher's discriminant of means of ``count`` gradients, with the ridge.
+
+    Args:
+        examples: gradients of the pool. low, high: (E,) float64, expected weights of the entries in a
+            client's mean without and with the property; ``low`` is where the covariance is taken.
+        rate: an update is so many times a mean of gradients.
+    """
+    products = examples.gram()  # (E, E)
+    inside = low > 0
+    weight = low[inside].sqrt()
+    difference = high - low
+    mean = products @ low
+    centred = products - mean[:, None] - mean[None] + low @ mean
+    kernel = weight[:, None] * centred[inside][:, inside] * weight[None]
+    ridge = shrinkage * float(kernel.trace())
+    toward = products[inside] @ difference - low @ products @ difference
+    kernel.diagonal().add_(ridge)
+    solved = weight * torch.cholesky_solve((weight * toward)[:, None], torch.linalg.cholesky(kernel))[:, 0]
+    combination = difference + low * solved.sum()
+    combination[inside] -= solved
+    combination *= count / (ridge * rate)
+    direction = examples.weighted(combination)
+    middle = examples.along(direction) @ (low + high) / 2
+    spread = (examples.squared().weighted(low) - examples.weighted(low).square()).clamp_min(0)
+    deviation = abs(rate) * (spread / count).sqrt() + TINY
+    return Detector(
+        direction=direction,
+        offset=-rate * float(middle),
+        norm=float((direction * deviation).norm()),
+    )
