@@ -1,0 +1,115 @@
+"""Gradients that are never formed, and the detector made of them: equal to what forming everything gives."""
+
+import pytest
+import torch
+
+from glasshouse.attacks.property.discriminant import check_single_step, discriminated, fisher
+from glasshouse.attacks.property.evidence import Method, shadow_pairs
+from glasshouse.attacks.property.per_example import PerExample
+from glasshouse.attacks.property.properties import Attribute, GradientInversion, LabelFlip, Membership, Scene
+from glasshouse.attacks.property.shadow import flatten
+from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.federation.client import LocalTraining
+from glasshouse.models import build as models
+from glasshouse.rng import Rng
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Batch, Terms
+
+SHAPES = {"lenet5": (3, 32, 32), "mlp": (1, 8, 8)}
+
+
+def terms(model="mlp", **changes) -> Terms:
+    small = {"hidden": 6} if model == "mlp" else {}
+    architecture = Architecture(name=model, input_shape=SHAPES[model], classes=10, arguments=small)
+    usual = {"protocol": "fedavg", "sends": "delta", "clients": 6, "cohort": 3, "batch_size": 5}
+    return Terms(architecture=architecture, **{**usual, "learning_rate": 0.1, **changes})
+
+
+def data(count: int, shape=(1, 8, 8), seed=0) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    return Batch(
+        inputs=torch.rand(count, *shape, generator=draw),
+        labels=torch.randint(10, (count,), generator=draw),
+    )
+
+
+def scene(agreed: Terms, *, seed=0) -> Scene:
+    return Scene(auxiliary=data(60, seed=seed), challenge=data(1, seed=9), terms=agreed, examples=5)
+
+
+@pytest.mark.parametrize("model", ["lenet5", "mlp"])
+def test_products_sums_and_means_are_those_of_the_gradients(model):
+    agreed, pool = terms(model), data(12, SHAPES[model])
+    network = models.build(agreed.architecture, rng=Rng.root(1))
+    one = LocalTraining(kind="gradient", batch_size=1)
+    each = torch.stack(
+        [flatten(one(network, pool.pick(torch.tensor([i])), rng=Rng.root(0)).tensors) for i in range(12)]
+    ).double()
+    found = PerExample.of(network, agreed, pool, rng=Rng.root(0))
+    weights = torch.linspace(-1, 1, 12, dtype=torch.float64)
+    direction = torch.randn(each.shape[1], generator=torch.Generator().manual_seed(4))
+    rows = torch.tensor([[0, 3, 5], [11, 2, 7]])
+    close = {"atol": 1e-5, "rtol": 1e-4}
+    torch.testing.assert_close(found.gram(), each @ each.T, **close)
+    torch.testing.assert_close(found.weighted(weights).double(), weights @ each, **close)
+    torch.testing.assert_close(found.along(direction), each @ direction.double(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.means(rows).double(), each[rows].mean(1), **close)
+    torch.testing.assert_close(found.squared().weighted(weights).double(), weights @ each.square(), **close)
+
+
+def test_it_is_fishers_discriminant_of_the_updates():
+    """Against the formula in the space of updates, with covariance and means written out."""
+    agreed = terms()
+    network = models.build(agreed.architecture, rng=Rng.root(1))
+    pairs = Membership().pairs(scene(agreed), count=4, rng=Rng.root(0))
+    examples = PerExample.of(network, agreed, pairs.negative.pool, rng=Rng.root(0))
+    low, high = pairs.negative.shares.double(), pairs.positive.shares.double()
+    found = fisher(examples, low, high, count=5, rate=-0.1, shrinkage=1e-3)
+    each = -0.1 * examples.means(torch.arange(61)[:, None]).double()
+    centred = each[:60] - each[:60].mean(0)
+    covariance = centred.T @ centred / 60 / 5
+    wanted = each[:60].mean(0) + (each[60] - each[:60].mean(0)) / 5
+    covariance += 1e-3 * covariance.trace() * torch.eye(len(wanted), dtype=torch.float64)
+    direction = torch.linalg.solve(covariance, wanted - each[:60].mean(0))
+    torch.testing.assert_close(found.direction.double(), direction, atol=1e-3, rtol=1e-3)
+    middle = (wanted + each[:60].mean(0)) / 2
+    assert found.offset == pytest.approx(-float(direction @ middle), rel=1e-3)
+    deviation = (covariance.diagonal() - 1e-3 * centred.square().sum() / 300).clamp_min(0).sqrt()
+    assert found.norm == pytest.approx(float((direction * deviation).norm()), rel=1e-2)
+
+
+@pytest.mark.parametrize("looks_for", [Membership(), GradientInversion(), LabelFlip()])
+def test_features_of_the_held_out_are_those_of_their_updates(looks_for):
+    agreed = terms()
+    network = models.build(agreed.architecture, rng=Rng.root(1))
+    fresh = looks_for.pairs(scene(agreed), count=4, rng=Rng.root(0))
+    held = looks_for.pairs(scene(agreed, seed=1), count=30, rng=Rng.root(1))
+    detector, features = discriminated(network, agreed, fresh, held, shrinkage=1e-2, rng=Rng.root(2))
+    view = View(terms=agreed, threat=Threat(), rounds=())
+    sent = shadow_pairs(network, view, (held,), round=0, rng=Rng.root(3))
+    torch.testing.assert_close(features.flatten(), detector.features(sent).double(), atol=1e-3, rtol=1e-3)
+    assert features[1].mean() > features[0].mean()
+
+
+@pytest.mark.parametrize(
+    ("changes", "looks_for"),
+    [({"local_epochs": 2}, Membership()), ({"batch_size": 2}, Membership()), ({}, Attribute(label=3))],
+    ids=["two epochs", "two batches", "a property that says nothing"],
+)
+def test_what_is_no_mean_of_gradients_is_refused(changes, looks_for):
+    agreed = terms(**changes)
+    network = models.build(agreed.architecture, rng=Rng.root(1))
+    pairs = looks_for.pairs(
+        Scene(auxiliary=data(200), challenge=data(1, seed=9), terms=agreed, examples=5),
+        count=4,
+        rng=Rng.root(0),
+    )
+    with pytest.raises(Inapplicable, match="one local step"):
+        check_single_step(network, agreed, pairs)
+
+
+@pytest.mark.parametrize("settings", [{"features": 2}, {"shrinkage": 0.0}])
+def test_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(BadValue, match="shrinkage"):
+        Method(detector="discriminant", **settings)
