@@ -2,8 +2,8 @@
 
 Run with ``python -m benchmarks.scale_mia_rounds``. FedAvg under secure sums, 8 clients of 250 CIFAR-10 train
 images each, one local epoch of ten batches with momentum; the server attacks no round, the first one, or the
-first five, and discards what it got in attacked rounds. The 2,000 test images measure accuracy. The 8,000 other train
-images are the attacker's.
+first five, and discards what it got in attacked rounds. The 2,000 test images measure accuracy. The 8,000
+other train images are the attacker's.
 """
 
 import argparse
