@@ -1,5 +1,6 @@
 """Estimators of a property on made-up features: agreement with slow twins, and what they must find."""
 
+import dataclasses
 import itertools
 import math
 
@@ -111,11 +112,29 @@ def test_posterior_with_persistence_equals_brute_force():
 
     def persistent(a, tau):
         scale = np.sqrt(np.outer(pooled, pooled))
-        return scale * (0.4 * a @ a.T + 0.6 * np.diag(a.sum(1)))
+        m = a.sum(1)
+        of_mean = (0.4 * np.outer(m, m) + 0.6 * np.diag(m**2)) / 200
+        return scale * (0.4 * a @ a.T + 0.6 * np.diag(m) + of_mean)
 
     wanted = brute_force(evidence, 0.2, persistent)
     density = Persistent(evidence, prior=0.2, rho=0.4)
     np.testing.assert_allclose(summed(density, 8), wanted, rtol=1e-7)
+
+
+def test_a_mean_from_few_shadows_does_not_move_everybody():
+    """Held-out shadows that lie to one side in every round, by chance, must not make members of strangers."""
+    wrong = np.zeros(2)
+    for seed in range(4):
+        evidence, truth = made_up(
+            rounds=200, clients=50, cohort=10, positive=(3, 8, 20), gap=4.0, held=12, seed=seed
+        )
+        few = evidence.held - 0.6  # two standard errors of a mean of twelve
+        for which, held in enumerate((few, few.repeat(1, 1, 1000, 1))):  # the same mean, thought exact
+            density = Persistent(dataclasses.replace(evidence, held=held), prior=0.1, rho=0.3)
+            odds = sampled(density, 50, sweeps=60, chains=2, rng=Rng.root(1))
+            wrong[which] += ((odds > 0) != truth).sum()
+    assert wrong[0] <= 4
+    assert wrong[1] > 3 * wrong[0]
 
 
 @pytest.mark.parametrize("density", [Independent, Persistent])

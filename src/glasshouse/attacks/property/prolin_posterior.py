@@ -175,7 +175,9 @@ class Persistent:
 
         y_r = sum over clients in r of (d_r tau_i + sqrt(rho) b_i + sqrt(1 - rho) e_ri),
 
-    b and e standard normal, where rho is the persistence. Features (t > 1) are added up first.
+    b and e standard normal, where rho is the persistence. The mean without the property is known from H
+    held-out shadow clients only; its error is of the same two kinds, shared by all m clients of a round, and
+    is integrated out: m_r m_s (rho + (1 - rho) [r = s]) / H on top. Features (t > 1) are added up first.
 
     Args:
         evidence: features of the sums and of shadow clients. prior: share of clients with the property.
@@ -192,6 +194,7 @@ class Persistent:
         y = (evidence.features.sum(1).numpy() - count * base) / scale
         design = ((held[:, 1].mean(1) - base) / scale)[:, None] * present
         noise = rho * present @ present.T + (1 - rho) * np.diag(count)
+        noise += (rho * np.outer(count, count) + (1 - rho) * np.diag(count**2)) / held.shape[2]
         solved = np.linalg.solve(noise, np.column_stack([design, y]))
         self._pull: Floats = design.T @ solved[:, -1] + float(logit(prior))
         self._tie: Floats = design.T @ solved[:, :-1]
