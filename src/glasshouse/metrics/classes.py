@@ -9,6 +9,7 @@ authors' code takes SSIM with a data range twice as wide as its images; here the
 Shape letters: B claimed images, J classes, L private ones.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -41,120 +42,111 @@ def gallery_of(context: ScoreContext, name: str) -> Gallery:
     return context.gallery
 
 
+class ClassMetric(ABC):
+    """A number about the image of every private class: what all metrics here declare alike."""
+
+    card: ClassVar[Card]
+    claim: ClassVar[ClaimKind] = "class_representatives"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+
+    @abstractmethod
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        """One number per claimed image, of the class ``labels`` says."""
+
+    def guess(self, gallery: Gallery) -> float | None:
+        """What a guess gets; None: it depends on the means, so null images are scored instead."""
+        del gallery
+        return None
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """As :meth:`guess`; None without a gallery."""
+        return None if context.gallery is None else self.guess(context.gallery)
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """One number per private class.
+
+        Raises:
+            Undefined: the scenario has no private classes.
+        """
+        gallery = gallery_of(context, type(self).__name__)
+        return np.asarray(self.measure(claimed, truth, gallery).double().numpy())
+
+
 def _own(table: Tensor, labels: Tensor) -> Tensor:
     return table.gather(1, labels[:, None]).squeeze(1)
 
 
-def _sides(claimed: Tensor, labels: Tensor, gallery: Gallery) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """SSIM with: the own private mean; the best other candidate of the paper; the own public mean; all."""
+def _sides(claimed: Tensor, labels: Tensor, gallery: Gallery) -> tuple[Tensor, Tensor, Tensor]:
+    """SSIM with: the own private mean; the best other candidate of the paper; the own public mean."""
     table, classes, targets = gallery.alike(claimed), len(gallery.people), gallery.targets
     private, public = table[:, :targets], table[:, classes:]
-    mine, known = _own(private, labels), _own(public, labels)
-    others = torch.cat(
-        [
-            private.scatter(1, labels[:, None], -np.inf),
-            public.scatter(1, labels[:, None], -np.inf),
-        ],
-        1,
-    ).amax(1)
-    return mine, others, known, table
+    others = torch.cat([side.scatter(1, labels[:, None], -np.inf) for side in (private, public)], 1)
+    return _own(private, labels), others.amax(1), _own(public, labels)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttackAccuracy:
-    """The paper's success: nearer to its own private mean than to any other private or public mean."""
+class AttackAccuracy(ClassMetric):
+    """The paper's success: strictly nearer to its own private mean than to any other mean of either domain."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image is nearest to their own private mean",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "1/(L + J) for an image drawn among the candidates"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """None: what a guess gets depends on the means, so null images are scored instead."""
-        del context
-        return None
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """1 where the own private mean is strictly the nearest."""
-        mine, others, known, _ = _sides(claimed, truth, gallery_of(context, "attack_accuracy"))
-        return np.asarray((mine > torch.maximum(others, known)).double().numpy())
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        mine, others, known = _sides(claimed, labels, gallery)
+        return mine > torch.maximum(others, known)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class TooClose:
-    """Nearer to its own *public* mean than to any other: the right person, but nothing private."""
+class TooClose(ClassMetric):
+    """Strictly nearer to its own *public* mean than to any other: the right person, but nothing private."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image is nearest to their own public mean",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "as for attack_accuracy"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """None, as for attack accuracy."""
-        del context
-        return None
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """1 where the own public mean is strictly the nearest."""
-        mine, others, known, _ = _sides(claimed, truth, gallery_of(context, "too_close"))
-        return np.asarray((known > torch.maximum(others, mine)).double().numpy())
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        mine, others, known = _sides(claimed, labels, gallery)
+        return known > torch.maximum(others, mine)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class IdentityMatch:
-    """Nearest to its own private or its own public mean: the right person in either domain."""
+class IdentityMatch(ClassMetric):
+    """Strictly nearest to its own private or its own public mean: the right person in either domain."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image is nearest to one of their own means",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "2/(L + J)"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """None, as for attack accuracy."""
-        del context
-        return None
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """1 where one of the own means is strictly nearer than every other class's."""
-        mine, others, known, _ = _sides(claimed, truth, gallery_of(context, "identity_match"))
-        return np.asarray((torch.maximum(mine, known) > others).double().numpy())
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        mine, others, known = _sides(claimed, labels, gallery)
+        return torch.maximum(mine, known) > others
 
 
-def _points(claimed: Tensor, labels: Tensor, gallery: Gallery, candidates: int) -> NDArray[np.float64]:
-    """1 where the own private-domain mean is strictly nearer than those of the other first candidates."""
+def _points(claimed: Tensor, labels: Tensor, gallery: Gallery, candidates: int) -> Tensor:
+    """Where the own private-domain mean is strictly nearer than those of the other first candidates."""
     table = gallery.alike(claimed)[:, : len(gallery.people)].masked_fill(~gallery.known, -np.inf)
     table = table[:, :candidates]
     others = table.scatter(1, labels[:, None], -np.inf).amax(1)
-    return np.asarray((_own(table, labels) > others).double().numpy())
+    return _own(table, labels) > others
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ClassIdentification:
+class ClassIdentification(ClassMetric):
     """Nearest, among the private-domain means of all people, to its own: public means take no part."""
 
     card: ClassVar[Card] = Card(
@@ -162,26 +154,17 @@ class ClassIdentification:
         source="",
         details={"direction": "up is worse", "chance": "1/J over the people with private-domain images"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """1 over the number of people."""
-        return None if context.gallery is None else 1 / int(context.gallery.known.sum())
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        return _points(claimed, labels, gallery, len(gallery.people))
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """1 where the own mean is strictly the nearest."""
-        gallery = gallery_of(context, "class_identification")
-        return _points(claimed, truth, gallery, len(gallery.people))
+    def guess(self, gallery: Gallery) -> float | None:
+        return 1 / int(gallery.known.sum())
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class TargetIdentification:
+class TargetIdentification(ClassMetric):
     """Nearest to its own among the private means alone: does it tell one private class from another?"""
 
     card: ClassVar[Card] = Card(
@@ -189,129 +172,80 @@ class TargetIdentification:
         source="",
         details={"direction": "up is worse", "chance": "1/L"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """1 over the number of private classes."""
-        return None if context.gallery is None else 1 / context.gallery.targets
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        return _points(claimed, labels, gallery, gallery.targets)
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """1 where the own mean is strictly the nearest."""
-        gallery = gallery_of(context, "target_identification")
-        return _points(claimed, truth, gallery, gallery.targets)
+    def guess(self, gallery: Gallery) -> float | None:
+        return 1 / gallery.targets
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SsimPrivate:
-    """SSIM with the own private mean."""
+class SsimPrivate(ClassMetric):
+    """SSIM with the own private mean, on the rows that count."""
 
     card: ClassVar[Card] = Card(
         summary="SSIM of the image of a private class with the class's private mean",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "that of the prior image"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """None, as for attack accuracy."""
-        del context
-        return None
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """SSIM on the rows that count."""
-        mine, _, _, _ = _sides(claimed, truth, gallery_of(context, "ssim_private"))
-        return np.asarray(mine.numpy())
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        return _sides(claimed, labels, gallery)[0]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SsimPublic:
-    """SSIM with the own public mean."""
+class SsimPublic(ClassMetric):
+    """SSIM with the own public mean, on the rows that count."""
 
     card: ClassVar[Card] = Card(
         summary="SSIM of the image of a private class with the class's public mean",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "that of the prior image"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """None, as for attack accuracy."""
-        del context
-        return None
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """SSIM on the rows that count."""
-        _, _, known, _ = _sides(claimed, truth, gallery_of(context, "ssim_public"))
-        return np.asarray(known.numpy())
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        return _sides(claimed, labels, gallery)[2]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SsimGap:
-    """SSIM with the own private mean minus SSIM with the own public mean."""
+class SsimGap(ClassMetric):
+    """SSIM with the own private mean minus SSIM with the own public mean, on the rows that count."""
 
     card: ClassVar[Card] = Card(
         summary="how much nearer to its private than to its public mean an image is",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "that of the prior image"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """None, as for attack accuracy."""
-        del context
-        return None
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """The difference on the rows that count."""
-        mine, _, known, _ = _sides(claimed, truth, gallery_of(context, "ssim_gap"))
-        return np.asarray((mine - known).numpy())
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        mine, _, known = _sides(claimed, labels, gallery)
+        return mine - known
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Owner:
-    """Whether the client named for a private class is the one that holds it."""
+class Owner(ClassMetric):
+    """Whether the client named for a private class (-1: none) is the one that holds it."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose owner the attack names",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "1/K over the clients"},
     )
-    claim: ClassVar[ClaimKind] = "class_representatives"
     reads: ClassVar[Reads] = "source"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
-    def chance(self, context: ScoreContext) -> float | None:
-        """1 over the number of clients."""
-        return None if context.gallery is None else 1 / (int(context.gallery.owners.max()) + 1)
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        return claimed == gallery.owners[labels]
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """1 where the named client (-1: none) holds the class."""
-        owners = gallery_of(context, "owner").owners
-        return np.asarray((claimed == owners[truth]).double().numpy())
+    def guess(self, gallery: Gallery) -> float | None:
+        return 1 / (int(gallery.owners.max()) + 1)
