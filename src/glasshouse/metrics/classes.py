@@ -91,7 +91,7 @@ def _sides(claimed: Tensor, labels: Tensor, gallery: Gallery) -> tuple[Tensor, T
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttackAccuracy(ClassMetric):
-    """The paper's success: strictly nearer to its own private mean than to any other private or public one."""
+    """The paper's success: strictly nearer to its own private mean than to any other mean."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image is nearest to their own private mean",
