@@ -1,5 +1,6 @@
 """The metrics over clients, as plug-ins; what they compute is in ``membership``."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -18,28 +19,55 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 
+class ClientMetric(ABC):
+    """A number over all clients of several runs: what all metrics here declare alike."""
+
+    card: ClassVar[Card]
+    claim: ClassVar[ClaimKind] = "clients"
+    reads: ClassVar[Reads] = "decisions"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    @abstractmethod
+    def pool(
+        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
+    ) -> Interval:
+        """Over clients (L,) of the runs that ``runs`` numbers, with its interval."""
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """Of a coin with the known share of positives; None where the share is not known."""
+        return context.prior
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
+        """Of a single run, as an array of one number.
+
+        Raises:
+            BadValue: ``truth`` is not one bool per client.
+        """
+        del context
+        member = truth.detach().cpu().numpy()
+        if member.dtype != np.bool_:
+            raise BadValue(
+                "truth about clients",
+                needs="one bool per client",
+                got=f"{member.dtype}",
+                fix="compare first",
+            )
+        return np.array([self.pool(claimed.detach().double().cpu().numpy(), member).value])
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class F1:
-    """Harmonic mean of precision and recall over clients."""
+class F1(ClientMetric):
+    """Harmonic mean of precision and recall over clients; calling everybody positive gets 2φ / (1 + φ)."""
 
     card: ClassVar[Card] = Card(
         summary="harmonic mean of precision and recall over clients, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives"},
     )
-    claim: ClassVar[ClaimKind] = "clients"
-    reads: ClassVar[Reads] = "decisions"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
-
-    def chance(self, context: ScoreContext) -> float | None:
-        """A coin with the known share of positives; calling everybody positive gets 2φ / (1 + φ)."""
-        return context.prior
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        return _one(self, claimed, truth, context)
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -49,25 +77,13 @@ class F1:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Precision:
+class Precision(ClientMetric):
     """Share of the clients called positive that are."""
 
     card: ClassVar[Card] = Card(
         summary="share of the clients called positive that are, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives"},
     )
-    claim: ClassVar[ClaimKind] = "clients"
-    reads: ClassVar[Reads] = "decisions"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
-
-    def chance(self, context: ScoreContext) -> float | None:
-        return context.prior
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        return _one(self, claimed, truth, context)
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -77,26 +93,13 @@ class Precision:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Recall:
+class Recall(ClientMetric):
     """Share of the positive clients that are called so."""
 
     card: ClassVar[Card] = Card(
         summary="share of the positive clients that are called so, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share called positive"},
     )
-    claim: ClassVar[ClaimKind] = "clients"
-    reads: ClassVar[Reads] = "decisions"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
-
-    def chance(self, context: ScoreContext) -> float | None:
-        """A coin with the known share of positives."""
-        return context.prior
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        return _one(self, claimed, truth, context)
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -106,7 +109,7 @@ class Recall:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Auc:
+class Auc(ClientMetric):
     """Probability that a positive client scores above a negative one."""
 
     card: ClassVar[Card] = Card(
@@ -114,19 +117,12 @@ class Auc:
         source="interval: Newcombe 2006, Statistics in Medicine 25(4)",
         details={"direction": "up is worse for privacy", "chance": "0.5"},
     )
-    claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "scores"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
 
     def chance(self, context: ScoreContext) -> float | None:
         del context
         return 0.5
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        return _one(self, claimed, truth, context)
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -136,7 +132,7 @@ class Auc:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class TprAtFpr:
+class TprAtFpr(ClientMetric):
     """Share of the positive clients found while at most ``fpr`` of the others are accused.
 
     Args:
@@ -148,12 +144,7 @@ class TprAtFpr:
         source="Carlini et al. 2022, arXiv:2112.03570",
         details={"direction": "up is worse for privacy", "chance": "the tolerated share of false alarms"},
     )
-    claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "scores"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
 
     fpr: float = 0.01
 
@@ -170,23 +161,7 @@ class TprAtFpr:
         del context
         return self.fpr
 
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> Floats:
-        return _one(self, claimed, truth, context)
-
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
     ) -> Interval:
         return membership.tpr_at_fpr(claimed, truth, fpr=self.fpr, runs=runs, level=level)
-
-
-def _one(
-    metric: F1 | Precision | Recall | Auc | TprAtFpr, claimed: Tensor, truth: Tensor, context: ScoreContext
-) -> Floats:
-    """The metric of a single run, as an array of one number."""
-    del context
-    member = truth.detach().cpu().numpy()
-    if member.dtype != np.bool_:
-        raise BadValue(
-            "truth about clients", needs="one bool per client", got=f"{member.dtype}", fix="compare first"
-        )
-    return np.array([metric.pool(claimed.detach().double().cpu().numpy(), member).value])

@@ -227,8 +227,7 @@ def summed(density: Density, clients: int) -> Floats:
     every = (np.arange(2**clients)[:, None] >> np.arange(clients) & 1).astype(float)
     logs = density.logs(every)
     weights = np.exp(logs - logs.max())
-    having = weights @ every
-    odds: Floats = np.log(having + 1e-300) - np.log(weights.sum() - having + 1e-300)
+    odds: Floats = np.log(weights @ every + 1e-300) - np.log(weights @ (1 - every) + 1e-300)
     return odds
 
 
