@@ -1,4 +1,4 @@
-"""Every ``-paper`` preset starts: all sizes shrunk by ``--set``, through the same code as the real run."""
+"""Presets start, every ``-paper`` one among them: sizes cut by ``--set``, the same code as the real run."""
 
 import json
 import tomllib
@@ -10,6 +10,8 @@ from glasshouse.registry import arguments, load
 from glasshouse.scenario.load import preset_text, presets
 
 PAPER = [name for name in presets() if name.endswith("-paper")]
+FROM_FILES = ["pli-mnist"]
+"""Other presets on data that are not built in."""
 SMALL = {
     "iterations": 2,
     "restarts": 1,
@@ -17,6 +19,8 @@ SMALL = {
     "population": 4,
     "training_steps": 3,
     "width": 4,
+    "epochs": 1,
+    "networks": 2,
     "method": "{ pairs = 8 }",
     "translator_epochs": 1,
 }
@@ -68,8 +72,8 @@ def shrunk(name: str) -> list[str]:
     return [part for text in sets for part in ("--set", text)]
 
 
-@pytest.mark.parametrize("name", PAPER)
-def test_a_paper_preset_runs_to_its_report(name, tmp_path):
+@pytest.mark.parametrize("name", [*PAPER, *FROM_FILES])
+def test_a_preset_runs_to_its_report(name, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["audit", name, "--out", str(tmp_path / "run"), "--jobs", "1", *shrunk(name)])
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -224,6 +224,18 @@ def pictures_exhibit(run: Path, scenario: str, *, size: int = 32) -> Exhibit:
     )
 
 
+def _swept() -> list[Settings]:
+    """Two lines over values that span decades and hold 0, each with a line beside it."""
+    xs = [0.0, 0.03, 0.1, 0.3, 1.0]
+    series: list[Settings] = []
+    for number, (name, own) in enumerate((("prior = mean", 0.58), ("prior = ridge", 0.53))):
+        y = [own - 0.18 / (1 + 4 * x) for x in xs]
+        low, high = [v - 0.04 for v in y], [v + 0.04 for v in y]
+        series.append({"name": name, "x": xs, "y": y, "low": low, "high": high})
+        series.append({"name": f"{name}: its prior image alone", "x": xs, "y": [own] * 5, "of": 2 * number})
+    return series
+
+
 def drawn_exhibits(scenario: str) -> list[Exhibit]:
     """One of each kind that is not pictures."""
     draw = np.random.default_rng(3)
@@ -268,6 +280,13 @@ def drawn_exhibits(scenario: str) -> list[Exhibit]:
             title="F1 against rounds",
             caption="Bands are 95 % intervals over six seeds.",
             data={"x_label": "rounds seen", "y_label": "F1", "series": [*line, null]},
+        ),
+        Exhibit(
+            kind="lines",
+            scenario=scenario,
+            title="pli: SSIM against prior weight",
+            caption="Values at equal distances, and a line beside each line.",
+            data={"x_label": "prior weight", "y_label": "SSIM", "x_even": True, "series": _swept()},
         ),
         Exhibit(
             kind="lines",

@@ -162,8 +162,9 @@ class Exhibit:
         kind: ``pictures`` (originals beside reconstructions, in ``file``), ``lines``, ``histogram``,
             ``bars``, ``boxes`` or ``table``.
         data: by kind:
-            ``lines``: {"x_label", "y_label", "x_log"?, "series": [{"name", "x", "y", "low"?, "high"?,
-            "null"?: bool}]}; ``bars``: as lines, x are category names;
+            ``lines``: {"x_label", "y_label", "x_log"?, "x_even"?: equal distances between the values of x,
+            "series": [{"name", "x", "y", "low"?, "high"?, "null"?: bool, "of"?: number of the series that
+            this one belongs to}]}; ``bars``: as lines, x are category names;
             ``histogram``: {"x_label", "series": [{"name", "values"}]};
             ``boxes``: {"y_label", "series": [{"name", "values"}]};
             ``table``: {"columns": [...], "rows": [[...], ...]};

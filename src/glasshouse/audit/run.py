@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
+from glasshouse.audit.argument_exhibits import argument_exhibits
 from glasshouse.audit.baseline import check_names
 from glasshouse.audit.build import threat_of
 from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
@@ -106,7 +107,10 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         findings=tuple(f for _, one in parts for f in one.findings),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
-        exhibits=merged([e for _, one in parts for e in one.exhibits]),
+        exhibits=(
+            *argument_exhibits([p for _, one in parts for p in one.points]),
+            *merged([e for _, one in parts for e in one.exhibits]),
+        ),
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from glasshouse.attacks.base import Reconstruction
+from glasshouse.audit.argument_exhibits import Point, points
 from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
 from glasshouse.audit.class_exhibits import class_exhibits, federation_exhibits
@@ -46,13 +47,14 @@ class CellTask:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """What came out of one cell."""
+    """What came out of one cell. ``points``: its findings again, with the settings of the attacks."""
 
     findings: tuple[Finding, ...] = ()
     refusals: tuple[Refused, ...] = ()
     utility: tuple[Utility, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
+    points: tuple[Point, ...] = ()
     facts: Mapping[str, Any]
     seconds: float
 
@@ -76,6 +78,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
     findings: list[Finding] = []
     refusals: list[Refused] = []
     exhibits: list[Exhibit] = []
+    varied: list[Point] = []
     attack_seconds = 0.0
     by_label: dict[str, dict[str, list[Outcome]]] = {}
     numbers: dict[str, dict[str, Scored]] = {}
@@ -98,6 +101,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         mine_judged = {folder: judges[folder].of(every) for folder, every in outcomes.items()}
         made, failed, numbers[attack.label or attack.name] = _findings(task, attack, outcomes, mine_judged)
         findings += made
+        varied += points(cell, attack, made, outcomes, mine_judged)
         refusals += [_refused(cell, r) for r in failed]
         exhibits += _gallery(task, position, outcomes, judges)
         exhibits += generative_exhibits(task.run, cell, position, outcomes, mine_judged)
@@ -113,6 +117,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         utility=tuple(_utility(cell, task.groups, facts)),
         exhibits=tuple(exhibits),
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
+        points=tuple(varied),
         facts=facts[0]["facts"] if facts else {},
         seconds=seconds,
     )

@@ -81,6 +81,9 @@ def _lines(data: Mapping[str, Any]) -> Drawing:
     ys = [_floats(s["y"]) for s in series]
     bands = [_band(s) for s in series]
     across = svg.scale(np.concatenate(xs).tolist(), log=bool(data.get("x_log")), count=5)
+    names: list[str] = []
+    if data.get("x_even"):
+        xs, across, names = _even(xs)
     every = [*ys, *(b for band in bands if band for b in band)]
     up = svg.scale(np.concatenate(every).tolist(), count=4)
     shapes, marks = [], []
@@ -93,15 +96,29 @@ def _lines(data: Mapping[str, Any]) -> Drawing:
             low, high = _path(x, band[0], across, up, order), _path(x, band[1], across, up, order[::-1])
             shapes.append(svg.tag("polygon", class_=f"band {style}", points=f"{low} {high}"))
         shapes.append(svg.tag("polyline", class_=f"line {style}", points=_path(x, y, across, up, order)))
-        if len(x) <= MAX_MARKS and not series[i].get("null"):
+        if len(x) <= MAX_MARKS and not _aside(series[i]):
             marks += [_dot(across(a), up(b), style) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     text = f"{data['y_label']} against {data['x_label']}: {_names(series)}."
     return Drawing(
         x_label=str(data["x_label"]),
         y_label=str(data["y_label"]),
-        plot=svg.chart(across, up, _stretched(shapes), *marks, label=text),
+        plot=svg.chart(across, up, _stretched(shapes), *marks, label=text, x_labels=names),
         keys=_keys(series),
     )
+
+
+def _even(xs: Sequence[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], svg.Scale, list[str]]:
+    """Ranks in the place of values, which then label the ticks."""
+    values = np.unique(np.concatenate(xs))
+    last = max(len(values) - 1, 1)
+    across = svg.Scale(low=0.0, high=float(last), ticks=tuple(float(i) for i in range(len(values))))
+    ranks = [np.searchsorted(values, x).astype(np.float64) for x in xs]
+    return ranks, across, [f"{v:g}" for v in values.tolist()]
+
+
+def _aside(series: Mapping[str, Any]) -> bool:
+    """A line that others are compared with: thin, without marks."""
+    return bool(series.get("null")) or series.get("of") is not None
 
 
 def _histogram(data: Mapping[str, Any]) -> Drawing:
@@ -291,6 +308,8 @@ def _band(series: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def _style(i: int, series: Mapping[str, Any]) -> str:
+    if series.get("of") is not None:
+        return f"s{int(series['of']) % COLOURS} own"
     return "null" if series.get("null") else f"s{i % COLOURS}" + (" again" if i >= COLOURS else "")
 
 

@@ -1,0 +1,161 @@
+"""Charts of a metric against a numeric argument of an attack, drawn where the argument was varied.
+
+A line joins findings that differ in this argument alone: attacks of one scenario, or cells of an axis such as
+``attacks.*.prior_weight``.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from glasshouse.attacks.base import ClassRepresentatives
+from glasshouse.audit.claims import Outcome
+from glasshouse.audit.result import Exhibit, Finding
+from glasshouse.audit.score import Judge, judged
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import arguments, load
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.table import Plugin
+
+FEWEST: Final = 3
+"""Values of an argument that make a line."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One finding with the settings of its attack.
+
+    Attributes:
+        attack: registered name. arguments: all of them, defaults included.
+        axes: of the cell, without those inside ``attacks``. finding: the number.
+        own: what the prior image that the attack filed scores by itself, None without one.
+    """
+
+    attack: str
+    arguments: Mapping[str, Any]
+    axes: Mapping[str, Any]
+    finding: Finding
+    own: float | None
+
+
+Family = dict[float, Point]
+"""Points by the value of the argument that is varied."""
+
+
+def points(
+    cell: Cell,
+    attack: Plugin,
+    findings: Sequence[Finding],
+    outcomes: Mapping[str, Sequence[Outcome]],
+    judges: Mapping[str, Judge],
+) -> Iterator[Point]:
+    """The findings of one attack in one cell; ``outcomes`` and ``judges`` by folder."""
+    defaults = {name: p.default for name, p in arguments(load("attacks", attack.name)).items()}
+    axes = {path: v for path, v in cell.axes.items() if path.split(".")[0] != "attacks"}
+    metrics = {plugin.name: plugin for plugin in cell.scenario.audit.metrics}
+    for finding in findings:
+        plugin = metrics[finding.metric]
+        yield Point(
+            attack=attack.name,
+            arguments=defaults | attack.arguments,
+            axes=axes,
+            finding=finding,
+            own=_own(load("metrics", plugin.name)(**plugin.arguments), outcomes, judges),
+        )
+
+
+def _own(
+    metric: Metric, outcomes: Mapping[str, Sequence[Outcome]], judges: Mapping[str, Judge]
+) -> float | None:
+    """Mean over classes and folders."""
+    if metric.claim != "class_representatives" or metric.reads != "inputs":
+        return None
+    found: list[float] = []
+    for folder, every in outcomes.items():
+        judge = judges[folder]
+        for claim in (c for o in every for c in judged(o.claims) if isinstance(c, ClassRepresentatives)):
+            if judge.draws is not None:
+                shown = judge.draws.inputs[claim.labels]
+                found += metric.score(shown, claim.labels, context=judge.context).tolist()
+    return float(np.mean(found)) if found else None
+
+
+def argument_exhibits(every: Sequence[Point]) -> list[Exhibit]:
+    """One chart per attack, argument, metric and setting in which some line has enough points."""
+    charts: dict[tuple[str, ...], dict[str, Family]] = {}
+    for point in every:
+        for name, value in point.arguments.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                f = point.finding
+                setting = _text({**point.axes, "defenses": f.defenses})
+                families = charts.setdefault((f.scenario, point.attack, name, f.metric, setting), {})
+                rest = _text({k: v for k, v in point.arguments.items() if k != name})
+                families.setdefault(rest, {}).setdefault(float(value), point)
+    made = []
+    for (_, attack, name, _, _), families in charts.items():
+        lines = [family for family in families.values() if len(family) >= FEWEST]
+        if lines:
+            made.append(_chart(attack, name, lines))
+    return made
+
+
+def _chart(attack: str, argument: str, families: Sequence[Family]) -> Exhibit:
+    series: list[dict[str, Any]] = []
+    for name, family in zip(_names(attack, families), families, strict=True):
+        xs = sorted(family)
+        found = [family[x].finding for x in xs]
+        own = [family[x].own for x in xs]
+        alone = [f.baseline_value if o is None else o for f, o in zip(found, own, strict=True)]
+        series.append(
+            {
+                "name": name,
+                "x": xs,
+                "y": [f.value for f in found],
+                "low": [f.low for f in found],
+                "high": [f.high for f in found],
+            }
+        )
+        said = "the null" if None in own else "its prior image alone"
+        series.append({"name": f"{name}: {said}", "x": xs, "y": alone, "of": len(series) - 1})
+    first = next(iter(families[0].values()))
+    metric = _words(first.finding.metric).replace("ssim", "SSIM")
+    where = [f"{path.split('.')[-1]} = {value}" for path, value in first.axes.items()]
+    where += [] if "defenses" in first.axes else list(first.finding.defenses)
+    return Exhibit(
+        kind="lines",
+        scenario=first.finding.scenario,
+        title=f"{attack}: {metric} against {_words(argument)}" + (f" ({', '.join(where)})" if where else ""),
+        caption="All else is held fixed; bands are 95 % intervals; the values stand at equal distances. "
+        "Dotted: what the attacker had before it read an upload.",
+        data={"x_label": _words(argument), "y_label": metric, "x_even": True, "series": series},
+    )
+
+
+def _names(attack: str, families: Sequence[Family]) -> list[str]:
+    """The first argument that tells all lines apart; all that differ, where no single one does."""
+    if len(families) == 1:
+        return [attack]
+    settings = [next(iter(family.values())).arguments for family in families]
+    differing = [k for k in settings[0] if len({_text(s[k]) for s in settings}) > 1]
+    single = [k for k in differing if len({_text(s[k]) for s in settings}) == len(settings)]
+    shown = single[:1] or differing
+    return [", ".join(f"{_words(k)} = {s[k]}" for k in shown) for s in settings]
+
+
+def _text(value: object) -> str:
+    """Equal settings as equal text: 1 and 1.0 are the same."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return repr(float(value))
+    if isinstance(value, Mapping):
+        return json.dumps({str(k): _text(v) for k, v in value.items()}, sort_keys=True)
+    if isinstance(value, (list, tuple)):
+        return json.dumps([_text(v) for v in value])
+    return repr(value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
