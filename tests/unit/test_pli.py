@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.base import ClassRepresentatives, Draws
 from glasshouse.attacks.logits.invert import Task, Training, each
-from glasshouse.attacks.logits.material import Material
+from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
 from glasshouse.attacks.logits.pli.attack import Pli
 from glasshouse.attacks.logits.pli.prior import prior_images
 from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
-from glasshouse.attacks.logits.queries import chosen, one_hot, unsure_server
+from glasshouse.attacks.logits.queries import chosen, one_hot, surest, unsure_server
 from glasshouse.attacks.logits.tbi import Tbi
 from glasshouse.errors import BadValue, Inapplicable, Undefined
 from glasshouse.images import ssim, total_variation
@@ -155,6 +155,32 @@ def test_choice_among_clients_against_the_formula():
         slow.append(int(np.argmin(scores)))
     assert chosen(x, roughness=0.1).tolist() == slow == [2, 2]
     assert chosen(x[:1], roughness=0.1).tolist() == [0, 0]
+
+
+def test_the_surest_client_is_the_one_with_the_most_probability_over_all_uploads():
+    uploads = [3 * torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(t)) for t in range(4)]
+    mass = np.zeros((3, 5))
+    for upload in uploads:
+        for k in range(3):
+            odds = np.exp(upload[k].double().numpy())
+            mass[k] += (odds / odds.sum(1, keepdims=True)).mean(0)
+    assert surest(uploads, 2).tolist() == mass[:, :2].argmax(0).tolist()
+    assert surest([u + 5 for u in uploads], 2).tolist() == surest(uploads, 2).tolist()
+
+
+def test_the_choice_by_predictions_changes_whose_image_is_claimed_and_no_image():
+    seen = view(clients=3, rounds=2)
+    by_images, by_predictions = (
+        representatives(Pli(**SMALL, choice=c).run(seen, rng=Rng.root(0))) for c in ("images", "predictions")
+    )
+    held = material(seen, subject="a test")
+    for i, (one, other) in enumerate(zip(by_images, by_predictions, strict=True)):
+        rows = [torch.stack([t[k][:12] for k in range(3)]) for t in held.clients[: i + 1]]
+        assert other.source.tolist() == surest(rows, 4).tolist()
+        same = one.source == other.source
+        assert torch.equal(one.inputs[same], other.inputs[same])
+    with pytest.raises(BadValue, match="images or predictions"):
+        Pli(choice="guess")
 
 
 def test_the_first_layer_is_the_transposed_convolution():

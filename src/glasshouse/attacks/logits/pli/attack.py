@@ -10,7 +10,7 @@ Shape letters: K clients, L private classes, J classes, n public images of the p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -20,13 +20,14 @@ from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Draws, N
 from glasshouse.attacks.logits.invert import Task, Training, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, prior_images
-from glasshouse.attacks.logits.queries import chosen, one_hot, unsure_server
+from glasshouse.attacks.logits.queries import chosen, one_hot, surest, unsure_server
 from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
 Reads = Literal["paired", "client", "none"]
+Choice = Literal["images", "predictions"]
 EASY: Mapping[str, Any] = {
     "data": {"domains": {"targets": 5, "per_class": 40, "shifts": ["lower_half_mask"]}},
     "model": {"name": "shallow_cnn"},
@@ -53,6 +54,8 @@ class Pli:
             (Eq. 9): ``ridge``, ``paired`` (encoder and decoder) or ``cyclegan``. Without public labels the
             learned ones cannot be.
         prior_weight: γ >= 0. roughness: β of the choice among clients (Eq. 11).
+        choice: of the client whose image is claimed: by its ``images`` (Eq. 11), or by its ``predictions``
+            (ours: who gives the class the most probability on D_0, over the uploads so far).
         tuning: fine-tune on the queries after each epoch (Eq. 10).
         reads: ``paired``; ``client``: the client's half alone (ablation); ``none``: the server's own logits
             in the place of every upload, which is what the attack finds without the clients.
@@ -95,6 +98,7 @@ class Pli:
     prior: Prior = "mean"
     prior_weight: float = 0.03
     roughness: float = 0.1
+    choice: Choice = "images"
     tuning: bool = True
     reads: Reads = "paired"
     epochs: int = 3
@@ -116,6 +120,10 @@ class Pli:
                 got=f"{self.temperature}, {self.confidence}, {self.prior_weight}, {self.networks}, "
                 f"{self.shrink}",
                 fix="the paper has 3, 5, 0.03, 1 and 0",
+            )
+        if self.choice not in get_args(Choice):
+            raise BadValue(
+                "attack 'pli'", needs="choice = images or predictions", got=self.choice, fix="correct it"
             )
         if self.shrink and self.prior == "none":
             raise BadValue(
@@ -145,7 +153,7 @@ class Pli:
         claims: list[Claim] = []
         for i in range(len(held.rounds)):
             images = held.pixels(made[:, i])  # (K, L, C, H, W)
-            picked = chosen(images, roughness=self.roughness)
+            picked = self._picked(held, images, upto=i + 1)
             claims.append(
                 ClassRepresentatives(
                     about=About(rounds=held.rounds[: i + 1]),
@@ -159,6 +167,13 @@ class Pli:
             about = About(rounds=held.rounds)
             claims.append(Draws(about=about, inputs=held.pixels(shown).cpu().contiguous(), labels=labels))
         return tuple(claims)
+
+    def _picked(self, held: Material, images: Tensor, *, upto: int) -> Tensor:
+        """The position of a client for every class, (L,), from the first ``upto`` rounds."""
+        if self.choice == "images":
+            return chosen(images, roughness=self.roughness)
+        uploads = [torch.stack([t[k] for k in sorted(t)]) for t in held.clients[:upto]]
+        return surest([u[:, : held.sensitive] for u in uploads], held.targets)
 
     def _task(
         self, held: Material, client: int, priors: Tensor | None, wanted: Tensor | None, rng: Rng
