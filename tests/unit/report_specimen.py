@@ -227,13 +227,14 @@ def pictures_exhibit(run: Path, scenario: str, *, size: int = 32) -> Exhibit:
 def _swept() -> list[Settings]:
     """Two lines over values that span decades and hold 0, each with a line beside it."""
     xs = [0.0, 0.03, 0.1, 0.3, 1.0]
-    series: list[Settings] = []
+    lines: list[Settings] = []
+    beside: list[Settings] = []
     for number, (name, own) in enumerate((("prior = mean", 0.58), ("prior = ridge", 0.53))):
         y = [own - 0.18 / (1 + 4 * x) for x in xs]
         low, high = [v - 0.04 for v in y], [v + 0.04 for v in y]
-        series.append({"name": name, "x": xs, "y": y, "low": low, "high": high})
-        series.append({"name": f"{name}: its prior image alone", "x": xs, "y": [own] * 5, "of": 2 * number})
-    return series
+        lines.append({"name": name, "x": xs, "y": y, "low": low, "high": high})
+        beside.append({"name": f"{name}: its prior image alone", "x": xs, "y": [own] * 5, "of": number})
+    return lines + beside
 
 
 def drawn_exhibits(scenario: str) -> list[Exhibit]:

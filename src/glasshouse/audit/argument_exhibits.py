@@ -104,23 +104,16 @@ def argument_exhibits(every: Sequence[Point]) -> list[Exhibit]:
 
 
 def _chart(attack: str, argument: str, families: Sequence[Family]) -> Exhibit:
-    series: list[dict[str, Any]] = []
-    for name, family in zip(_names(attack, families), families, strict=True):
+    lines: list[dict[str, Any]] = []
+    beside: list[dict[str, Any]] = []
+    for number, (name, family) in enumerate(zip(_names(attack, families), families, strict=True)):
         xs = sorted(family)
-        found = [family[x].finding for x in xs]
-        own = [family[x].own for x in xs]
-        alone = [f.baseline_value if o is None else o for f, o in zip(found, own, strict=True)]
-        series.append(
-            {
-                "name": name,
-                "x": xs,
-                "y": [f.value for f in found],
-                "low": [f.low for f in found],
-                "high": [f.high for f in found],
-            }
-        )
+        found, own = [family[x].finding for x in xs], [family[x].own for x in xs]
+        low, high = [f.low for f in found], [f.high for f in found]
+        lines.append({"name": name, "x": xs, "y": [f.value for f in found], "low": low, "high": high})
+        before = [f.baseline_value if o is None else o for f, o in zip(found, own, strict=True)]
         said = "the null" if None in own else "its prior image alone"
-        series.append({"name": f"{name}: {said}", "x": xs, "y": alone, "of": len(series) - 1})
+        beside.append({"name": f"{name}: {said}", "x": xs, "y": before, "of": number})
     first = next(iter(families[0].values()))
     metric = _words(first.finding.metric).replace("ssim", "SSIM")
     where = [f"{path.split('.')[-1]} = {value}" for path, value in first.axes.items()]
@@ -131,7 +124,7 @@ def _chart(attack: str, argument: str, families: Sequence[Family]) -> Exhibit:
         title=f"{attack}: {metric} against {_words(argument)}" + (f" ({', '.join(where)})" if where else ""),
         caption="All else is held fixed; bands are 95 % intervals; the values stand at equal distances. "
         "Dotted: what the attacker had before it read an upload.",
-        data={"x_label": _words(argument), "y_label": metric, "x_even": True, "series": series},
+        data={"x_label": _words(argument), "y_label": metric, "x_even": True, "series": lines + beside},
     )
 
 
