@@ -200,33 +200,44 @@ def batches(bench: Bench) -> None:
 
 def dp(bench: Bench) -> None:
     """(eps, 1e-4) by the classical Gaussian mechanism as the paper has it: S = 100, B = 8, wrong labels."""
-    model, private = bench.features("robust"), bench.private(24)
+    model, private = bench.features("robust"), bench.private(64)
     held = Sample(features=model.of(private.inputs), labels=private.labels)
-    head = head_of(bench.auxiliary(), mode="trained", wrong=True)
-    for clip in (100.0,):
-        for power in (6, 5, 4, 3, 1):
+    clip = 100.0
+    for loudness, powers in ((0.0, (6, 5, 4)), (clip, (6, 5, 4, 3, 2, 1))):
+        head = head_of(bench.auxiliary(), mode="trained", wrong=True, batch=8, loudness=loudness)
+        print(f"head made for updates of length {loudness:g}: accuracy {accuracy(head, held):.3f}")
+        for power in powers:
             std = clip * (2 * torch.tensor(1.25e4).log()).sqrt().item() / 10**power
-            rate, good = [], []
-            for number, rows in enumerate(torch.split(torch.arange(24), 8)):
-                sent = uploaded(head, held.pick(rows))
-                total = sum(float(t.square().sum()) for t in sent.values()) ** 0.5
-                draws = ROOT.child(f"dp/{power}/{number}").torch()
-                sent = {n: t * min(1.0, clip / total) + std * torch.randn(t.shape, generator=draws)
-                        for n, t in sent.items()}  # fmt: skip
-                read = read_columns(sent["hidden.weight"], sent["hidden.bias"], limit=8).vectors
-                true = private.inputs[rows]
-                if not len(read):
-                    rate += [0.0] * 8
-                    continue
-                found = by_pixels(model, read, SHAPE, distance=DISTANCE, iterations=200, rng=ROOT).images
-                table = torch.stack([ssim(found, x[None].expand_as(found)) for x in true])
-                best, which = table.max(1)
-                rate += (best > 0.3).double().tolist()
-                if bool((best > 0.3).any()):
-                    good += psnr(found[which[best > 0.3]], true[best > 0.3]).tolist()
-            mean = f"{sum(good) / len(good):.2f} dB" if good else "none"
-            print(f"S = {clip:g}, eps = 1e{power}, std {std:.2g}: rate {sum(rate) / len(rate):.2f}, "
-                  f"PSNR of these {mean}; norm of the last gradient {total:.2f}", flush=True)  # fmt: skip
+            _noised(model, head, held, private.inputs, clip=clip, std=std, name=f"eps = 1e{power}")
+
+
+def _noised(
+    model: Frozen, head: Spab, held: Sample, images: Tensor, *, clip: float, std: float, name: str
+) -> None:
+    """Rate of success over batches of 8, PSNR of the successes, and both scored against other images."""
+    rate, chance, good, lengths = [], [], [], []
+    for number, rows in enumerate(torch.split(torch.arange(len(held)), 8)):
+        sent = uploaded(head, held.pick(rows))
+        lengths.append(sum(float(t.square().sum()) for t in sent.values()) ** 0.5)
+        draws = ROOT.child(f"dp/{name}/{number}").torch()
+        factor = min(1.0, clip / lengths[-1])
+        sent = {n: t * factor + std * torch.randn(t.shape, generator=draws) for n, t in sent.items()}
+        read = read_columns(sent["hidden.weight"], sent["hidden.bias"], limit=8).vectors
+        if not len(read):
+            rate += [0.0] * 8
+            chance += [0.0] * 8
+            continue
+        found = by_pixels(model, read, SHAPE, distance=DISTANCE, iterations=200, rng=ROOT).images
+        others = images[(rows + 8) % len(images)]
+        for true, kept in ((images[rows], rate), (others, chance)):
+            table = torch.stack([ssim(found, x[None].expand_as(found)) for x in true])
+            best, which = table.max(1)
+            kept += (best > 0.3).double().tolist()
+            if kept is rate and bool((best > 0.3).any()):
+                good += psnr(found[which[best > 0.3]], true[best > 0.3]).tolist()
+    mean = f"{spread(good)} (n = {len(good)})" if len(good) > 1 else f"{len(good)} images"
+    print(f"{name}, std {std:.2g}: rate {spread(rate)}, of other images {spread(chance)}; PSNR {mean}; "
+          f"length {sum(lengths) / len(lengths):.1f}", flush=True)  # fmt: skip
 
 
 def preimages(bench: Bench) -> None:

@@ -1,5 +1,7 @@
 """Maui: heads that leak as they were calibrated to, the attack on a toy federation, and NEX beside it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -84,6 +86,22 @@ def test_training_the_output_makes_the_head_classify():
     )
     assert accuracy(random.head, one) < 0.5
     assert accuracy(fitted.head, one) > 0.6
+
+
+def test_a_loud_head_gives_updates_of_the_length_asked_for_and_classifies_as_before():
+    one = sample(800)
+    plain = Recipe(mode="quantile", shares=(0.2,), units=64, batch=16, output_epochs=20)
+    quiet, loud = (
+        made(one, classes=4, recipe=r, rng=Rng.root(0)) for r in (plain, replace(plain, loudness=40))
+    )
+    assert accuracy(loud.head, one) == pytest.approx(accuracy(quiet.head, one), abs=0.01)
+    few, head = one.pick(torch.arange(400)), loud.head.requires_grad_()
+    lengths = []
+    for part in (few.pick(rows) for rows in torch.arange(400).split(16)):
+        loss = torch.nn.functional.cross_entropy(head(part.features), part.labels)
+        sent = torch.autograd.grad(loss, list(head.parameters()))
+        lengths.append(float(sum(g.square().sum() for g in sent)) ** 0.5)
+    assert 30 < sum(lengths) / len(lengths) < 50
 
 
 def test_the_search_starts_from_the_given_settings_and_is_never_worse():

@@ -50,6 +50,8 @@ class Maui:
             ``tuning``.
         wrong_labels: train on wrong labels, which makes gradients loud (against noise).
         output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
+        loudness: length that updates get by scaling the last layer, against noise; 0: as it comes. Best where
+            clients clip.
         readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
         invert, iterations, images, alpha, tv, step, bf16: of the inversion, as for ``nex``.
     """
@@ -97,6 +99,7 @@ class Maui:
     trials: int = 0
     wrong_labels: bool = False
     output_epochs: int = 0
+    loudness: float = 0.0
     readout: Readout = "unexplained"
     invert: Invert = "pixels"
     iterations: int = 0
@@ -110,11 +113,12 @@ class Maui:
         counts = min(self.epochs, self.batches, self.batch_size)
         good = self.mode in _MODES and len(self.shares) <= 2 and all(0 < p < 1 for p in self.shares)
         least = min(self.rate, self.beta1, self.beta2)
-        if not (good and counts >= 1 and least > 0 and min(self.noise, self.trials, self.output_epochs) >= 0):
+        rest = min(self.noise, self.trials, self.output_epochs, self.loudness)
+        if not (good and counts >= 1 and least > 0 and rest >= 0):
             raise BadValue(
                 "attack 'maui'",
                 needs=f"mode among {', '.join(_MODES)}, at most two shares in (0, 1), epochs, batches, "
-                "batch_size >= 1, rate, beta1, beta2 > 0 and noise, trials, output_epochs >= 0",
+                "batch_size >= 1, rate, beta1, beta2 > 0 and noise, trials, output_epochs, loudness >= 0",
                 got=f"{self.mode}, shares {list(self.shares)}, {self.epochs}, {self.batches}, "
                 f"{self.batch_size}, {self.rate}, {self.beta1}, {self.beta2}, {self.noise}, {self.trials}",
                 fix="correct the attack's table",
@@ -183,6 +187,7 @@ class Maui:
             shares=tuple(self.shares) or (1 / max(behind, 2),),
             wrong=self.wrong_labels,
             output_epochs=self.output_epochs,
+            loudness=self.loudness,
         )
         root = Rng.root(0).child("maui/head")
         classes = model.tail.widths[1]

@@ -48,6 +48,7 @@ class Recipe:
         shares: of the public data that reach a unit: one, or the ends of a geometric ladder over the units.
         wrong: train on wrong labels, so that most clients' examples are misclassified and loud.
         output_epochs: afterwards, passes that train the last layer alone.
+        loudness: length that updates of ``batch`` examples get by scaling the last layer; 0: as it comes.
     """
 
     mode: Mode = "trained+quantile"
@@ -63,6 +64,7 @@ class Recipe:
     shares: tuple[float, ...] = (1 / 512,)
     wrong: bool = False
     output_epochs: int = 0
+    loudness: float = 0.0
 
 
 @final
@@ -105,6 +107,8 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
         calibrate(head, own.features, recipe.shares)
     if recipe.output_epochs:
         _fit_output(head, own, recipe=recipe, rng=rng.child("output"))
+    if recipe.loudness:
+        amplify(head, own, length=recipe.loudness, batch=recipe.batch, rng=rng.child("loudness"))
     last = (leakage(head, held, batch=recipe.batch, rng=rng.child("leakage")), accuracy(head, held))
     curves = torch.cat([curves, torch.tensor([last], dtype=torch.float64)])
     return Made(head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best)
@@ -112,7 +116,7 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
 
 def _key(sample: Sample, recipe: Recipe, rng: Rng) -> dict[str, object]:
     """All that the training depends on; what is done to the head afterwards is done anew each time."""
-    later = ("mode", "batch", "shares", "output_epochs")
+    later = ("mode", "batch", "shares", "output_epochs", "loudness")
     return {
         "version": _VERSION,
         "features": sample.features,
@@ -146,6 +150,32 @@ def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
         column = torch.arange(count)
         lower, upper = response[below, column], response[below + 1, column]
         head.hidden.bias.copy_(-(lower + (place - below) * (upper - lower)).float())
+
+
+def amplify(head: Spab, sample: Sample, *, length: float, batch: int, rng: Rng) -> None:
+    """Scale the last layer until the gradient of ``batch`` examples is about ``length`` long.
+
+    What is classified rightly stays so, and becomes certain; what is wrong becomes loud. Where ``length``
+    cannot be reached, it is the longest that can.
+    """
+    orders = [torch.randperm(len(sample), generator=rng.child(str(i)).torch())[:batch] for i in range(8)]
+    batches = [sample.pick(rows) for rows in orders]
+    start = {n: t.clone() for n, t in head.out.state_dict().items()}
+    low, high = -10.0, 20.0  # exponents of 2
+    for _ in range(20):
+        middle = (low + high) / 2
+        head.out.load_state_dict({n: t * 2**middle for n, t in start.items()})
+        found = sum(_length(head, one) for one in batches) / len(batches)
+        low, high = (middle, high) if found < length else (low, middle)
+
+
+def _length(head: Spab, one: Sample) -> float:
+    """Euclidean length of the gradient of all four tensors."""
+    with torch.enable_grad():
+        parameters = [p.requires_grad_() for p in head.parameters()]
+        loss = functional.cross_entropy(head(one.features), one.labels)
+        found = torch.autograd.grad(loss, parameters)
+    return float(sum(float(g.square().sum()) for g in found) ** 0.5)
 
 
 def _trained(head: Spab, own: Sample, held: Sample, recipe: Recipe, rng: Rng) -> dict[str, Tensor]:
