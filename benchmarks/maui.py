@@ -51,7 +51,8 @@ DISTANCE = Distance(tv=1.0, bfloat16=True)
 class Bench:
     """Robust and natural features with their data, built when first asked for."""
 
-    def __init__(self, source: str, changes: list[str]) -> None:
+    def __init__(self, source: str, changes: list[str], *, images: int = 64) -> None:
+        self.images = images
         self.changes = [f'data.source="{source}"', "data.examples=125", *changes]
         self._built: dict[str, Built] = {}
 
@@ -72,6 +73,12 @@ class Bench:
     def private(self, count: int) -> Batch:
         """The first private test images."""
         return self.built("robust").setting.private.pick(torch.arange(count))
+
+    def auxiliary_images(self) -> Tensor:
+        """The adversary's images."""
+        data = self.built("robust").auxiliary
+        assert data is not None  # the preset asks for 5,000
+        return data.inputs
 
     def auxiliary(self, which: str = "robust") -> Sample:
         """Features of the adversary's images."""
@@ -168,15 +175,19 @@ def extracted(bench: Bench, which: str, batch: int, count: int) -> tuple[Tensor,
 
 
 def inversion(bench: Bench) -> None:
-    """64 test images by pixels on both features; the first 16 by the generator on the robust ones, paired."""
+    """Test images by pixels on both features; 16 of 64 by the generator on the robust ones, paired."""
     for which in ("robust", "natural"):
-        goals, images, _ = extracted(bench, which, 8, 64)
+        goals, images, _ = extracted(bench, which, 8, bench.images)
         model = bench.features(which)
         pixel = by_pixels(model, goals, SHAPE, distance=DISTANCE, rng=ROOT).images
         values = psnr(pixel, images).tolist()
+        mean = bench.auxiliary_images().mean(0, keepdim=True).expand_as(images)
+        above = paired_gain(values, psnr(mean, images).tolist(), rng=ROOT)
         print(f"{which}, pixels, {len(images)} images: PSNR {spread(values)}, "
-              f"SSIM {spread(ssim(pixel, images).tolist())}", flush=True)  # fmt: skip
-        if which == "natural":
+              f"SSIM {spread(ssim(pixel, images).tolist())}; the mean auxiliary image: SSIM "
+              f"{spread(ssim(mean, images).tolist())}, {above.value:.2f} dB [{above.low:.2f}, "
+              f"{above.high:.2f}] below", flush=True)  # fmt: skip
+        if which == "natural" or bench.images < 64:
             continue
         painted = by_generator(model, goals[:16], SHAPE, distance=DISTANCE, how=Search(), rng=ROOT).images
         theirs = psnr(painted, images[:16]).tolist()
@@ -354,9 +365,10 @@ def main() -> None:
     parser.add_argument("what", nargs="+", choices=list(STEPS))
     parser.add_argument("--source", default="folder:cifar10")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="as of glasshouse audit")
+    parser.add_argument("--images", type=int, default=64, help="of step inversion; below 64 no generator")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    bench = Bench(given.source, given.changes)
+    bench = Bench(given.source, given.changes, images=given.images)
     for name in given.what:
         print(f"== {name}", flush=True)
         STEPS[name](bench)
