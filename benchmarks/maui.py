@@ -176,25 +176,30 @@ def extracted(bench: Bench, which: str, batch: int, count: int) -> tuple[Tensor,
 
 def inversion(bench: Bench) -> None:
     """Test images by pixels on both features; 16 of 64 by the generator on the robust ones, paired."""
-    for which in ("robust", "natural"):
-        goals, images, _ = extracted(bench, which, 8, bench.images)
-        model = bench.features(which)
-        pixel = by_pixels(model, goals, SHAPE, distance=DISTANCE, rng=ROOT).images
-        values = psnr(pixel, images).tolist()
-        mean = bench.auxiliary_images().mean(0, keepdim=True).expand_as(images)
-        above = paired_gain(values, psnr(mean, images).tolist(), rng=ROOT)
-        print(f"{which}, pixels, {len(images)} images: PSNR {spread(values)}, "
-              f"SSIM {spread(ssim(pixel, images).tolist())}; the mean auxiliary image: SSIM "
-              f"{spread(ssim(mean, images).tolist())}, {above.value:.2f} dB [{above.low:.2f}, "
-              f"{above.high:.2f}] below", flush=True)  # fmt: skip
-        if which == "natural" or bench.images < 64:
-            continue
+    goals, images, values = _inverted(bench, "robust")
+    if bench.images >= 64:
+        model = bench.features("robust")
         painted = by_generator(model, goals[:16], SHAPE, distance=DISTANCE, how=Search(), rng=ROOT).images
         theirs = psnr(painted, images[:16]).tolist()
         gain = paired_gain(theirs, values[:16], rng=ROOT)
-        print(f"{which}, generator, 16: PSNR {spread(theirs)}, "
+        print(f"robust, generator, 16: PSNR {spread(theirs)}, "
               f"SSIM {spread(ssim(painted, images[:16]).tolist())}; pixels on these {spread(values[:16])}; "
               f"gain {gain.value:.2f} [{gain.low:.2f}, {gain.high:.2f}]", flush=True)  # fmt: skip
+    _inverted(bench, "natural")
+
+
+def _inverted(bench: Bench, which: str) -> tuple[Tensor, Tensor, list[float]]:
+    """By pixels: representations, their images, PSNR of each."""
+    goals, images, _ = extracted(bench, which, 8, bench.images)
+    pixel = by_pixels(bench.features(which), goals, SHAPE, distance=DISTANCE, rng=ROOT).images
+    values = psnr(pixel, images).tolist()
+    mean = bench.auxiliary_images().mean(0, keepdim=True).expand_as(images)
+    above = paired_gain(values, psnr(mean, images).tolist(), rng=ROOT)
+    print(f"{which}, pixels, {len(images)} images: PSNR {spread(values)}, "
+          f"SSIM {spread(ssim(pixel, images).tolist())}; the mean auxiliary image: SSIM "
+          f"{spread(ssim(mean, images).tolist())}, {above.value:.2f} dB [{above.low:.2f}, "
+          f"{above.high:.2f}] below", flush=True)  # fmt: skip
+    return goals, images, values
 
 
 def batches(bench: Bench) -> None:
