@@ -138,13 +138,25 @@ def heads(bench: Bench) -> None:
     """Leakage, blind leakage and precision, and the head's accuracy, by mode and batch size."""
     sample, private = bench.auxiliary(), bench.private(1000)
     held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
-    for batch in (8, 64, 512):
+    for batch, draws in ((8, 10), (64, 10), (512, 4)):
         share = (1 / batch,)
-        _row("trained", head_of(sample, mode="trained"), held, batch)
-        _row("quantile", head_of(sample, mode="quantile", batch=batch, shares=share), held, batch)
-        _row("both", head_of(sample, batch=batch, shares=share), held, batch)
-        _row("both, output fitted", head_of(sample, batch=batch, shares=share, output_epochs=5), held, batch)
-        _row("ladder 1/8 to 1/512", head_of(sample, mode="quantile", shares=(1 / 8, 1 / 512)), held, batch)
+        _row("trained", head_of(sample, mode="trained"), held, batch, draws)
+        _row("quantile", head_of(sample, mode="quantile", batch=batch, shares=share), held, batch, draws)
+        _row("both", head_of(sample, batch=batch, shares=share), held, batch, draws)
+        _row(
+            "both, output fitted",
+            head_of(sample, batch=batch, shares=share, output_epochs=5),
+            held,
+            batch,
+            draws,
+        )
+        _row(
+            "ladder 1/8 to 1/512",
+            head_of(sample, mode="quantile", shares=(1 / 8, 1 / 512)),
+            held,
+            batch,
+            draws,
+        )
 
 
 def units(bench: Bench) -> None:
@@ -216,7 +228,7 @@ def batches(bench: Bench) -> None:
 
 def dp(bench: Bench) -> None:
     """(eps, 1e-4) by the classical Gaussian mechanism as the paper has it: S = 100, B = 8, wrong labels."""
-    model, private = bench.features("robust"), bench.private(64)
+    model, private = bench.features("robust"), bench.private(bench.images)
     held = Sample(features=model.of(private.inputs), labels=private.labels)
     clip = 100.0
     for loudness, powers in ((0.0, (6, 5, 4)), (clip, (6, 5, 4, 3, 2, 1))):
@@ -370,7 +382,7 @@ def main() -> None:
     parser.add_argument("what", nargs="+", choices=list(STEPS))
     parser.add_argument("--source", default="folder:cifar10")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="as of glasshouse audit")
-    parser.add_argument("--images", type=int, default=64, help="of step inversion; below 64 no generator")
+    parser.add_argument("--images", type=int, default=64, help="of inversion and dp; below 64 no generator")
     given = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench(given.source, given.changes, images=given.images)
