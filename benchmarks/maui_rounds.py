@@ -136,29 +136,34 @@ def heads(bench: Bench, which: str) -> dict[str, dict[str, Tensor]]:
     return found
 
 
+def curves(bench: Bench, which: str) -> None:
+    """All starts on one of the features."""
+    model, tuning = bench.features(which), as_batch(bench.auxiliary(which))
+    heldout = bench.built(which).heldout
+    assert heldout is not None  # the preset asks for 1,000
+    own, judge = (
+        as_batch(Sample(features=model.of(part.inputs), labels=part.labels))
+        for part in (bench.private(1000), heldout)
+    )
+    starts = heads(bench, which)
+    few, others = tuning.pick(torch.arange(1000)), tuning.pick(torch.arange(1000, 2000))
+    ends = {rate: federation(bench, starts["ordinary"], few, others, rate)[-1] for rate in RATES}
+    best = max(ends, key=lambda rate: ends[rate])
+    print(f"{which} features: learning rate {best:g} of {ends}", flush=True)
+    for name, start in starts.items():
+        points = federation(bench, start, own, judge, best)
+        print(f"  {name}: " + ", ".join(f"{r}: {points[r]:.3f}" for r in SHOWN), flush=True)
+
+
 def main() -> None:
-    """All starts on both features."""
+    """Both features."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", default="folder:cifar10")
     given = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench(given.source, [])
-    for which in ("natural", "robust"):
-        model, tuning = bench.features(which), as_batch(bench.auxiliary(which))
-        private, heldout = bench.private(1000), bench.built(which).heldout
-        assert heldout is not None  # the preset asks for 1,000
-        data = [
-            as_batch(Sample(features=model.of(part.inputs), labels=part.labels))
-            for part in (private, heldout)
-        ]
-        starts = heads(bench, which)
-        own, other = tuning.pick(torch.arange(1000)), tuning.pick(torch.arange(1000, 2000))
-        ends = {rate: federation(bench, starts["ordinary"], own, other, rate)[-1] for rate in RATES}
-        best = max(ends, key=lambda rate: ends[rate])
-        print(f"{which} features: learning rate {best:g} of {ends}", flush=True)
-        for name, start in starts.items():
-            points = federation(bench, start, *data, best)
-            print(f"  {name}: " + ", ".join(f"{r}: {points[r]:.3f}" for r in SHOWN), flush=True)
+    for which in ("robust", "natural"):
+        curves(bench, which)
 
 
 if __name__ == "__main__":
