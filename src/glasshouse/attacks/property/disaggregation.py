@@ -8,38 +8,25 @@ Source: Lam et al. 2021, "Gradient Disaggregation", ICML, section 4 (here A is k
 Kerkouche et al. 2023, arXiv:2303.03908, section 5.1.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import (
-    CONTROL,
-    Settings,
-    check_settings,
-    claims,
-    needs_of,
-    prefixes,
-    read,
-)
+from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.transcript.view import View
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Disaggregation:
+class Disaggregation(SumReader):
     """Majority of the rounds' detectors on the disaggregated updates; the score is the share of votes.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
-        method: of the shadow clients and detectors; see ``evidence.Method``.
-        every: rounds between the prefixes that are judged.
+        looks_for, settings, method, every: as for every :class:`SumReader`.
     """
 
     card: ClassVar[Card] = Card(
@@ -50,25 +37,13 @@ class Disaggregation:
         control=CONTROL,
     )
 
-    looks_for: str = "membership"
-    settings: Settings = field(default_factory=dict)
-    method: Mapping[str, Any] = field(default_factory=dict)
-    every: int = 10
+    name: ClassVar[str] = "disaggregation"
 
-    def __post_init__(self) -> None:
-        check_settings("disaggregation", self.looks_for, self.settings, self.method, self.every)
-
-    @property
-    def needs(self) -> Needs:
-        return needs_of(self.looks_for, self.settings)
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+    def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are shares of votes, in [0, 1]."""
         del rng  # no draws beyond the evidence
-        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
-        lengths = prefixes(len(evidence.rounds), self.every)
         scores = torch.stack([votes(evidence.upto(n)) for n in lengths])
-        return claims(evidence, lengths, scores, scores > 0.5)
+        return scores, scores > 0.5
 
 
 def votes(evidence: Evidence) -> Tensor:

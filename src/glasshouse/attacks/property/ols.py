@@ -4,37 +4,25 @@ Source: Kerkouche et al. 2023, arXiv:2303.03908, section 6.2, "OLS": equation (1
 regularisation; below N rounds the solution of smallest norm.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.property.readers import (
-    CONTROL,
-    Settings,
-    check_settings,
-    claims,
-    needs_of,
-    prefixes,
-    read,
-)
+from glasshouse.attacks.property.evidence import Evidence
+from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.transcript.view import View
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ols:
+class Ols(SumReader):
     """Least squares; a client has the property when its mean feature is above 0, the detector's boundary.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
-        method: of the shadow clients and detectors; see ``evidence.Method``.
-        every: rounds between the prefixes that are judged.
+        looks_for, settings, method, every: as for every :class:`SumReader`.
     """
 
     card: ClassVar[Card] = Card(
@@ -45,26 +33,14 @@ class Ols:
         control=CONTROL,
     )
 
-    looks_for: str = "membership"
-    settings: Settings = field(default_factory=dict)
-    method: Mapping[str, Any] = field(default_factory=dict)
-    every: int = 10
+    name: ClassVar[str] = "ols"
 
-    def __post_init__(self) -> None:
-        check_settings("ols", self.looks_for, self.settings, self.method, self.every)
-
-    @property
-    def needs(self) -> Needs:
-        return needs_of(self.looks_for, self.settings)
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+    def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are mean features (over the t features)."""
         del rng  # no draws beyond the evidence
-        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
-        lengths = prefixes(len(evidence.rounds), self.every)
         a, g = evidence.participation, evidence.features
         scores = torch.stack([least_squares(a[:n], g[:n]) for n in lengths])
-        return claims(evidence, lengths, scores, scores > 0)
+        return scores, scores > 0
 
 
 def least_squares(participation: Tensor, features: Tensor) -> Tensor:

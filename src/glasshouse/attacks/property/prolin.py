@@ -19,33 +19,23 @@ relaxed losses cannot be met); ``start = "ridge"`` begins at the ridge solution 
 client's mean is weighted by its number of rounds.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, final
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit
+from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.mtadam import Floats, MTAdam
-from glasshouse.attacks.property.readers import (
-    CONTROL,
-    Settings,
-    check_settings,
-    claims,
-    needs_of,
-    prefixes,
-    read,
-)
+from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.attacks.property.reg import expected_features
 from glasshouse.errors import BadValue
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.transcript.view import View
 
 Ints = NDArray[np.int64]
 Variant = Literal["paper", "reference"]
@@ -57,13 +47,11 @@ PATIENCE, PROGRESS = 100, 1e-5
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Prolin:
+class Prolin(SumReader):
     """PROLIN; a client has the property when tau > 0.5.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
-        method: of the shadow clients and detectors; see ``evidence.Method``.
-        every: rounds between the prefixes that are judged.
+        looks_for, settings, method, every: as for every :class:`SumReader`.
         ridge: λ of the ridge regression.
         variant: ``paper`` or ``reference``. start: ``ridge``, or ``uniform`` as in the authors' code.
         iterations: at most so many; their code stops at 200,000, or after 100 without progress, as we do.
@@ -77,39 +65,30 @@ class Prolin:
         control=CONTROL,
     )
 
-    looks_for: str = "membership"
-    settings: Settings = field(default_factory=dict)
-    method: Mapping[str, Any] = field(default_factory=dict)
-    every: int = 10
+    name: ClassVar[str] = "prolin"
     ridge: float = 5.0
     variant: Variant = "paper"
     start: Literal["ridge", "uniform"] = "ridge"
     iterations: int = 5000
 
-    def __post_init__(self) -> None:
-        check_settings("prolin", self.looks_for, self.settings, self.method, self.every)
+    def fault(self) -> BadValue | None:
         if not (self.ridge >= 0 and self.iterations >= 1):
-            raise BadValue(
+            return BadValue(
                 "attack 'prolin'",
                 needs="ridge >= 0, iterations >= 1",
                 got=f"ridge = {self.ridge}, iterations = {self.iterations}",
                 fix="5 and 5000 are the defaults",
             )
+        return None
 
-    @property
-    def needs(self) -> Needs:
-        return needs_of(self.looks_for, self.settings)
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+    def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are log odds of tau (paper) or tau itself (reference)."""
-        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
-        lengths = prefixes(len(evidence.rounds), self.every)
         problem = Problem.of(evidence, lengths, ridge=self.ridge, variant=self.variant)
         x, tau = problem.begin(self.start, rng=rng)
         found = solve(problem, x, tau, iterations=self.iterations)
         shape = (len(lengths), -1)
         scores = torch.from_numpy(found.scores.reshape(shape))
-        return claims(evidence, lengths, scores, torch.from_numpy(found.tau.reshape(shape) > 0.5))
+        return scores, torch.from_numpy(found.tau.reshape(shape) > 0.5)
 
 
 @final

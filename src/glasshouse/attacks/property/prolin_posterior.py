@@ -17,30 +17,20 @@ to one side in every round. ``persistence`` is the remedy: the share of a featur
 with the client, estimated on the held-out shadow clients, which keep their data over the rounds as well.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, final
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit, logit
+from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import (
-    CONTROL,
-    Settings,
-    check_settings,
-    claims,
-    needs_of,
-    prefixes,
-    read,
-)
+from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.transcript.view import View
 
 Floats = NDArray[np.float64]
 
@@ -50,13 +40,11 @@ EXACT = 13
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ProlinPosterior:
+class ProlinPosterior(SumReader):
     """Posterior marginals; a client has the property when its marginal is above one half.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
-        method: of the shadow clients and detectors; see ``evidence.Method``.
-        every: rounds between the prefixes that are judged.
+        looks_for, settings, method, every: as for every :class:`SumReader`.
         prior: expected share of clients with the property, in (0, 1).
         persistence: treat deviations that stay with a client as such (then the two kinds share one variance
             in each round); False: the rounds are independent.
@@ -70,33 +58,24 @@ class ProlinPosterior:
         control=CONTROL,
     )
 
-    looks_for: str = "membership"
-    settings: Settings = field(default_factory=dict)
-    method: Mapping[str, Any] = field(default_factory=dict)
-    every: int = 10
+    name: ClassVar[str] = "prolin_posterior"
     prior: float = 0.1
     persistence: bool = True
     sweeps: int = 200
     chains: int = 4
 
-    def __post_init__(self) -> None:
-        check_settings("prolin_posterior", self.looks_for, self.settings, self.method, self.every)
+    def fault(self) -> BadValue | None:
         if not (0 < self.prior < 1 and self.sweeps >= 4 and self.chains >= 1):
-            raise BadValue(
+            return BadValue(
                 "attack 'prolin_posterior'",
                 needs="prior in (0, 1), sweeps >= 4, chains >= 1",
                 got=f"prior = {self.prior}, sweeps = {self.sweeps}, chains = {self.chains}",
                 fix="0.1, 200 and 4 are the defaults",
             )
+        return None
 
-    @property
-    def needs(self) -> Needs:
-        return needs_of(self.looks_for, self.settings)
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+    def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are log odds of the marginals."""
-        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
-        lengths = prefixes(len(evidence.rounds), self.every)
         model = Persistent if self.persistence else Independent
         found = []
         for n in lengths:
@@ -108,7 +87,7 @@ class ProlinPosterior:
                 stream = rng.child(f"prefix/{n}")
                 found.append(sampled(density, clients, sweeps=self.sweeps, chains=self.chains, rng=stream))
         scores = torch.from_numpy(np.stack(found))
-        return claims(evidence, lengths, scores, scores > 0)
+        return scores, scores > 0
 
 
 class Density(Protocol):

@@ -1,10 +1,12 @@
-"""What the estimators share: their settings, the prefixes of rounds, and the form of their claims.
+"""What the estimators share: settings, what they read, the prefixes of rounds, and the form of their claims.
 
 Shape letters: n rounds, N clients, t features, P prefixes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
-from glasshouse.registry import arguments, load
+from glasshouse.registry import Card, arguments, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Value
@@ -43,14 +45,54 @@ CONTROL: Final[Mapping[str, Any]] = {
 """The easy setting in which every estimator must succeed."""
 
 
-def needs_of(looks_for: str, settings: Settings) -> Needs:
-    """An adversary who sees broadcasts and sums, with auxiliary data and what the property takes."""
-    what: Property = load("properties", looks_for)(**settings)
-    return Needs(
-        sees=frozenset({"broadcast", "aggregate"}),
-        scope="run",
-        grants=frozenset({"auxiliary"}) | what.grants,
-    )
+@dataclass(frozen=True, kw_only=True)
+class SumReader(ABC):
+    """An adversary who sees broadcasts and sums of many rounds, and judges clients at prefixes of them.
+
+    Concrete ones write ``judge``, and ``fault`` where they have settings of their own.
+
+    Args:
+        looks_for, settings: registered property, and its arguments.
+        method: of the shadow clients and detectors; see ``evidence.Method``.
+        every: rounds between the prefixes that are judged.
+    """
+
+    card: ClassVar[Card]
+    name: ClassVar[str]
+
+    looks_for: str = "membership"
+    settings: Settings = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    every: int = 10
+
+    @abstractmethod
+    def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
+        """Scores (P, N), higher for clients with the property, and decisions (P, N) bool, per prefix."""
+
+    def fault(self) -> BadValue | None:
+        """What is wrong with the settings beyond the shared ones."""
+        return None
+
+    def __post_init__(self) -> None:
+        check_settings(self.name, self.looks_for, self.settings, self.method, self.every)
+        if (fault := self.fault()) is not None:
+            raise fault
+
+    @property
+    def needs(self) -> Needs:
+        what: Property = load("properties", self.looks_for)(**self.settings)
+        return Needs(
+            sees=frozenset({"broadcast", "aggregate"}),
+            scope="run",
+            grants=frozenset({"auxiliary"}) | what.grants,
+        )
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One claim per prefix, and how the detectors did."""
+        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
+        lengths = prefixes(len(evidence.rounds), self.every)
+        scores, decisions = self.judge(evidence, lengths, rng=rng)
+        return claims(evidence, lengths, scores, decisions)
 
 
 def read(view: View, *, looks_for: str, settings: Settings, method: Mapping[str, Any]) -> Evidence:

@@ -3,42 +3,28 @@
 Source: Kerkouche et al. 2023, arXiv:2303.03908, section 5.2.3, equation (10), and section 6.2, "REG".
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import (
-    CONTROL,
-    Settings,
-    check_settings,
-    claims,
-    needs_of,
-    normal_equations,
-    prefixes,
-    read,
-)
+from glasshouse.attacks.property.readers import CONTROL, SumReader, normal_equations
 from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.transcript.view import View
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Reg:
+class Reg(SumReader):
     """Weighted ridge; a client has the property when its mean feature is above 0.
 
     There is no intercept, so the ridge pulls towards 0, the detector's boundary.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
-        method: of the shadow clients and detectors; see ``evidence.Method``.
-        every: rounds between the prefixes that are judged.
+        looks_for, settings, method, every: as for every :class:`SumReader`.
         ridge: λ, >= 0, in units of a round's weight.
     """
 
@@ -50,28 +36,19 @@ class Reg:
         control=CONTROL,
     )
 
-    looks_for: str = "membership"
-    settings: Settings = field(default_factory=dict)
-    method: Mapping[str, Any] = field(default_factory=dict)
-    every: int = 10
+    name: ClassVar[str] = "reg"
     ridge: float = 5.0
 
-    def __post_init__(self) -> None:
-        check_settings("reg", self.looks_for, self.settings, self.method, self.every)
+    def fault(self) -> BadValue | None:
         if not self.ridge >= 0:
-            raise BadValue("attack 'reg'", needs="ridge >= 0", got=str(self.ridge), fix="5 is the paper's")
+            return BadValue("attack 'reg'", needs="ridge >= 0", got=str(self.ridge), fix="5 is the paper's")
+        return None
 
-    @property
-    def needs(self) -> Needs:
-        return needs_of(self.looks_for, self.settings)
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+    def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are mean features (over the t features)."""
         del rng  # no draws beyond the evidence
-        evidence = read(view, looks_for=self.looks_for, settings=self.settings, method=self.method)
-        lengths = prefixes(len(evidence.rounds), self.every)
         scores = expected_features(evidence, lengths, ridge=self.ridge).mean(2)
-        return claims(evidence, lengths, scores, scores > 0)
+        return scores, scores > 0
 
 
 def expected_features(evidence: Evidence, lengths: tuple[int, ...], *, ridge: float) -> Tensor:
