@@ -42,8 +42,9 @@ def random_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
 def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """For ``count`` labels drawn from the auxiliary labels, the mean auxiliary image of each."""
     labels = _draw(auxiliary, count, rng).labels
-    inputs = torch.stack([auxiliary.inputs[auxiliary.labels == y].mean(0) for y in labels])
-    return Batch(inputs=inputs, labels=labels)
+    known, which = torch.unique(labels, return_inverse=True)
+    means = torch.stack([auxiliary.inputs[auxiliary.labels == y].mean(0) for y in known])
+    return Batch(inputs=means[which], labels=labels)
 
 
 def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
