@@ -93,11 +93,17 @@ def test_features_of_the_held_out_are_those_of_their_updates(looks_for):
 
 
 @pytest.mark.parametrize(
-    ("changes", "looks_for"),
-    [({"local_epochs": 2}, Membership()), ({"batch_size": 2}, Membership()), ({}, Attribute(label=3))],
-    ids=["two epochs", "two batches", "a property that says nothing"],
+    ("changes", "looks_for", "got"),
+    [
+        ({"local_epochs": 2}, Membership(), "2 local steps"),
+        ({"batch_size": 2}, Membership(), "3 local steps, batches of 2 of 5"),
+        ({"batch_size": 2, "sends": "gradient", "protocol": "fedsgd"}, Membership(), "batches of 2 of 5"),
+        ({"sends": "parameters"}, Membership(), "sends = 'parameters'"),
+        ({}, Attribute(label=3), "does not say it"),
+        ({}, GradientInversion(clip_norm=1.0), "no factor"),
+    ],
 )
-def test_what_is_no_mean_of_gradients_is_refused(changes, looks_for):
+def test_what_is_no_mean_of_gradients_is_refused(changes, looks_for, got):
     agreed = terms(**changes)
     network = models.build(agreed.architecture, rng=Rng.root(1))
     pairs = looks_for.pairs(
@@ -105,7 +111,7 @@ def test_what_is_no_mean_of_gradients_is_refused(changes, looks_for):
         count=4,
         rng=Rng.root(0),
     )
-    with pytest.raises(Inapplicable, match="one local step"):
+    with pytest.raises(Inapplicable, match=got):
         check_single_step(network, agreed, pairs)
 
 

@@ -33,17 +33,21 @@ def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
         Inapplicable: clients take several steps, or the property is not a matter of which examples, and with
             what factor, enter the mean.
     """
-    examples = pairs.negative.rows.shape[1]
-    plain = terms.sends in ("gradient", "delta") and shares_gradients(model, terms)
-    told = pairs.negative.shares is not None and pairs.positive.shares is not None
-    conduct = pairs.conduct
-    if not (plain and told and steps_of(terms, examples) == 1) or conduct.ascend or conduct.behaviour:
+    examples, conduct = pairs.negative.rows.shape[1], pairs.conduct
+    faults = {
+        f"sends = '{terms.sends}'": terms.sends not in ("gradient", "delta"),
+        f"{steps_of(terms, examples)} local steps": steps_of(terms, examples) > 1,
+        f"batches of {terms.batch_size} of {examples} examples": terms.batch_size < examples,
+        "other layers": not shares_gradients(model, terms),
+        "a property that does not say it": pairs.negative.shares is None or pairs.positive.shares is None,
+        "a deviation that is no factor": conduct.ascend or conduct.behaviour is not None,
+    }
+    if any(faults.values()):
         raise Inapplicable(
             "detector 'discriminant'",
             needs="one local step on all of a client's examples, gradients or deltas of linear layers and "
             "ordinary convolutions, and a property that says which examples make the difference",
-            got=f"sends = '{terms.sends}', {steps_of(terms, examples)} steps"
-            + ("" if told else ", a property that does not say it"),
+            got=", ".join(fault for fault, found in faults.items() if found),
             fix="set attacks.method.detector = 'lbfgs'",
         )
 

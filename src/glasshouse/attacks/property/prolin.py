@@ -51,7 +51,9 @@ class Prolin(SumReader):
     """PROLIN; a client has the property when tau > 0.5.
 
     Args:
-        looks_for, settings, method, every: as for every :class:`SumReader`.
+        looks_for, settings: registered property, and its arguments.
+        method: of the shadow clients and detectors; see ``evidence.Method``.
+        every: rounds between the prefixes that are judged.
         ridge: λ of the ridge regression.
         variant: ``paper`` or ``reference``. start: ``ridge``, or ``uniform`` as in the authors' code.
         iterations: at most so many; their code stops at 200,000, or after 100 without progress, as we do.

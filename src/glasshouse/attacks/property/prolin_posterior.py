@@ -44,7 +44,9 @@ class ProlinPosterior(SumReader):
     """Posterior marginals; a client has the property when its marginal is above one half.
 
     Args:
-        looks_for, settings, method, every: as for every :class:`SumReader`.
+        looks_for, settings: registered property, and its arguments.
+        method: of the shadow clients and detectors; see ``evidence.Method``.
+        every: rounds between the prefixes that are judged.
         prior: expected share of clients with the property, in (0, 1).
         persistence: treat deviations that stay with a client as such (then the two kinds share one variance
             in each round); False: the rounds are independent.

@@ -120,7 +120,8 @@ class Maui:
                 needs=f"mode among {', '.join(_MODES)}, at most two shares in (0, 1), epochs, batches, "
                 "batch_size >= 1, rate, beta1, beta2 > 0 and noise, trials, output_epochs, loudness >= 0",
                 got=f"{self.mode}, shares {list(self.shares)}, {self.epochs}, {self.batches}, "
-                f"{self.batch_size}, {self.rate}, {self.beta1}, {self.beta2}, {self.noise}, {self.trials}",
+                f"{self.batch_size}, {self.rate}, {self.beta1}, {self.beta2}, {self.noise}, {self.trials}, "
+                f"{self.output_epochs}, {self.loudness}",
                 fix="correct the attack's table",
             )
         self._inversion()
