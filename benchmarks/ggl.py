@@ -30,6 +30,7 @@ from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.images import mse, psnr
 from glasshouse.metrics.shares import proportion_bounds
 from glasshouse.models import build as models
+from glasshouse.process import settle
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
@@ -247,7 +248,7 @@ def main() -> None:
     )
     parser.add_argument("--updates", type=int, default=200, help="updates per defence for the detector")
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    settle()
     for part in settings.parts:
         print(f"-- {part}", flush=True)
         WAYS[part](settings)

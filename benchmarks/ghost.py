@@ -27,6 +27,7 @@ from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.images import psnr
 from glasshouse.models import build as models
+from glasshouse.process import settle
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -171,7 +172,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--memory", choices=WAYS, default=None)
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    settle()
     if settings.memory is None:
         report(settings)
         return

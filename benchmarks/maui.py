@@ -35,6 +35,7 @@ from glasshouse.metrics.interval import mean_interval, paired_gain
 from glasshouse.metrics.representations import Leakage, LeakagePrecision
 from glasshouse.models.build import build as build_model
 from glasshouse.models.build import state
+from glasshouse.process import settle
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
@@ -384,7 +385,7 @@ def main() -> None:
     parser.add_argument("--set", dest="changes", action="append", default=[], help="as of glasshouse audit")
     parser.add_argument("--images", type=int, default=64, help="of inversion and dp; below 64 no generator")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    settle()
     bench = Bench(given.source, given.changes, images=given.images)
     for name in given.what:
         print(f"== {name}", flush=True)

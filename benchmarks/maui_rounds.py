@@ -22,6 +22,7 @@ from glasshouse.federation.protocols.transfer import Transfer
 from glasshouse.federation.setting import Setting
 from glasshouse.metrics.utility import accuracy
 from glasshouse.models.fit import predict
+from glasshouse.process import settle
 from glasshouse.rng import Rng
 from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Trained, Update
 
@@ -160,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", default="folder:cifar10")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    settle()
     bench = Bench(given.source, [])
     for which in ("robust", "natural"):
         curves(bench, which)

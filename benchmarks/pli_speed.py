@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.logits.network import network
 from glasshouse.images import ssim
 from glasshouse.metrics.gallery import SsimTable
+from glasshouse.process import settle
 from glasshouse.rng import Rng
 
 CLASSES, BATCH, REPEATS = 1000, 8, 7
@@ -62,7 +63,7 @@ def in_turn(sides: dict[str, Callable[[], object]], repeats: int = REPEATS) -> d
 
 def main() -> None:
     """Print both tables."""
-    torch.set_num_threads(1)
+    settle()
     draws = torch.Generator().manual_seed(0)
     vectors = torch.softmax(torch.randn(BATCH, 2 * CLASSES, generator=draws), 1)
     images = torch.rand(BATCH, 3, 64, 64, generator=draws) * 2 - 1

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy import stats
 
 from glasshouse.attacks.base import ClientScores, DetectorReport
@@ -26,6 +25,7 @@ from glasshouse.audit.claims import read_outcome
 from glasshouse.audit.run import attack_tasks, plan
 from glasshouse.errors import Undefined
 from glasshouse.metrics import membership
+from glasshouse.process import settle
 from glasshouse.scenario.load import load, write_resolved
 from glasshouse.store import read_json
 from glasshouse.truth.record import read_truth
@@ -33,7 +33,7 @@ from glasshouse.truth.record import read_truth
 
 def run(arguments: argparse.Namespace) -> None:
     """One seed of one cell."""
-    torch.set_num_threads(1)
+    settle()
     suite = load(arguments.preset, [*arguments.set, f"audit.seeds=[{arguments.seed}]"])
     planned = plan(suite, arguments.out.resolve() / f"cell{arguments.cell}")[arguments.cell]
     for group in planned.groups:

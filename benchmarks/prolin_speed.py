@@ -26,6 +26,7 @@ from glasshouse.attacks.property.evidence import Evidence, shadow_pairs
 from glasshouse.attacks.property.prolin import Problem, solve
 from glasshouse.attacks.property.properties import Membership, Pairs, Scene
 from glasshouse.models.build import build
+from glasshouse.process import settle
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import View
@@ -235,7 +236,7 @@ def tau(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse and do."""
-    torch.set_num_threads(1)
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(required=True)
     for name, do in (("round", one_round), ("default", default), ("tau", tau)):

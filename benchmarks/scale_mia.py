@@ -26,6 +26,7 @@ from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.interval import mean_interval
 from glasshouse.metrics.match import assign, best, mse_table
 from glasshouse.models import build as models
+from glasshouse.process import settle
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Recorder
@@ -258,7 +259,7 @@ def main() -> None:
     parser.add_argument("--arguments", default="{}", help="of the attack, as JSON, on top of the row's")
     parser.add_argument("--split", default="test", help="train: the last 1,000 train images, for tuning")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    settle()
     known = rows()
     for name in known if given.rows == ["all"] else given.rows:
         row = dict(known[name])

@@ -22,6 +22,7 @@ from glasshouse.federation.setting import Setting
 from glasshouse.metrics.utility import accuracy
 from glasshouse.models import build as models
 from glasshouse.models.fit import predict
+from glasshouse.process import settle
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Recorder
 from glasshouse.transcript.cut import cut
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    settle()
     source = load_data(CIFAR)
     train = source.split("train").batch()
     order = torch.randperm(len(train), generator=Rng.root(0, salt="rounds").torch())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from glasshouse.federation.defenses.base import smallest
 from glasshouse.federation.defenses.soteria import defended_layer, feature_scores
 from glasshouse.models.zoo.resnet import resnet18
+from glasshouse.process import settle
 
 
 def one_by_one(model: nn.Module, name: str, inputs: Tensor, *, whole: bool) -> Tensor:
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--width", type=int, default=64)
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    settle()
     torch.manual_seed(0)
     model = resnet18((3, 32, 32), 10, width=settings.width).eval()
     name = defended_layer(model)

@@ -12,9 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
-import torch
-
 from glasshouse.errors import Interrupted
+from glasshouse.process import settle
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,14 +24,9 @@ def default_jobs() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def single_thread() -> None:
-    """What every worker does first."""
-    torch.set_num_threads(1)
-
-
 def _begin() -> None:
     """In a new worker: one thread, and an end as soon as the process that wanted its work is gone."""
-    single_thread()
+    settle()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -4,13 +4,13 @@ import json
 import logging
 import sys
 
-import torch
 import typer
 from typer._click.exceptions import ClickException  # typer exports it under no other name
 
 from glasshouse.cli import audit, listing, runs
 from glasshouse.cli.guard import guard
 from glasshouse.errors import GlasshouseError
+from glasshouse.process import settle
 
 app = typer.Typer(
     name="glasshouse",
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     control failed); 130 interrupted, what is finished is kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
-    torch.set_num_threads(1)
+    settle()
     given = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(args=given, standalone_mode=False)

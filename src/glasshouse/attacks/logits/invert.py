@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.attacks.logits.network import InversionNet, network
+from glasshouse.process import settle
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
@@ -134,7 +135,5 @@ def _mapped(tasks: Sequence[Task], processes: int) -> Iterator[Tensor]:
         yield from map(inverted, tasks)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(processes, len(tasks)), mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
+    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=settle) as pool:
         yield from pool.map(inverted, tasks)
