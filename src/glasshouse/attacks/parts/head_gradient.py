@@ -42,7 +42,7 @@ class Inversion:
     iterations: int = 0
     images: int = 64
     distance: Distance = field(default_factory=Distance)
-    step: float = 0.05
+    step: float = 0.8
 
     def __post_init__(self) -> None:
         if (

@@ -60,8 +60,8 @@ class Nex:
     iterations: int = 0
     images: int = 64
     alpha: float = 0.1
-    tv: float = 1.0
-    step: float = 0.05
+    tv: float = 0.5
+    step: float = 0.8
     bf16: bool = True
 
     def __post_init__(self) -> None:
