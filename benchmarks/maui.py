@@ -407,7 +407,7 @@ STEPS: dict[str, Callable[[Bench], None]] = {
         outside,
         architecture,
         speed,
-    )  # fmt: skip
+    )
 }
 
 
