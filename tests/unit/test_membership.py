@@ -8,9 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from glasshouse.audit.finding import gain_of
+from glasshouse.audit.score import COIN, Scored
 from glasshouse.errors import BadValue, Undefined
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.clients import F1, Precision, Recall
 from glasshouse.metrics.membership import auc, f1, precision, recall, tpr_at_fpr
 from glasshouse.metrics.shares import proportion_interval, share_interval
+from glasshouse.rng import Rng
 
 
 @st.composite
@@ -239,3 +244,16 @@ def test_nobody_called_is_an_f1_of_zero_and_no_missing_number():
 def test_refuses_what_is_no_score_and_no_truth(call, words):
     with pytest.raises(BadValue, match=words):
         call()
+
+
+def test_a_coin_may_call_as_many_as_the_claim_did():
+    """Calling everybody finds everybody, and is no finding."""
+    everybody = ScoreContext(prior=0.1, called=1.0)
+    assert Recall().chance(everybody) == 1.0
+    assert F1().chance(everybody) == pytest.approx(2 * 0.1 / 1.1)
+    assert Precision().chance(everybody) == 0.1
+    few = ScoreContext(prior=0.1, called=0.05)
+    assert (Recall().chance(few), F1().chance(few)) == (0.05, 0.1)
+    truth = np.arange(50) < 5
+    scored = Scored(clients=((np.ones(50), truth),), baseline=COIN)
+    assert gain_of(scored, Recall(), rng=Rng.root(0)).high <= 0

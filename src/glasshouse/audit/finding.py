@@ -111,9 +111,9 @@ def _pooled(scored: Scored, metric: Metric) -> Interval:
 
 
 def _coin(scored: Scored, metric: Metric) -> float:
-    from_context = metric.chance
-    truth = np.concatenate([t for _, t in scored.clients])
-    chance = from_context(_prior(float(truth.mean())))
+    claimed, truth = (np.concatenate([pair[i] for pair in scored.clients]) for i in (0, 1))
+    called = float(claimed.mean()) if metric.reads == "decisions" else None
+    chance = metric.chance(ScoreContext(prior=float(truth.mean()), called=called))
     if chance is None:
         raise Undefined(
             f"null baseline of {type(metric).__name__}",
@@ -122,7 +122,3 @@ def _coin(scored: Scored, metric: Metric) -> float:
             fix="choose another metric",
         )
     return chance
-
-
-def _prior(share: float) -> ScoreContext:
-    return ScoreContext(prior=share)

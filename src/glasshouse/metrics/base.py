@@ -45,6 +45,7 @@ class ScoreContext:
             private example of this claim; for identification.
         features: for ``mse_r``. perceptual: for ``perceptual``; a network that no attack of the run has used.
         classes: K. prior: share of positives that a coin would assume, in (0, 1).
+        called: share of the clients that the claim calls positive, in [0, 1]; a coin may call as many.
         image_range: declared smallest and largest pixel. gallery: mean images of classes.
         classify: images to classes (B,), by a network that no attack has used.
     """
@@ -54,6 +55,7 @@ class ScoreContext:
     perceptual: Layers | None = None
     classes: int | None = None
     prior: float | None = None
+    called: float | None = None
     image_range: tuple[float, float] = (0.0, 1.0)
     gallery: Gallery | None = None
     classify: Features | None = None

@@ -61,13 +61,19 @@ class ClientMetric(ABC):
 @final
 @dataclass(frozen=True, kw_only=True)
 class F1(ClientMetric):
-    """Harmonic mean of precision and recall over clients; calling everybody positive gets 2φ / (1 + φ)."""
+    """Harmonic mean of precision and recall over clients; calling a share s at random gets 2φs / (φ + s)."""
 
     card: ClassVar[Card] = Card(
         summary="harmonic mean of precision and recall over clients, exact interval",
-        details={"direction": "up is worse for privacy", "chance": "the share of positives"},
+        details={"direction": "up is worse for privacy", "chance": "the share of positives, or more: a coin"},
     )
     unit: ClassVar[str] = ""
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """Of the better of two coins: one calls the known share φ, one the share s that the claim calls."""
+        if context.prior is None or not context.called:
+            return context.prior
+        return max(context.prior, 2 * context.prior * context.called / (context.prior + context.called))
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -100,6 +106,10 @@ class Recall(ClientMetric):
         summary="share of the positive clients that are called so, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share called positive"},
     )
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """Of a coin that calls as many clients positive; of the known share where that is not known."""
+        return context.prior if context.called is None else context.called
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95

@@ -102,8 +102,8 @@ def by_pixels(
         features: of the frozen model. targets: (B, D).
         shape: (C, H, W). distance: the loss. iterations: of Adam.
         step: the first of them, in pixel units. Poolings make the way down rugged, and steps across the whole
-            range jump out of its holes: CIFAR-10 behind four of them came back at 17.0 dB with 0.05, 18.2 with
-            0.2, 19.2 with 0.8 and with 1.6, and the loss fell in the same order (24 train images).
+            range jump out of its holes: CIFAR-10 behind four of them came back at 17.0 dB with 0.05, 18.2
+            with 0.2, 19.2 with 0.8 and with 1.6, and the loss fell in the same order (24 train images).
         rng: of the start.
     """
     parts = list(torch.split(targets, CHUNK))
