@@ -145,6 +145,14 @@ def heads(bench: Bench) -> None:
         _row("trained", head_of(sample, mode="trained"), held, batch, draws)
         _row("quantile", head_of(sample, mode="quantile", batch=batch, shares=share), held, batch, draws)
         _row("both", head_of(sample, batch=batch, shares=share), held, batch, draws)
+        _row("exemplars", head_of(sample, mode="exemplars", batch=batch, shares=share), held, batch, draws)
+        _row(
+            "exemplars, output fitted",
+            head_of(sample, mode="exemplars", batch=batch, shares=share, output_epochs=20),
+            held,
+            batch,
+            draws,
+        )
         _row(
             "both, output fitted",
             head_of(sample, batch=batch, shares=share, output_epochs=5),
@@ -289,7 +297,7 @@ def guard(bench: Bench) -> None:
     agreed = state(build_model(bench.built("robust").setting.terms.architecture))
     models = {"random": agreed, "natural": bench.built("natural").setting.start, "robust": start}
     sample = bench.auxiliary()
-    for mode in ("trained", "trained+quantile", "quantile"):
+    for mode in ("trained", "trained+quantile", "quantile", "exemplars"):
         head = head_of(sample, **({} if mode == "trained" else {"batch": 8, "shares": (1 / 8,)}), mode=mode)
         models[f"maui, {mode}"] = {**start, **{f"head.{n}": t for n, t in head.state_dict().items()}}
     models |= _crafted(start)
@@ -370,6 +378,7 @@ def architecture(bench: Bench) -> None:
     for batch in (8, 64):
         share = {"batch": batch, "shares": (1 / batch,)}
         _row("both, output fitted", head_of(sample, output_epochs=5, **share, **recipe), held, batch)
+        _row("exemplars", head_of(sample, mode="exemplars", output_epochs=20, **share), held, batch)
         _row("quantile", head_of(sample, mode="quantile", **share), held, batch)
     for which in ("robust", "natural"):
         _inverted(bench, which)

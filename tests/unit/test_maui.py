@@ -7,6 +7,7 @@ import torch
 
 from glasshouse.attacks.base import HeadReport, Reconstruction, Representations
 from glasshouse.attacks.transfer.maui.attack import Maui
+from glasshouse.attacks.transfer.maui.exemplars import exemplars
 from glasshouse.attacks.transfer.maui.head import Recipe, calibrate, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units, leakage
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
@@ -243,3 +244,25 @@ def test_a_single_layer_head_is_refused():
 def test_settings_are_checked(wrong):
     with pytest.raises(BadValue, match=r"mode among|invert ="):
         Maui(**wrong)
+
+
+def test_units_made_from_examples_leak_more_than_random_ones():
+    """Loud examples top most random directions; a direction made of one example is topped by its own kind."""
+    one = sample(1500)
+    loud = Sample(features=one.features * torch.linspace(0.3, 3, len(one))[:, None], labels=one.labels)
+    leaks = {
+        mode: made(
+            loud,
+            classes=4,
+            recipe=Recipe(mode=mode, shares=(1 / 128,), units=128, batch=128),
+            rng=Rng.root(0),
+        ).leakage[-1]
+        for mode in ("quantile", "exemplars")
+    }
+    assert leaks["exemplars"] > leaks["quantile"] + 0.03
+
+
+def test_units_beyond_the_examples_repeat_them():
+    directions = exemplars(sample(5).features, units=12, share=0.2)
+    assert directions.shape == (12, 32)
+    assert len(directions.unique(dim=0)) == 5

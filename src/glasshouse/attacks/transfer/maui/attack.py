@@ -15,7 +15,7 @@ far larger than the units, or noise exceeds what one example adds to a unit.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, final, get_args
 
 import torch
 
@@ -33,7 +33,7 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Crafted, Terms
 
-_MODES = ("trained", "quantile", "trained+quantile")
+_MODES = get_args(Mode)
 
 
 @final
@@ -42,9 +42,10 @@ class Maui:
     """The attack with its settings.
 
     Args:
-        mode: how the head is made: ``trained`` (Algorithm 2), ``quantile`` (calibrated), or both.
-        shares: of public examples that reach a unit (quantile modes): one, or two ends of a geometric ladder;
-            empty: one in as many as there are examples behind what the server sees.
+        mode: how the head is made: ``trained`` (Algorithm 2), ``quantile`` (calibrated), both, or
+            ``exemplars`` (calibrated, without training, each unit for one of the adversary's examples).
+        shares: of public examples that reach a unit (all modes but ``trained``): one, or two ends of a
+            geometric ladder; empty: one in as many as there are examples behind what the server sees.
         epochs, batches, batch_size, rate, beta1, beta2, noise: of the training; the paper's for the CNN.
         trials: of the search for ``rate``, ``beta1``, ``beta2`` and ``noise`` by TPE; 0: none. Extra
             ``tuning``.

@@ -1,4 +1,4 @@
-"""Making the head: trained for sparse activations, calibrated by quantiles, or both.
+"""Making the head: trained for sparse activations, calibrated by quantiles, or both; or from examples.
 
 Source: Dabholkar et al. 2025 (Maui), Algorithm 2. Where we differ:
 - the sparsity loss takes the *mean* of the activations, not their sum over the batch: with the sum training
@@ -8,7 +8,8 @@ Source: Dabholkar et al. 2025 (Maui), Algorithm 2. Where we differ:
   calibration follows, which undoes most of the classifying, it is the one that leaked most;
 - the features are computed once, since they are frozen;
 - ``quantile`` (ours): thresholds b that let each unit pass a chosen share of the public data. One share
-  serves one batch size; a geometric ladder of shares serves all, each worse.
+  serves one batch size; a geometric ladder of shares serves all, each worse;
+- ``exemplars`` (ours): calibrated directions of the adversary's own examples, without training.
 
 Shape letters: n examples, D features, N units, K classes.
 """
@@ -21,12 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from glasshouse.attacks.transfer.maui.exemplars import exemplars
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, leakage
 from glasshouse.cache import cached
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
-Mode = Literal["trained", "quantile", "trained+quantile"]
+Mode = Literal["trained", "quantile", "trained+quantile", "exemplars"]
 _VERSION = 4
 JUDGED = 512
 """Batch size at which epochs are compared, as in the paper's Table 3 (at most the held-out examples)."""
@@ -103,7 +105,11 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
         which = "most" if "quantile" in recipe.mode else "late"
         head.load_state_dict({n: found[f"{which}.{n}"] for n in head.state_dict()})
         curves, best = found["curves"], int(found[f"{which}.epoch"])
-    if "quantile" in recipe.mode:
+    if recipe.mode == "exemplars":
+        share = math.sqrt(min(recipe.shares) * max(recipe.shares))
+        with torch.no_grad():
+            head.hidden.weight.copy_(exemplars(own.features, units=recipe.units, share=share))
+    if recipe.mode != "trained":
         calibrate(head, own.features, recipe.shares)
     if recipe.output_epochs:
         _fit_output(head, own, recipe=recipe, rng=rng.child("output"))

@@ -1,0 +1,62 @@
+"""Directions for the units of a head, one per example of the adversary: who looks like this one?
+
+Ours, not the paper's. A random direction is topped by the loud examples of every batch, which then share
+many units while quiet ones reach none. The whitened difference of one example to the mean (Fisher's direction
+of that example against all others) is topped by what looks like it; and units are taken one by one where
+examples are that few units reach yet.
+
+With N units that pass a share 1/B each, an example reaches one unit on average and is alone there with
+probability 1/e. If its number of units is Poisson, 1 - exp(-1/e) = .31 of a batch leak; if it is one for all,
+1/e = .37: evenness is all that can be won, and what the adversary's own examples reach evenly, others of the
+same distribution reach more evenly.
+
+Shape letters: n examples, D features, N units.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+_RIDGE = 1.0  # of the mean variance of a feature, on the covariance; .3 to 10 do as well
+_WIDER = 4.0  # shares are compared this much wider than they will be, where single examples weigh less
+_SHARED = -math.log(1 - math.exp(-1))  # an example that a unit passes remains unseen with probability 1 - 1/e
+
+
+def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
+    """Directions (N, D) of length 1, from features (n, D) of the adversary's examples.
+
+    Args:
+        features: n ≥ 2, any unit. units: N; more than n repeat the best ones.
+        share: of the examples that each unit will pass, in (0, 1).
+
+    Example:
+        >>> y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+        >>> exemplars(y, units=3, share=0.1).norm(dim=1).round(decimals=4).tolist()
+        [1.0, 1.0, 1.0]
+    """
+    y = features.double()
+    centred = y - y.mean(0)
+    covariance = centred.T @ centred / len(y)
+    floor = _RIDGE * covariance.diagonal().mean().clamp_min(1e-12)
+    whitened = torch.linalg.solve(covariance + floor * torch.eye(len(covariance), dtype=y.dtype), centred.T).T
+    directions: Tensor = whitened / whitened.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    response = y @ directions.T
+    passing = max(1, round(min(0.5, _WIDER * share) * len(y)))
+    reached = torch.zeros_like(response).scatter_(0, response.topk(passing, dim=0).indices, 1 / _WIDER)
+    return directions[_evenly(reached, units)].float()
+
+
+def _evenly(reached: Tensor, units: int) -> Tensor:
+    """(N,), columns of reached (n, candidates), each the one that most unseen examples gain by."""
+    unseen = torch.ones(len(reached), dtype=reached.dtype)
+    free = torch.ones(reached.shape[1], dtype=torch.bool)
+    chosen = []
+    for _ in range(units):
+        if not free.any():
+            free[:] = True
+        best = int((unseen @ reached).masked_fill(~free, -1).argmax())
+        free[best] = False
+        unseen = unseen * torch.exp(-_SHARED * reached[:, best])
+        chosen.append(best)
+    return torch.tensor(chosen)
