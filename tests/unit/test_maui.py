@@ -262,6 +262,13 @@ def test_units_made_from_examples_leak_more_than_random_ones():
     assert leaks["exemplars"] > leaks["quantile"] + 0.03
 
 
+def test_a_feature_that_is_never_on_leaves_no_column_of_zeros_for_a_guard_to_see():
+    one = sample(60)
+    one.features[:, 3] = 0
+    recipe = Recipe(mode="exemplars", shares=(0.1,), units=16)
+    assert bool((made(one, classes=4, recipe=recipe, rng=Rng.root(0)).head.hidden.weight[:, 3] != 0).all())
+
+
 def test_units_beyond_the_examples_repeat_them():
     directions = exemplars(sample(5).features, units=12, share=0.2)
     assert directions.shape == (12, 32)

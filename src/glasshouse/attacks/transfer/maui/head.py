@@ -106,9 +106,7 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
         head.load_state_dict({n: found[f"{which}.{n}"] for n in head.state_dict()})
         curves, best = found["curves"], int(found[f"{which}.epoch"])
     if recipe.mode == "exemplars":
-        share = math.sqrt(min(recipe.shares) * max(recipe.shares))
-        with torch.no_grad():
-            head.hidden.weight.copy_(exemplars(own.features, units=recipe.units, share=share))
+        _look_for_examples(head, own.features, recipe)
     if recipe.mode != "trained":
         calibrate(head, own.features, recipe.shares)
     if recipe.output_epochs:
@@ -141,6 +139,14 @@ def _fresh(features: int, classes: int, *, recipe: Recipe, rng: Rng) -> Spab:
             head.hidden.weight.copy_(torch.randn(recipe.units, features) / features**0.5)
             head.hidden.bias.zero_()
     return head
+
+
+def _look_for_examples(head: Spab, features: Tensor, recipe: Recipe) -> None:
+    """Directions of examples; where a feature is never on, the random weight stays: zeros would be seen."""
+    share = math.sqrt(min(recipe.shares) * max(recipe.shares))
+    directions = exemplars(features, units=recipe.units, share=share)
+    with torch.no_grad():
+        head.hidden.weight.copy_(torch.where((directions == 0).all(0), head.hidden.weight, directions))
 
 
 def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
