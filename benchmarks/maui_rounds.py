@@ -128,7 +128,10 @@ def heads(bench: Bench, which: str) -> dict[str, dict[str, Tensor]]:
         sample, share = bench.auxiliary(), {"batch": BATCH, "shares": (1 / BATCH,)}
         crafted = {
             "Maui, trained": head_of(sample, mode="trained"),
-            "Maui, both, output fitted (the preset)": head_of(sample, **share, output_epochs=5),
+            "Maui, both, output fitted": head_of(sample, **share, output_epochs=5),
+            "Maui, exemplars, output fitted (the preset)": head_of(
+                sample, mode="exemplars", **share, output_epochs=20
+            ),
             "Maui, calibrated random": head_of(sample, mode="quantile", **share),
         }
         found |= {
