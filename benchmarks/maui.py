@@ -197,21 +197,25 @@ def extracted(bench: Bench, which: str, batch: int, count: int) -> tuple[Tensor,
 
 
 def inversion(bench: Bench) -> None:
-    """Test images by pixels on both features; 16 of 64 by the generator on the robust ones, paired."""
-    goals, images, values = _inverted(bench, "robust")
+    """Test images by pixels on both features; 16 of 64 by generators on the robust ones, paired."""
+    goals, images, found = _inverted(bench, "robust")
     if bench.images >= 64:
-        model = bench.features("robust")
-        painted = by_generator(model, goals[:16], SHAPE, distance=DISTANCE, how=Search(), rng=ROOT).images
-        theirs = psnr(painted, images[:16]).tolist()
-        gain = paired_gain(theirs, values[:16], rng=ROOT)
-        print(f"robust, generator, 16: PSNR {spread(theirs)}, "
-              f"SSIM {spread(ssim(painted, images[:16]).tolist())}; pixels on these {spread(values[:16])}; "
-              f"gain {gain.value:.2f} [{gain.low:.2f}, {gain.high:.2f}]", flush=True)  # fmt: skip
+        values, few, model = psnr(found[:16], images[:16]).tolist(), goals[:16], bench.features("robust")
+        for name, start, iterations in (("from pixels", found[:16], 300), ("from noise", None, 600)):
+            painted = by_generator(
+                model, few, SHAPE, distance=DISTANCE, how=Search(iterations=iterations), rng=ROOT, start=start
+            ).images
+            theirs = psnr(painted, images[:16]).tolist()
+            gain = paired_gain(theirs, values, rng=ROOT)
+            print(f"robust, generator {name}, 16: PSNR {spread(theirs)}, "
+                  f"SSIM {spread(ssim(painted, images[:16]).tolist())}; pixels on these {spread(values)}, "
+                  f"{spread(ssim(found[:16], images[:16]).tolist())}; "
+                  f"gain {gain.value:.2f} [{gain.low:.2f}, {gain.high:.2f}]", flush=True)  # fmt: skip
     _inverted(bench, "natural")
 
 
-def _inverted(bench: Bench, which: str) -> tuple[Tensor, Tensor, list[float]]:
-    """By pixels: representations, their images, PSNR of each."""
+def _inverted(bench: Bench, which: str) -> tuple[Tensor, Tensor, Tensor]:
+    """By pixels: representations, their images, and what was found."""
     goals, images, _ = extracted(bench, which, 8, bench.images)
     pixel = by_pixels(bench.features(which), goals, SHAPE, distance=DISTANCE, rng=ROOT).images
     values = psnr(pixel, images).tolist()
@@ -221,7 +225,7 @@ def _inverted(bench: Bench, which: str) -> tuple[Tensor, Tensor, list[float]]:
           f"SSIM {spread(ssim(pixel, images).tolist())}; the mean auxiliary image: SSIM "
           f"{spread(ssim(mean, images).tolist())}, {above.value:.2f} dB [{above.low:.2f}, "
           f"{above.high:.2f}] below", flush=True)  # fmt: skip
-    return goals, images, values
+    return goals, images, pixel
 
 
 def batches(bench: Bench) -> None:

@@ -66,6 +66,19 @@ def test_generators_come_near(features):
     assert bool((found.losses < grey).all())
 
 
+def test_a_generator_that_begins_at_an_image_paints_it_before_it_matches(features):
+    """Untrained features say little, so that the few steps of matching leave a smooth image where it is."""
+    ramp = torch.linspace(0.1, 0.9, 8).expand(2, 1, 8, 8).contiguous()
+    how = Search(iterations=1, painting=200)
+    begun, unbegun = (
+        by_generator(
+            features, features.of(ramp), (1, 8, 8), distance=Distance(), how=how, rng=Rng.root(1), start=start
+        ).images
+        for start in (ramp, None)
+    )
+    assert float((begun - ramp).square().mean()) < 0.2 * float((unbegun - ramp).square().mean())
+
+
 def test_generators_refuse_odd_sides(features):
     with pytest.raises(Inapplicable, match="multiples of 4"):
         by_generator(

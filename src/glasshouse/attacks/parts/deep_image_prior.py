@@ -3,7 +3,8 @@
 Source: Ulyanov, Vedaldi & Lempitsky 2018, arXiv:1711.10925; Dabholkar et al. 2025 (Maui), Algorithm 1. Where
 we differ: three scales of 32, 64 and 64 channels; noise of 0.1 on the seed, in the first 60 % of the steps
 only (unit noise never converges); the networks of a chunk run as one, as groups of its convolutions: no
-weight, norm or loss is shared between images.
+weight, norm or loss is shared between images. A search may begin at images found otherwise (ours): the
+networks first learn to paint those, for so few steps that their noise is not learnt, and then match.
 
 Shape letters: B images of a chunk, C channels, H and W pixels, D features.
 """
@@ -73,6 +74,7 @@ class Search:
     Attributes:
         iterations: steps. rate: of the weights. seed_rate: of the seeds.
         noise: standard deviation added to the seeds every ``every`` steps. chunk: images at a time.
+        painting, painting_rate: steps in which the networks learn given images, and their rate.
     """
 
     iterations: int = 600
@@ -81,6 +83,8 @@ class Search:
     noise: float = 0.1
     every: int = 200
     chunk: int = 4
+    painting: int = 60
+    painting_rate: float = 5e-3
 
 
 def by_generator(
@@ -91,8 +95,13 @@ def by_generator(
     distance: Distance,
     how: Search,
     rng: Rng,
+    start: Tensor | None = None,
 ) -> Inverted:
     """For every target (B, D) the image that its own generator ends at.
+
+    Args:
+        features: of the frozen model. targets: (B, D). shape: (C, H, W). distance: the loss. how: the search.
+        rng: of weights and seeds. start: (B, C, H, W) in [0, 1], what to begin at; None: noise, as published.
 
     Raises:
         Inapplicable: sides that are no multiples of 4.
@@ -104,7 +113,7 @@ def by_generator(
             got=f"{shape[1]} × {shape[2]}",
             fix='set invert = "pixels", or data.resize',
         )
-    made = list(_each(features, targets, shape, distance=distance, how=how, rng=rng))
+    made = list(_each(features, targets, shape, distance=distance, how=how, rng=rng, start=start))
     return Inverted(images=torch.cat([x for x, _ in made]), losses=torch.cat([v for _, v in made]))
 
 
@@ -116,31 +125,62 @@ def _each(
     distance: Distance,
     how: Search,
     rng: Rng,
+    start: Tensor | None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    parts = torch.split(targets, how.chunk)
-    for number, part in enumerate(track(parts, "inverting by generators", total=len(parts))):
+    parts = list(torch.split(targets, how.chunk))
+    starts = [None] * len(parts) if start is None else list(torch.split(start, how.chunk))
+    pairs = list(zip(parts, starts, strict=True))
+    for number, (part, begin) in enumerate(track(pairs, "inverting by generators", total=len(pairs))):
         stream = rng.child(f"chunk/{number}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream.child("weights").seed())
             net = Generators(len(part), shape[0]).to(targets.device)
         draws = stream.child("seeds").torch()
         seeds = torch.randn((len(part), *shape), generator=draws).to(targets.device).requires_grad_()
-        optimiser = torch.optim.AdamW(
-            [{"params": net.parameters(), "lr": how.rate}, {"params": [seeds], "lr": how.seed_rate}]
-        )
-        pace = torch.optim.lr_scheduler.StepLR(optimiser, max(1, round(_SETTLE * how.iterations)), gamma=0.2)
-        for i in range(how.iterations):
-            if i and i % how.every == 0 and i < _SETTLE * how.iterations:
-                with torch.no_grad():
-                    seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
-            loss = distance(features, _painted(net, seeds, distance), part).sum()
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            pace.step()
+        if begin is not None:
+            _learn(net, seeds, begin, distance=distance, how=how)
+        _match(net, seeds, part, features=features, distance=distance, how=how, draws=draws)
         with torch.no_grad():
             images = _painted(net, seeds, distance)
             yield images, distance(features, images, part)
+
+
+def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance, how: Search) -> None:
+    """Let the networks paint ``images``, roughly: what they do not get in few steps is mostly noise."""
+    optimiser = torch.optim.AdamW(
+        [{"params": net.parameters(), "lr": how.painting_rate}, {"params": [seeds], "lr": how.seed_rate}]
+    )
+    for _ in range(how.painting):
+        loss = (_painted(net, seeds, distance) - images).square().sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
+
+def _match(
+    net: Generators,
+    seeds: Tensor,
+    targets: Tensor,
+    *,
+    features: Features,
+    distance: Distance,
+    how: Search,
+    draws: torch.Generator,
+) -> None:
+    """Algorithm 1 on one chunk, in place."""
+    optimiser = torch.optim.AdamW(
+        [{"params": net.parameters(), "lr": how.rate}, {"params": [seeds], "lr": how.seed_rate}]
+    )
+    pace = torch.optim.lr_scheduler.StepLR(optimiser, max(1, round(_SETTLE * how.iterations)), gamma=0.2)
+    for i in range(how.iterations):
+        if i and i % how.every == 0 and i < _SETTLE * how.iterations:
+            with torch.no_grad():
+                seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
+        loss = distance(features, _painted(net, seeds, distance), targets).sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        pace.step()
 
 
 def _painted(net: Generators, seeds: Tensor, distance: Distance) -> Tensor:

@@ -31,7 +31,7 @@ class Nex:
 
     Args:
         readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
-        invert: ``generator`` (a deep image prior, as published), ``pixels``, or ``none``.
+        invert: ``generator`` (a deep image prior, as published), ``pixels``, ``pixels+generator``, ``none``.
         iterations: of the inversion; 0: 600 of the generator, 500 of pixels.
         images: representations of one update inverted at most.
         alpha, tv: weights of the KL term and of total variation. step: of the pixels, in units of the range.
