@@ -14,8 +14,9 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import psnr
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.base import Reads, ScoreContext
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
+from glasshouse.metrics.reconstruction import ImageMetric
 from glasshouse.registry import Card
 
 THRESHOLD = 18.0
@@ -44,7 +45,7 @@ def said_of_recovered(
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Attribution:
+class Attribution(ImageMetric):
     """Share of recovered examples whose owner was named. Up is worse; 1 / clients of the round is chance.
 
     An attack that names nobody scores chance by definition ("privacy by shuffling").
@@ -54,16 +55,8 @@ class Attribution:
         summary="share of recovered examples that are attributed to the right client",
         details={"direction": "up is worse for privacy", "chance": "1 / clients of the round"},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
     reads: ClassVar[Reads] = "source"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         del context
@@ -72,19 +65,15 @@ class Attribution:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LeakedLabels:
+class LeakedLabels(ImageMetric):
     """Share of recovered examples whose label is right. Up is worse; 1 / K is chance for balanced classes."""
 
     card: ClassVar[Card] = Card(
         summary="share of recovered examples that come with their right label",
         details={"direction": "up is worse for privacy", "chance": "1 / classes"},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
     reads: ClassVar[Reads] = "labels"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.classes is None else 1 / context.classes

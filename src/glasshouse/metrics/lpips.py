@@ -12,8 +12,8 @@ from torch import Tensor
 from torchmetrics.image import lpip
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
-from glasshouse.metrics.reconstruction import paired
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.reconstruction import ImageMetric, paired
 from glasshouse.registry import Card
 
 try:
@@ -28,7 +28,7 @@ _SMALLEST = 32
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Lpips:
+class Lpips(ImageMetric):
     """Learned perceptual distance per original; 0 for equal images. Grey images get three equal channels.
 
     Args:
@@ -48,22 +48,13 @@ class Lpips:
             "chance": "depends on the data: see the null baseline",
         },
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
     higher_leaks: ClassVar[bool] = False
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
 
     net: Literal["alex", "vgg"] = "alex"
 
     def __post_init__(self) -> None:
         if _MISSING:
             raise _not_installed("torchvision, built for the installed torch", _MISSING)
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         left, right = paired("lpips", claimed, truth, context)

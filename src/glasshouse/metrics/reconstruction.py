@@ -6,6 +6,7 @@ An original that nothing was paired with is compared with a mid-grey image (``ma
 and is a miss for the shares. Shape letters as in ``base``.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -40,25 +41,37 @@ def _array(x: Tensor) -> NDArray[np.float64]:
     return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
 
 
+class ImageMetric(ABC):
+    """A number per original: what the metrics of reconstructions declare alike, unless they say otherwise."""
+
+    card: ClassVar[Card]
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """Not known without the data: the null baseline tells."""
+        del context
+        return None
+
+    @abstractmethod
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """(B,), one number per original; see the metric."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class Mse:
+class Mse(ImageMetric):
     """Mean squared error per original; 0 is exact, pixel units squared."""
 
     card: ClassVar[Card] = Card(
         summary="mean squared error of the paired reconstruction, on the declared image range",
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
     higher_leaks: ClassVar[bool] = False
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(mse(*paired("mse", claimed, truth, context)))
@@ -66,7 +79,7 @@ class Mse:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Psnr:
+class Psnr(ImageMetric):
     """Peak signal-to-noise ratio per original, dB, capped at 100 dB; peak is the width of the image range."""
 
     card: ClassVar[Card] = Card(
@@ -77,16 +90,7 @@ class Psnr:
             "papers": "peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
         },
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "dB"
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
@@ -94,7 +98,7 @@ class Psnr:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ssim:
+class Ssim(ImageMetric):
     """Structural similarity per original; see ``images.ssim`` for the window on small images."""
 
     card: ClassVar[Card] = Card(
@@ -102,16 +106,6 @@ class Ssim:
         source="Wang et al. 2004, IEEE TIP 13(4)",
         details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
@@ -119,7 +113,7 @@ class Ssim:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MseR:
+class MseR(ImageMetric):
     """Mean squared error between feature vectors (the input of the last layer), paired by pixels."""
 
     card: ClassVar[Card] = Card(
@@ -127,16 +121,7 @@ class MseR:
         source="Li et al. 2022, arXiv:2203.15696 (MSE-R)",
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
     higher_leaks: ClassVar[bool] = False
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.features is None:
@@ -150,7 +135,7 @@ class MseR:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Perceptual:
+class Perceptual(ImageMetric):
     """Distance in the layers of a separately trained public network: the stand-in where LPIPS cannot run.
 
     At every position of every layer the channel vectors are scaled to length 1; the squared differences are
@@ -164,16 +149,7 @@ class Perceptual:
         source="after Zhang et al. 2018, arXiv:1801.03924, Eq. 1 with w = 1",
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
     higher_leaks: ClassVar[bool] = False
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.perceptual is None:
@@ -194,7 +170,7 @@ class Perceptual:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Identification:
+class Identification(ImageMetric):
     """1 where the image nearest to a reconstruction is its original, among M - 1 distractors and it; else 0.
 
     Nearest by mean squared error. A tie counts against the attack, so a constant image over equal distractors
@@ -206,12 +182,8 @@ class Identification:
         summary="share of originals that are the nearest of M images to their own reconstruction",
         details={"direction": _UP, "chance": "1/M, M = distractors + 1"},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)
@@ -235,7 +207,7 @@ class Identification:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RateBlind:
+class RateBlind(ImageMetric):
     """1 where an original was recovered: its reconstruction is better than ``threshold`` dB; else 0.
 
     Pairs by optimal assignment, so every reconstruction recovers at most one original.
@@ -248,18 +220,10 @@ class RateBlind:
         summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once",
         details={"direction": _UP, "chance": _NO_CHANCE},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     threshold: float = 18.0
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         check_images("rate_blind", claimed, truth)
@@ -268,7 +232,7 @@ class RateBlind:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RatePaper:
+class RatePaper(ImageMetric):
     """As ``rate_blind``, but every original may use the best candidate, also one used before.
 
     The convention of the linear-leakage papers, for comparison with their tables. It is an upper bound of
@@ -283,18 +247,10 @@ class RatePaper:
         source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
         details={"direction": _UP, "chance": _NO_CHANCE},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     threshold: float = 18.0
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         check_images("rate_paper", claimed, truth)

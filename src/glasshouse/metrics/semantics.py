@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
-from glasshouse.metrics.reconstruction import paired
+from glasshouse.metrics.reconstruction import ImageMetric, paired
 from glasshouse.registry import Card
 
 
@@ -72,7 +72,7 @@ class DefenseNamed:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttributeAgreement:
+class AttributeAgreement(ImageMetric):
     """1 where a public classifier sees the same class in the reconstruction as in its original; else 0.
 
     The classifier is the perceptual stand-in, trained on auxiliary images only; what it calls a face that it
@@ -87,16 +87,8 @@ class AttributeAgreement:
         source="after Li et al. 2022, arXiv:2203.15696",
         details={"direction": "up is worse for privacy", "chance": "see the null baseline"},
     )
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(B,) of 0 and 1, for claimed (R, C, H, W) and true (B, C, H, W) images in [0, 1].
