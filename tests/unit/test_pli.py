@@ -197,6 +197,19 @@ def test_the_first_layer_is_the_transposed_convolution():
     torch.testing.assert_close(net.weight.grad, plain[0].weight.grad, atol=1e-4, rtol=1e-3)
 
 
+def test_products_of_bfloat16_matrices_are_the_transposed_convolutions():
+    """The same weights to within bfloat16's 8 bits, forwards and backwards."""
+    exact = network(20, (3, 64, 64), width=32, rng=Rng.root(0))
+    fast = network(20, (3, 64, 64), width=32, rng=Rng.root(0), bfloat16=True)
+    vectors = rand(5, 20)
+    torch.testing.assert_close(fast(vectors), exact(vectors), atol=0.02, rtol=0.02)
+    for net in (exact, fast):
+        net(vectors).square().sum().backward()
+    for ours, theirs in zip(fast.parameters(), exact.parameters(), strict=True):
+        if ours.dim() > 1:  # a bias before batch norm has no gradient but rounding
+            assert F.cosine_similarity(ours.grad.flatten(), theirs.grad.flatten(), dim=0) > 0.99
+
+
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64)])
 def test_images_of_any_size(shape):
     net = InversionNet(6, shape, width=16)

@@ -8,8 +8,9 @@ upload arrives (its model and its logits) is filed under the upload's round, fro
 Shape letters: P public examples, K classes, T rounds.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import Field, fields, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,13 @@ from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite
 from glasshouse.wire import Architecture, Batch, Broadcast, Recorder, Tamper, Trained, Update
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Settings = TypeVar("Settings", bound=_Dataclass)
 
 
 class Scheme(Protocol):
@@ -174,6 +182,7 @@ def _used(trained: Trained, examples: int) -> Tensor:
     return distinct
 
 
-def options(given: Mapping[str, object], fields: Sequence[str]) -> dict[str, object]:
-    """Those public settings that a protocol's class takes."""
-    return {name: value for name, value in given.items() if name in fields}
+def chosen(settings: Settings, setting: Setting) -> Settings:
+    """A protocol's settings, changed to what the terms' public options say of them."""
+    names = {f.name for f in fields(settings)}
+    return replace(settings, **{name: v for name, v in setting.terms.options.items() if name in names})

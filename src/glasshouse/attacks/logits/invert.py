@@ -32,7 +32,7 @@ class Training:
         learning_rate, weight_decay: of Adam, whose state is carried over the rounds.
         prior_weight: the paper's γ, of the distance to the prior images; 0: no prior.
         tuning: after each epoch, pull the queries' images to their priors (Eq. 10).
-        width: channels of the network's first map.
+        width: channels of the network's first map. bfloat16: multiply its maps in it, for wide networks.
     """
 
     epochs: int = 3
@@ -42,6 +42,7 @@ class Training:
     prior_weight: float = 0.03
     tuning: bool = True
     width: int = 1024
+    bfloat16: bool = False
 
 
 @final
@@ -69,9 +70,9 @@ def inverted(task: Task) -> Tensor:
     """Images of the queries after each round, (rounds, L, C, H, W) in [-1, 1]."""
     rng, how = Rng(task.key), task.how
     shape = (int(task.images.shape[1]), int(task.images.shape[2]), int(task.images.shape[3]))
-    net = network(task.queries.shape[1], shape, width=how.width, rng=rng.child("start")).to(
-        task.images.device
-    )
+    net = network(
+        task.queries.shape[1], shape, width=how.width, rng=rng.child("start"), bfloat16=how.bfloat16
+    ).to(task.images.device)
     optimiser = torch.optim.Adam(
         net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay, fused=True
     )

@@ -27,7 +27,8 @@ class Tbi:
 
     Args:
         temperature: of the softmax over logits, the paper's τ, > 0.
-        epochs, batch_size, learning_rate, weight_decay, width: see :class:`glasshouse.attacks.logits.invert`.
+        epochs, batch_size, learning_rate, weight_decay, width, bfloat16: see
+            :class:`glasshouse.attacks.logits.invert`.
     """
 
     card: ClassVar[Card] = Card(
@@ -45,6 +46,7 @@ class Tbi:
     learning_rate: float = 3e-5
     weight_decay: float = 1e-4
     width: int = 1024
+    bfloat16: bool = False
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, of all private classes; it names no client."""
@@ -57,6 +59,7 @@ class Tbi:
             weight_decay=self.weight_decay,
             prior_weight=0.0,
             width=self.width,
+            bfloat16=self.bfloat16,
         )
         task = Task(
             how=how,

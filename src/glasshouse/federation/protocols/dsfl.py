@@ -5,8 +5,8 @@ here and the server takes their softmax, so that defences on logits act alike in
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, final
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -54,8 +54,8 @@ class DsFl:
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        given: dict[str, Any] = logit_rounds.options(setting.terms.options, [f.name for f in fields(self)])
-        return logit_rounds.play(setting, replace(self, **given), recorder=recorder, rng=rng, tamper=tamper)
+        scheme = logit_rounds.chosen(self, setting)
+        return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
         """How often a client goes through its private data in a run."""

@@ -5,8 +5,8 @@ data once before the first upload, because Algorithm S-2 needs uploads in its fi
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, final
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -58,8 +58,7 @@ class FedGems:
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        given: dict[str, Any] = logit_rounds.options(setting.terms.options, [f.name for f in fields(self)])
-        scheme = _Fusion(settings=replace(self, **given))
+        scheme = _Fusion(settings=logit_rounds.chosen(self, setting))
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:

@@ -59,7 +59,8 @@ class Pli:
         tuning: fine-tune on the queries after each epoch (Eq. 10).
         reads: ``paired``; ``client``: the client's half alone (ablation); ``none``: the server's own logits
             in the place of every upload, which is what the attack finds without the clients.
-        epochs, batch_size, learning_rate, weight_decay, width: see :class:`glasshouse.attacks.logits.invert`.
+        epochs, batch_size, learning_rate, weight_decay, width, bfloat16: see
+            :class:`glasshouse.attacks.logits.invert`.
         translator_epochs: of a learned translation.
         networks: per client, whose images are averaged. shrink: share of the prior in the image, in [0, 1).
             Both are ours: an average differs less from the truth than a sharp guess does; 1 and 0: the paper.
@@ -106,6 +107,7 @@ class Pli:
     learning_rate: float = 3e-5
     weight_decay: float = 1e-4
     width: int = 1024
+    bfloat16: bool = False
     translator_epochs: int = 60
     networks: int = 1
     shrink: float = 0.0
@@ -186,6 +188,7 @@ class Pli:
             prior_weight=self.prior_weight,
             tuning=self.tuning,
             width=self.width,
+            bfloat16=self.bfloat16,
         )
         return Task(
             how=how,
