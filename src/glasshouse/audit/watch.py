@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -52,6 +53,7 @@ class Watch:
         terms = self.setting.terms
         model = self.setting.build(self.setting.architectures.get(party, terms.architecture))
         model.load_state_dict(dict(tensors))
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
         sets = {"private": own, "held-out": self.heldout, "public": terms.public}
         for name, data in sets.items():
             if data is None or not len(data):
