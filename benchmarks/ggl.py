@@ -158,7 +158,7 @@ def optimisers(settings: argparse.Namespace) -> None:
     recipe = Recipe(latent=LATENT, width=16, steps=settings.training, learning_rate=4e-4, mirror=True)
     prior = trained(photographs(2000), classes=CLASSES, recipe=recipe)
     victim = photographs(1, first=7)
-    client = observed("convnet", 8, victim, [])
+    client = observed("convnet", 8, victim, [], kaiming=True)
     loss = fit(client, prior, victim.labels)
     how = {"population": 50, "learning_rate": 0.1, "signed": False}
     for name in ("adam", "cma_es", "turbo"):
@@ -181,7 +181,7 @@ def optimisers(settings: argparse.Namespace) -> None:
 
 def detector(settings: argparse.Namespace) -> None:
     """How often the detector names each defence, at the paper's strengths and a tenth of them."""
-    victims = photographs(settings.updates)
+    victims = photographs(settings.updates, first=1)  # from 0 on: those that thresholds were chosen on
     for weak in (False, True):
         for name, chain in CHAINS.items():
             if settings.defences and name not in settings.defences:
