@@ -201,7 +201,7 @@ def _wants(scenario: Scenario) -> dict[Role, Want]:
         "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
         "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
         "public": (data.public, data.public_split, data.public_classes),
-        "heldout": (max(data.heldout, _distractors(scenario)), data.heldout_split, ()),
+        "heldout": (max(data.heldout, _distractors(scenario)), data.heldout_split, data.heldout_classes),
     }
     return {
         role: Want(size=size, split=split, classes=classes)
