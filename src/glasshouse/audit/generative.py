@@ -116,10 +116,14 @@ def _scale(
     claims = [c for o in outcomes for c in o.claims if isinstance(c, Reconstruction)]
     truths = [judge.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
     draws = [c for o in outcomes for c in o.claims if isinstance(c, Draws)]
-    ceilings = [
-        inverted(prior, t.inputs, t.labels, latent=latent, rng=judge.rng.child(f"ceiling/{i}"))
-        for i, t in enumerate(truths)
-    ]
+    together = inverted(
+        prior,
+        torch.cat([t.inputs for t in truths]),
+        torch.cat([t.labels for t in truths]),
+        latent=latent,
+        rng=judge.rng.child("ceiling"),
+    )
+    ceilings = together.split([len(t) for t in truths])
     rows = []
     for plugin in cell.scenario.audit.metrics:
         metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
