@@ -123,7 +123,7 @@ def _scale(
         latent=latent,
         rng=judge.rng.child("ceiling"),
     )
-    ceilings = together.split([len(t) for t in truths])
+    ceilings = torch.split(together, [len(t) for t in truths])
     rows = []
     for plugin in cell.scenario.audit.metrics:
         metric: Metric = load("metrics", plugin.name)(**plugin.arguments)

@@ -112,8 +112,8 @@ def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Fin
     length = float(bias @ expected / expected.square().sum().clamp_min(1e-30))
     miss = float((bias - length * expected).norm() / bias.norm())
     if noise:
-        # Two standard deviations of the length itself: of 100 tuning photographs under noise of 0.1, one counts
-        # as clipped, and 73 behind a clip of 4 do (with three: none, and 61).
+        # Two standard deviations of the length itself: of 100 tuning photographs under noise of 0.1, one
+        # counts as clipped, and 73 behind a clip of 4 do (with three: none, and 61).
         slack = 2 * noise / float(expected.norm().clamp_min(1e-12))
         size = (max(norm(replica.gradient()) ** 2 - noise**2 * _entries(replica), 0.0)) ** 0.5
         if length < min(SHORT, 1 - slack) and size > 0:
