@@ -87,7 +87,8 @@ def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkey
     assert sum("samples of its generator" in t for t in titles) == 1
     (scale,) = [e for e in result.exhibits if "both ends" in e.title]
     (row,) = scale.data["rows"]
-    assert len(row) == len(scale.data["columns"]) == 8
+    assert len(row) == len(scale.data["columns"]) == 9
+    assert float(row[8].split()[0]) == pytest.approx(float(row[5]) - float(row[2]), abs=0.06)  # rounded
     assert float(row[6]) > float(row[5])  # nothing that a search finds is nearer than the ceiling
     (lines,) = [e for e in result.exhibits if "loss around" in e.title]
     for one in lines.data["series"]:

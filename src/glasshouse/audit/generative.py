@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import DefenseGuess, Draws, GenerativeAttack, Reconstruction
@@ -25,7 +26,8 @@ from glasshouse.audit.result import Exhibit
 from glasshouse.audit.score import Judge, score_outcomes
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
-from glasshouse.metrics.shares import proportion_bounds
+from glasshouse.metrics.interval import paired_gain
+from glasshouse.metrics.shares import paired_share_gain, proportion_bounds
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
@@ -147,11 +149,12 @@ def _scale(
         scenario=cell.scenario.name,
         title=_title(f"{attack}: both ends of its scale", cell),
         caption="Means over victims. Share: gain over the strongest null here, of what the ceiling gains "
-        "over it; it is the strongest on these very victims, which can only make the share smaller.",
+        "over it; it is the strongest on these very victims, which can only make the share smaller. Last: "
+        "the paired gain over a random draw, above 0 where the attack leaks more, 95 % interval.",
         data={
             "columns": [
                 "metric", "quoted null", "random draw", "best draw by label", "another's update", "attack",
-                "ceiling", "share of ceiling",
+                "ceiling", "share of ceiling", "gain over the draw",
             ],
             "rows": rows,
         },
@@ -168,35 +171,54 @@ def _ends(
     draws: Sequence[Draws],
     ceilings: Sequence[Tensor],
 ) -> list[str]:
-    """Quoted null, random draw, best draw by label, another's update, attack, ceiling, share."""
+    """Quoted null, random draw, best draw by label, another's update, attack, ceiling, share, gain."""
+
+    def scores(claimed: Sequence[Tensor]) -> list[NDArray[np.float64]]:
+        return [
+            metric.score(x, t.inputs, context=judge.context) for x, t in zip(claimed, truths, strict=True)
+        ]
 
     def mean(claimed: Sequence[Tensor]) -> float:
-        scores = [
-            metric.score(x, t.inputs, context=judge.context).mean()
-            for x, t in zip(claimed, truths, strict=True)
-        ]
-        return float(np.mean(scores))
+        return float(np.mean([found.mean() for found in scores(claimed)]))
 
     try:
         scored = score_outcomes(name, metric, outcomes, judge)
         made = [c.inputs for o in outcomes for c in o.claims if isinstance(c, Reconstruction)]
         quoted = float(np.mean([n.mean() for n in scored.nulls])) if scored else float("nan")
+        drawn = [d.inputs[: len(t)] for d, t in zip(draws, truths, strict=True)]
         labelled = [_by_label(d, judge.auxiliary, len(t)) for d, t in zip(draws, truths, strict=True)]
         nulls = [
             quoted,
-            mean([d.inputs[: len(t)] for d, t in zip(draws, truths, strict=True)]),
+            mean(drawn),
             mean(labelled),
             mean([*made[1:], made[0]]),
         ]
         value, ceiling = mean(made), mean(ceilings)
+        gain = _paired(metric, scores(made), scores(drawn), rng=judge.rng.child(f"over the draw/{name}"))
     except Undefined as error:
-        return [f"not determined: {error.got}"] + [""] * 6
+        return [f"not determined: {error.got}"] + [""] * 7
     strongest = max(nulls) if metric.higher_leaks else min(nulls)
     room = ceiling - strongest
     share = (
         "no room" if room * (1 if metric.higher_leaks else -1) <= 0 else f"{(value - strongest) / room:.2f}"
     )
-    return [f"{x:.4g}" for x in (*nulls, value, ceiling)] + [share]
+    return [f"{x:.4g}" for x in (*nulls, value, ceiling)] + [share, gain]
+
+
+def _paired(
+    metric: Metric, made: Sequence[NDArray[np.float64]], drawn: Sequence[NDArray[np.float64]], *, rng: Rng
+) -> str:
+    """By how much the attack leaks more than a random draw about the same victims, with its interval."""
+    if len(made) < 2:
+        return "one victim"
+    if metric.counts:
+        victims = np.repeat(np.arange(len(made)), [len(v) for v in made])
+        found = paired_share_gain(np.concatenate(made), np.concatenate(drawn), victims)
+        found = found if metric.higher_leaks else found.negated()
+    else:
+        means = [[float(v.mean()) for v in side] for side in (made, drawn)]
+        found = paired_gain(*means, rng=rng, higher_leaks=metric.higher_leaks)
+    return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
 
 
 def _by_label(draws: Draws, auxiliary: Batch | None, count: int) -> Tensor:
