@@ -19,11 +19,11 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.inversion.ggl import detect
 from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.optimisers import minimise
 from glasshouse.attacks.inversion.ggl.search import Budget
 from glasshouse.attacks.inversion.ggl.wgan import Generator, Recipe, trained
+from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching import Objective, Plain, objective
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation

@@ -8,10 +8,11 @@ from torch import nn
 
 from glasshouse import registry
 from glasshouse.attacks.base import DefenseGuess, Draws, Reconstruction
-from glasshouse.attacks.inversion.ggl import cma_es, detect, turbo
+from glasshouse.attacks.inversion.ggl import cma_es, turbo
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
+from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching import objective
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable

@@ -64,10 +64,8 @@ class Data(Table):
         examples: private examples per client. members: clients that hold the challenge example, each in place
             of one of theirs. auxiliary, public, heldout: images in that part.
         partition: registered way to spread private images over clients. alpha: of ``dirichlet``.
-        private_classes, auxiliary_classes, public_classes, heldout_classes: labels that the part may hold;
-            empty: all.
-        images_are_public: the report need not blur originals; None: as the source says.
-        domains: roles by class and domain instead of by image.
+        private_classes, auxiliary_classes, public_classes, heldout_classes: labels in the part; empty: all.
+        images_are_public: no need to blur; None: as the source says. domains: roles by class and domain.
     """
 
     source: Name = "digits"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.matching import objective
 from glasshouse.attacks.parts.replica import replica
@@ -61,9 +62,8 @@ class DLG:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
         client = replica(view, subject="attack 'dlg'")
-        distance = objective(
-            client, distance="squared", steps="one_step", adaptive=self.adaptive, form="explicit"
-        )
+        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
         match = search(
             client,
             distance,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import objective
@@ -54,9 +55,8 @@ class IDLG:
         """
         client = replica(view, subject="attack 'idlg'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        distance = objective(
-            client, distance="squared", steps="one_step", adaptive=self.adaptive, form="explicit"
-        )
+        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
         match = search(
             client,
             distance,

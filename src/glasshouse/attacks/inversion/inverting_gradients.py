@@ -23,12 +23,13 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts import step_order
+from glasshouse.attacks.parts import detect, step_order
 from glasshouse.attacks.parts.exact import check_positive, claimed
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import Steps, objective
 from glasshouse.attacks.parts.optimise import Descent, adam, random_start, roughness
 from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -87,9 +88,10 @@ class InvertingGradients:
         labels = known_labels(view, client, rng=rng.child("labels"))
         how = Descent(iterations=self.iterations, learning_rate=self.learning_rate, signed=self.signed)
         start = random_start(client, restarts=self.restarts, rng=rng)
-        loss = self._loss(client, self.local_steps)
+        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        loss = self._loss(client, self.local_steps, adaptive)
         if self.local_steps == "simulate" and step_order.unknown(client):
-            as_one = self._loss(client, "one_step")
+            as_one = self._loss(client, "one_step", adaptive)
             found, orders = step_order.match(
                 client, start, labels, how, as_one=as_one, simulated=loss, rng=rng
             )
@@ -102,8 +104,8 @@ class InvertingGradients:
         pixels = client.to_pixels(found.points[best]).clamp(low, high)
         return (claimed(client, pixels, labels, loss=float(found.losses[best])),)
 
-    def _loss(self, client: Replica, steps: Steps) -> step_order.Labelled:
-        distance = objective(client, distance="cosine", steps=steps, adaptive=self.adaptive, bf16=self.bf16)
+    def _loss(self, client: Replica, steps: Steps, adaptive: Adaptation | bool) -> step_order.Labelled:
+        distance = objective(client, distance="cosine", steps=steps, adaptive=adaptive, bf16=self.bf16)
 
         def loss(points: Tensor, labels: Tensor, derivative: bool) -> Tensor:
             match = distance(client.to_pixels(points), labels, create_graph=derivative)

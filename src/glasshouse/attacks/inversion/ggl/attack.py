@@ -25,12 +25,13 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Draws, Needs, Reconstruction
-from glasshouse.attacks.inversion.ggl import detect, generators
+from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
 from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
 from glasshouse.attacks.inversion.ggl.search import Budget
 from glasshouse.attacks.inversion.ggl.wgan import Recipe
+from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import check_positive
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import Distance, Steps, objective

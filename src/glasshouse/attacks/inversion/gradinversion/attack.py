@@ -28,11 +28,13 @@ from torch import Tensor
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
+from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import check_positive, claimed
 from glasshouse.attacks.parts.labels import Rule, known_labels
 from glasshouse.attacks.parts.matching import Steps, objective
 from glasshouse.attacks.parts.optimise import Descent, Loss, adam, random_start, roughness
 from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -114,16 +116,17 @@ class GradInversion:
         )
         start = random_start(client, restarts=self.restarts, rng=rng)
         pull = Group(self.group) if self.group and self.restarts > 1 else None
-        loss = self._loss(view, client, labels)
+        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        loss = self._loss(view, client, labels, adaptive)
         found = adam(loss, start, how, box=client.box(), rng=rng, pull=pull)
         best = found.best()
         low, high = client.terms.image_range
         pixels = client.to_pixels(found.points[best]).clamp(low, high)
         return (claimed(client, pixels, labels, loss=float(found.losses[best])),)
 
-    def _loss(self, view: View, client: Replica, labels: Tensor) -> Loss:
+    def _loss(self, view: View, client: Replica, labels: Tensor, adaptive: Adaptation | bool) -> Loss:
         distance = objective(
-            client, distance="squared", steps=self.local_steps, adaptive=self.adaptive, bf16=self.bf16
+            client, distance="squared", steps=self.local_steps, adaptive=adaptive, bf16=self.bf16
         )
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
         statistics = Statistics(client.model, granted) if granted else None

@@ -195,6 +195,16 @@ def adaptation(finding: Finding, replica: Replica) -> Adaptation:
     return Adaptation(clip=norm(received)) if finding.name == "clip" or unseen else Adaptation()
 
 
+def adapted(replica: Replica, *, wanted: bool, rng: Rng) -> Adaptation | bool:
+    """What candidates go through, as ``matching.objective`` takes it: what was found, or nothing.
+
+    True, the estimate without a detector, for several examples or local steps: clipping is not found there.
+    """
+    if not wanted or replica.images > 1 or replica.update.steps > 1:
+        return wanted
+    return adaptation(detect(replica, rng=rng), replica)
+
+
 def claimed(finding: Finding, replica: Replica) -> DefenseGuess:
     """The finding as a claim about the update's client."""
     about = About(rounds=(replica.update.round,), client=replica.update.client)
