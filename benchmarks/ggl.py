@@ -28,7 +28,7 @@ from glasshouse.attacks.parts.matching import Objective, Plain, objective
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.images import mse, psnr
-from glasshouse.metrics.shares import proportion_bounds
+from glasshouse.metrics.shares import proportion_interval
 from glasshouse.models import build as models
 from glasshouse.process import settle
 from glasshouse.registry import load
@@ -214,7 +214,8 @@ def detector(settings: argparse.Namespace) -> None:
                     continue
                 said[detect.detect(client, rng=Rng.root(i)).name] += 1
             share, right = said.total(), said[name]
-            low, high = proportion_bounds(right, share) if share else (0.0, 1.0)
+            exact = proportion_interval(right, share) if share else None
+            low, high = (exact.low, exact.high) if exact else (0.0, 1.0)
             words = ", ".join(f"{what} {count}" for what, count in said.most_common())
             print(
                 f"{'a tenth of ' if weak else ''}{name}: {right} of {share} right [{low:.2f}, {high:.2f}] "
