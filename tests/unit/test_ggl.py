@@ -15,6 +15,7 @@ from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching import objective
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable
 from glasshouse.images import mse
 from glasshouse.rng import Rng
@@ -161,6 +162,16 @@ def test_the_detector_names_the_defence(name):
             assert strength == pytest.approx(next(iter(settings.values())), rel=0.25)
     if name == "clip":
         assert found.parameters["norm"] == pytest.approx(1.0, rel=1e-4)
+
+
+def test_without_a_defence_nothing_is_done_to_the_candidates_of_adaptive_attacks():
+    """Taken for clipped, every larger candidate would be scaled down to the update's own norm."""
+    one, two = (replica(toy(examples=n).view(), subject="test") for n in (1, 2))
+    found = detect.adapted(one, wanted=True, rng=RNG)
+    assert isinstance(found, Adaptation)
+    assert (found.clip, found.layer_clip, dict(found.masks)) == (None, None, {})
+    assert detect.adapted(one, wanted=False, rng=RNG) is False
+    assert detect.adapted(two, wanted=True, rng=RNG) is True  # clipping is not looked for in batches
 
 
 @pytest.mark.parametrize("name", ["clip", "prune", "soteria"])
