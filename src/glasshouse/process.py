@@ -1,6 +1,7 @@
 """How a process of Glasshouse computes: one thread, and memory that it frees is kept for the next step."""
 
 import ctypes
+import sys
 
 import torch
 
@@ -17,7 +18,7 @@ def settle() -> None:
     convolutional network). Other C libraries are left as they are. No result depends on either.
     """
     torch.set_num_threads(1)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _BLOCK)
         mallopt(_TRIM_THRESHOLD, _KEPT)

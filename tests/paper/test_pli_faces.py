@@ -2,7 +2,7 @@
 
 Source: Takahashi et al. 2023, CVPR, Table 2 (Masked LFW, FedGEMS, one client): attack accuracy 0.91 for PLI
 and 0.025 for TBI. Ours is ORL, with fewer people and narrower networks, so the band begins lower.
-``make slow`` runs it, in two minutes.
+``make slow`` runs it, in minutes.
 """
 
 from pathlib import Path

@@ -269,6 +269,16 @@ def test_a_feature_that_is_never_on_leaves_no_column_of_zeros_for_a_guard_to_see
     assert bool((made(one, classes=4, recipe=recipe, rng=Rng.root(0)).head.hidden.weight[:, 3] != 0).all())
 
 
+@pytest.mark.parametrize(
+    "features",
+    [torch.ones(1, 4), torch.ones(9, 4), torch.zeros(0, 4), torch.full((9, 4), torch.nan)],
+    ids=["one", "alike", "none", "nan"],
+)
+def test_a_head_needs_examples_that_differ(features):
+    with pytest.raises(BadValue, match="at least two examples that differ"):
+        exemplars(features, units=3, share=0.1)
+
+
 def test_units_beyond_the_examples_repeat_them():
     directions = exemplars(sample(5).features, units=12, share=0.2)
     assert directions.shape == (12, 32)

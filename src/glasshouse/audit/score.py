@@ -30,7 +30,7 @@ from glasshouse.rng import Rng
 from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch
 
-COIN = "coin with the known prior"
+COIN = "coin that knows the prior and how many were called"
 GUESS = "guess among the clients or classes"
 
 

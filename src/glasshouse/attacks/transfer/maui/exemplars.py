@@ -7,8 +7,7 @@ examples are that few units reach yet.
 
 With N units that pass a share 1/B each, an example reaches one unit on average and is alone there with
 probability 1/e. If its number of units is Poisson, 1 - exp(-1/e) = .31 of a batch leak; if it is one for all,
-1/e = .37: evenness is all that can be won, and what the adversary's own examples reach evenly, others of the
-same distribution reach more evenly.
+1/e = .37: evenness is what can be won.
 
 Shape letters: n examples, D features, N units.
 """
@@ -17,6 +16,8 @@ import math
 
 import torch
 from torch import Tensor
+
+from glasshouse.errors import BadValue
 
 _RIDGE = 1.0  # of the mean variance of a feature, on the covariance; .3 to 10 do as well
 _WIDER = 4.0  # shares are compared this much wider than they will be, where single examples weigh less
@@ -30,20 +31,33 @@ def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
         features: n ≥ 2, any unit. units: N; more than n repeat the best ones.
         share: of the examples that each unit will pass, in (0, 1).
 
+    Raises:
+        BadValue: fewer than two examples, a feature that is not finite, or examples that are all alike.
+
     Example:
         >>> y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
         >>> exemplars(y, units=3, share=0.1).norm(dim=1).round(decimals=4).tolist()
         [1.0, 1.0, 1.0]
     """
     y = features.double()
+    if len(y) < 2 or not bool(torch.isfinite(y).all()) or bool((y == y[0]).all()):
+        raise BadValue(
+            "head made from examples",
+            needs="finite features of at least two examples that differ",
+            got=f"{len(y)} examples, {int(torch.isfinite(y).all(1).sum())} finite",
+            fix="raise data.auxiliary, or look at the public features",
+        )
     centred = y - y.mean(0)
     covariance = centred.T @ centred / len(y)
     floor = _RIDGE * covariance.diagonal().mean().clamp_min(1e-12)
     whitened = torch.linalg.solve(covariance + floor * torch.eye(len(covariance), dtype=y.dtype), centred.T).T
     directions: Tensor = whitened / whitened.norm(dim=1, keepdim=True).clamp_min(1e-12)
     response = y @ directions.T
-    passing = max(1, round(min(0.5, _WIDER * share) * len(y)))
-    reached = torch.zeros_like(response).scatter_(0, response.topk(passing, dim=0).indices, 1 / _WIDER)
+    wide = min(0.5, _WIDER * share)
+    passing = max(1, round(wide * len(y)))
+    reached = torch.zeros_like(response).scatter_(
+        0, response.topk(passing, dim=0).indices, min(1.0, share / wide)
+    )
     return directions[_evenly(reached, units)].float()
 
 
