@@ -46,6 +46,26 @@ def gradient(model: nn.Module, batch: Batch) -> Update:
     return Update(round=1, client=2, kind="gradient", tensors=tensors, examples=len(batch))
 
 
+class Tied(nn.Module):
+    """One convolution before two norms, then the same norm twice: neither may be folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 20, 6)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(20) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        return torch.relu(self.norms[0](y) + self.norms[1](self.norms[1](y)))
+
+
+class Branching(nn.Module):
+    """Its ``forward`` looks at the values, so that it cannot be traced."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+
 def slow(model: nn.Sequential, inputs: torch.Tensor) -> torch.Tensor:
     """The definition: one backward pass per feature and example."""
     scores = torch.zeros(20)
@@ -63,6 +83,18 @@ def test_scores_are_those_of_the_definition(model, batch, size):
     found = feature_scores(model, "5", batch.inputs[:size])
     torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=0)
     assert torch.equal(smallest(found, 0.8), smallest(expected, 0.8))
+
+
+@pytest.mark.parametrize("first", [Tied, Branching])
+def test_scores_are_those_of_the_definition_where_nothing_can_be_folded(model, batch, first):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        rest = list(model)[3:] if first is Tied else list(model)
+        rest[-3:] = [nn.AvgPool2d(3 if first is Tied else 6), nn.Flatten(), nn.Linear(20, 3)]
+        model = nn.Sequential(first(), *rest)
+        model.train()(torch.rand(64, 1, 8, 8))
+    found = feature_scores(model.eval(), f"{len(model) - 1}", batch.inputs)
+    torch.testing.assert_close(found.float(), slow(model, batch.inputs), rtol=1e-4, atol=0)
 
 
 def test_zeroes_the_columns_of_the_least_scores_and_nothing_else(model, batch):

@@ -21,11 +21,14 @@ those at the received model, as a client would have to compute them beforehand.
 
 import copy
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.fx.proxy import TraceError
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.base import CHANGES, accept, described, require, smallest
@@ -113,6 +116,7 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
 
     Each example is repeated ``_ROWS`` times in one forward pass; then one backward pass serves as many
     features, which is faster than batching the backward pass of a single copy (see benchmarks/soteria.py).
+    Batch norm, in ``eval()`` mode a scale and a shift, is first made part of the convolution before it.
 
     Args:
         inputs: (B, C, H, W), B >= 1.
@@ -120,11 +124,32 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
     Returns:
         (F,) float64, never negative.
     """
-    work = copy.deepcopy(model).eval().requires_grad_(False)
+    work = _folded(copy.deepcopy(model).eval()).requires_grad_(False)
     work = work.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     layer = work.get_submodule(name)
     scores = [_scores_of_one(work, layer, x) for x in inputs]
     return torch.stack(scores).mean(dim=0)
+
+
+def _folded(model: nn.Module) -> nn.Module:
+    """The same function without batch norm behind convolutions; ``model`` where it cannot be traced."""
+    try:
+        traced = fx.symbolic_trace(model)
+    except (TraceError, TypeError, NotImplementedError):  # forward() branches on its input, or the like
+        return model
+    modules = dict(traced.named_modules())
+    calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
+    for node in list(traced.graph.nodes):
+        norm, before = modules.get(str(node.target)), node.prev
+        conv = modules.get(str(before.target))
+        if not (isinstance(norm, nn.BatchNorm2d) and isinstance(conv, nn.Conv2d)):
+            continue
+        if node.args == (before,) and len(before.users) == calls[before.target] == calls[node.target] == 1:
+            traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)
+    traced.recompile()
+    return traced
 
 
 def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
