@@ -8,12 +8,15 @@ from glasshouse.audit.result import read_result
 from glasshouse.audit.run import audit
 from glasshouse.report.exhibits import draw
 from glasshouse.scenario.load import load
+from glasshouse.scenario.table import Plugin
 
 
-def point(gain, own=None, axes=None, metric="ssim_private", **arguments):
-    finding = specimen.finding(gain=gain, metric=metric, attack="any label")
+def point(gain, own=None, axes=None, metric="ssim_private", label="any label", defenses=(), **arguments):
+    finding = specimen.finding(gain=gain, metric=metric, attack=label)
     settings = {"prior": "mean", "prior_weight": 0.03, "epochs": 3, "tuning": True} | arguments
-    return Point(attack="pli", arguments=settings, axes=axes or {}, finding=finding, own=own)
+    return Point(
+        attack="pli", arguments=settings, axes=axes or {}, finding=finding, own=own, defenses=defenses
+    )
 
 
 def swept(values=(0.3, 0, 0.03), **rest):
@@ -58,6 +61,32 @@ def test_beside_a_line_stands_its_own_prior_or_else_the_null():
     }
     assert null.data["series"][1]["name"] == "pli: the null"
     assert null.data["series"][1]["y"] == [0.21, 0.21, 0.21]
+
+
+def defended(*chains, **rest):
+    return [point(0.1 * i, defenses=c, axes={"defenses": f"{i}"}, **rest) for i, c in enumerate(chains)]
+
+
+def noise(std):
+    return Plugin.model_validate({"name": "gaussian_noise", "std": std})
+
+
+def test_a_defence_has_a_line_per_attack_over_its_strength():
+    chains = [(noise(s),) for s in (1.0, 0.01, 0.1)] + [(Plugin(name="sign"),)]
+    (chart,) = argument_exhibits([*defended(*chains, label="a"), *defended(*chains, label="b")])
+    assert chart.title == "gaussian_noise: SSIM private against std"
+    lines = [s for s in chart.data["series"] if "of" not in s]
+    assert [(line["name"], line["x"]) for line in lines] == [("a", [0.01, 0.1, 1.0]), ("b", [0.01, 0.1, 1.0])]
+    assert lines[0]["y"] == pytest.approx([0.31, 0.41, 0.21])
+
+
+def test_other_defences_beside_it_and_other_settings_of_an_attack_are_kept_apart():
+    clip = Plugin.model_validate({"name": "clip", "norm": 4.0})
+    chains = [(noise(s),) for s in (0.0, 0.1, 1.0)]
+    both = [(clip, *c) for c in chains]
+    assert [c.title[-6:] for c in argument_exhibits(defended(*chains, *both))] == ["st std", "(clip)"]
+    (chart,) = argument_exhibits([*defended(*chains, epochs=3), *defended(*chains, epochs=6)])
+    assert [s["name"] for s in chart.data["series"]][:2] == ["any label, epochs = 3", "any label, epochs = 6"]
 
 
 def test_values_stand_at_equal_distances_and_the_line_beside_has_no_marks():
