@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from glasshouse.attacks.base import About, Draws
-from glasshouse.audit import generative
+from glasshouse.audit import generator_scale
 from glasshouse.audit.baseline import GENERATOR, average_score, chosen
 from glasshouse.audit.run import audit
 from glasshouse.metrics.base import ScoreContext
@@ -30,7 +31,7 @@ def flat(value, count=12):
 
 def test_a_perfect_generator_has_a_perfect_ceiling():
     images = torch.rand(3, 1, 2, 2, generator=RNG.torch())
-    found = generative.inverted(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
+    found = generator_scale.inverted(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
     assert float((found - images).abs().max()) < 0.01
 
 
@@ -38,7 +39,7 @@ def test_the_ceiling_of_a_generator_that_knows_one_image_is_that_image():
     def stuck(latent, labels):
         return 0 * logistic(latent, labels) + 0.25
 
-    found = generative.inverted(stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG)
+    found = generator_scale.inverted(stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG)
     assert found.unique().tolist() == [0.25]
 
 
@@ -66,7 +67,30 @@ def test_the_best_draw_by_label_is_the_one_nearest_to_the_label_s_mean():
     auxiliary = Batch(
         inputs=torch.tensor([0.0, 0.5, 0.9]).reshape(3, 1, 1, 1), labels=torch.tensor([0, 1, 1])
     )
-    assert generative._by_label(draws, auxiliary, 1).tolist() == [[[[pytest.approx(0.7)]]]]
+    assert generator_scale._by_label(draws, auxiliary, 1).tolist() == [[[[pytest.approx(0.7)]]]]
+
+
+def test_another_s_update_is_one_of_another_class():
+    truths = [flat(0.0, 1), flat(0.0, 1), Batch(inputs=torch.ones(1, 1, 2, 2), labels=torch.tensor([3]))]
+    made = [torch.full((1, 1, 2, 2), v) for v in (0.1, 0.2, 0.3)]
+    found = generator_scale.of_another(made, truths)
+    assert found is not None
+    assert [float(t.mean()) for t in found] == pytest.approx([0.3, 0.3, 0.1])
+    assert generator_scale.of_another(made[:2], truths[:2]) is None
+
+
+def test_the_share_of_the_ceiling_is_of_the_room_above_the_strongest_null():
+    def scores(*values):
+        return [np.array([v]) for v in values]
+
+    null, ceiling = scores(1.0, 2.0, 3.0), scores(5.0, 6.0, 7.0)
+    share = generator_scale._share
+    assert share(scores(2.0, 3.0, 4.0), null, ceiling, 1, rng=RNG) == "0.25 [0.25, 0.25]"
+    assert share(scores(2.0, 3.0, 4.0), ceiling, null, -1, rng=RNG) == "0.75 [0.75, 0.75]"
+    assert share(ceiling, ceiling, null, 1, rng=RNG) == "no room"
+    wide = share(scores(0.0, 3.0, 6.0), null, ceiling, 1, rng=RNG)
+    low, high = (float(v) for v in wide.split("[")[1][:-1].split(","))
+    assert low < 0.25 < high
 
 
 def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkeypatch):
@@ -87,13 +111,17 @@ def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkey
     assert sum("samples of its generator" in t for t in titles) == 1
     (scale,) = [e for e in result.exhibits if "both ends" in e.title]
     (row,) = scale.data["rows"]
-    assert len(row) == len(scale.data["columns"]) == 9
+    assert len(row) == len(scale.data["columns"]) == 10
+    nulls = [float(v) for v in row[1:5] if v]
+    assert float(row[9].split()[0]) == pytest.approx(float(row[5]) - max(nulls), abs=0.06)
     assert float(row[8].split()[0]) == pytest.approx(float(row[5]) - float(row[2]), abs=0.06)  # rounded
     assert float(row[6]) > float(row[5])  # nothing that a search finds is nearer than the ceiling
     (lines,) = [e for e in result.exhibits if "loss around" in e.title]
     for one in lines.data["series"]:
         assert min(one["y"]) == 0
         assert one["y"][one["x"].index(0.0)] == 0  # nothing was done to the update: the truth is the minimum
+    first, second = (one["y"] for one in lines.data["series"])
+    assert first == second  # and the detector saw it
     (detector,) = [e for e in result.exhibits if "which defence" in e.title]
     assert detector.data["rows"] == [["none", "2", "yes"]]
     assert json.loads(Path(tmp_path / "run" / "result.json").read_text())["exhibits"]

@@ -188,6 +188,40 @@ def test_the_true_image_fits_perfectly_after_adaptation_only(name):
         assert least <= value / distance.target_square <= most
 
 
+@pytest.mark.parametrize("steps", ["simulate", "one_step"])
+def test_the_bound_after_several_local_steps_is_one_of_what_is_matched(steps):
+    """Read as one step the update is a gradient, many times as long as the change of weights."""
+    made = toy(model="lenet_sigmoid", protocol="fedavg", local_epochs=2)
+    client = replica(made.view(), subject="test")
+    adapted = detect.adaptation(detect.detect(client, rng=RNG), client, steps=steps)
+    distance = objective(client, distance="squared", steps=steps, adaptive=adapted)
+    shard = made.setting.shard(0)
+    value = float(distance(shard.inputs[None], shard.labels[None], create_graph=False).detach())
+    assert value / distance.target_square < 0.05
+
+
+def test_behind_clip_and_noise_the_true_image_fits_though_the_bound_is_not_known():
+    """The norm of the update is that of the noise, so candidates are shortened by what fits best."""
+    spec = [("clip", {"norm": 0.5}), ("gaussian_noise", {"std": 0.01})]
+    chain = [registry.load("defenses", n)(**settings) for n, settings in spec]
+    made = toy(model="lenet_sigmoid", defenses=chain)
+    client = replica(made.view(), subject="test")
+    found = detect.detect(client, rng=RNG)
+    assert found.name == "clip + gaussian_noise"
+    shard = made.setting.shard(0)
+    values = [
+        float(
+            objective(client, distance="squared", adaptive=adapted)(
+                shard.inputs[None], shard.labels[None], create_graph=False
+            )
+        )
+        for adapted in (detect.adaptation(found, client), Adaptation())
+    ]
+    noise = 0.01**2 * sum(t.numel() for t in client.update.tensors.values())
+    assert values[0] == pytest.approx(noise, rel=0.1)
+    assert values[1] > 2 * noise
+
+
 def test_the_regulariser_of_batches_counts_every_vector():
     def distance(images, labels, *, create_graph):
         return images.sum((1, 2, 3, 4)) * 0

@@ -98,10 +98,12 @@ def test_an_undefended_update_looks_untouched():
 
 
 def test_clipping_never_enlarges():
-    square = torch.tensor([[1.0, 9.0], [1.0, 9.0]])
-    assert Adaptation(clip=2.0).scale(square).tolist() == [[1.0, pytest.approx(2 / 18**0.5)]]
-    assert Adaptation(layer_clip=2.0).scale(square).tolist() == [[1.0, pytest.approx(2 / 3)]] * 2
-    assert Adaptation().scale(square).tolist() == [[1.0]]
+    square, dot = torch.tensor([[1.0, 9.0], [1.0, 9.0]]), torch.tensor([[2.0, 3.0], [1.0, 3.0]])
+    assert Adaptation(clip=2.0).scale(square, dot).tolist() == [[1.0, pytest.approx(2 / 18**0.5)]]
+    assert Adaptation(layer_clip=2.0).scale(square, dot).tolist() == [[1.0, pytest.approx(2 / 3)]] * 2
+    assert Adaptation(shortened=True).scale(square, dot).tolist() == [[1.0, pytest.approx(1 / 3)]]
+    assert Adaptation(shortened=True).scale(square, -dot).tolist() == [[0.0, 0.0]]
+    assert Adaptation().scale(square, dot).tolist() == [[1.0]]
 
 
 def test_says_when_restarts_are_not_batched(caplog):

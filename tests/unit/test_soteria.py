@@ -66,6 +66,17 @@ class Branching(nn.Module):
         return x * 2 if x.sum() > 0 else x
 
 
+class Counting(nn.Module):
+    """Its ``forward`` asks for a length, which a symbol does not have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(len(x), 1, 8, 8)
+
+
+class Own(nn.Linear):
+    """A user's linear layer."""
+
+
 def slow(model: nn.Sequential, inputs: torch.Tensor) -> torch.Tensor:
     """The definition: one backward pass per feature and example."""
     scores = torch.zeros(20)
@@ -85,7 +96,7 @@ def test_scores_are_those_of_the_definition(model, batch, size):
     assert torch.equal(smallest(found, 0.8), smallest(expected, 0.8))
 
 
-@pytest.mark.parametrize("first", [Tied, Branching])
+@pytest.mark.parametrize("first", [Tied, Branching, Counting])
 def test_scores_are_those_of_the_definition_where_nothing_can_be_folded(model, batch, first):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -134,6 +145,13 @@ def test_defends_a_named_layer():
     with pytest.raises(Inapplicable) as caught:
         defended_layer(model, "0")
     assert (caught.value.needs, caught.value.got) == ("a linear layer '0'", "1, 3")
+
+
+def test_defends_a_subclass_of_a_linear_layer():
+    model = nn.Sequential(nn.Conv2d(1, 20, 8), nn.Flatten(), Own(20, 3)).eval()
+    x = torch.rand(1, 1, 8, 8, generator=RNG.torch())
+    found = feature_scores(model, "2", x).float()
+    torch.testing.assert_close(found, slow(model, x), rtol=1e-4, atol=0)
 
 
 def test_refuses_a_model_without_a_linear_layer():

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Reconstruction
-from glasshouse.attacks.parts.matching import Distance, objective
-from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts import detect
+from glasshouse.attacks.parts.matching import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.audit.build import threat_of
 from glasshouse.audit.cell import adversary_side
 from glasshouse.audit.result import Exhibit
@@ -31,9 +33,16 @@ OFFSETS: Final = tuple(i / 10 for i in range(-5, 11))
 
 
 def landscape(
-    cell: Cell, title: str, folder: Path, claim: Reconstruction, judge: Judge, *, distance: Distance
+    cell: Cell,
+    title: str,
+    folder: Path,
+    claim: Reconstruction,
+    judge: Judge,
+    *,
+    distance: Distance,
+    steps: Steps,
 ) -> Exhibit | None:
-    """Two lines: the loss above its minimum, with the transformation estimated from the update and without.
+    """Two lines: the loss above its minimum, with the transformation that was detected and without.
 
     None where there is no single update, or none that can be matched.
     """
@@ -52,13 +61,23 @@ def landscape(
     truth, _ = judge.truth.batch(claim.about.rounds[0], claim.about.client)
     try:
         client = replica(view, subject="loss landscape")
+        images = None if judge.auxiliary is None else judge.auxiliary.inputs
+        found = detect.detect(client, images=images, rng=judge.rng.child("landscape"))
+        adaptations = {
+            "adapted": detect.adaptation(found, client, steps=steps),
+            "not adapted": Adaptation(),
+        }
         lines = [
             {
                 "name": name,
                 "x": list(OFFSETS),
-                "y": along(client, truth, judge.draws.inputs, distance, adaptive),
+                "y": along(
+                    objective(client, distance=distance, steps=steps, adaptive=adaptation),
+                    truth,
+                    judge.draws.inputs,
+                ),
             }
-            for name, adaptive in (("adapted", True), ("not adapted", False))
+            for name, adaptation in adaptations.items()
         ]
     except Inapplicable:
         return None
@@ -72,9 +91,8 @@ def landscape(
     )
 
 
-def along(client: Replica, truth: Batch, draws: Tensor, distance: Distance, adaptive: bool) -> list[float]:
+def along(loss: Objective, truth: Batch, draws: Tensor) -> list[float]:
     """Loss above its minimum at ``OFFSETS``; the line goes from ``truth`` to as many of ``draws``."""
-    loss = objective(client, distance=distance, adaptive=adaptive)
     far = draws[torch.arange(len(truth)) % len(draws)]
     offsets = torch.tensor(OFFSETS).view(-1, 1, 1, 1, 1)
     points = truth.inputs + offsets * (far - truth.inputs)

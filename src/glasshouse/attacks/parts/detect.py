@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import About, DefenseGuess
 from glasshouse.attacks.parts import transforms
 from glasshouse.attacks.parts.labels import sums
+from glasshouse.attacks.parts.matching import Steps, repeats_steps
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.rng import Rng
@@ -115,9 +116,8 @@ def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Fin
         # Two standard deviations of the length itself: of 100 tuning photographs under noise of 0.1, one
         # counts as clipped, and 73 behind a clip of 4 do (with three: none, and 61).
         slack = 2 * noise / float(expected.norm().clamp_min(1e-12))
-        size = (max(norm(replica.gradient()) ** 2 - noise**2 * _entries(replica), 0.0)) ** 0.5
-        if length < min(SHORT, 1 - slack) and size > 0:
-            return Finding(name="clip + gaussian_noise", parameters={"norm": size, "std": noise})
+        if length < min(SHORT, 1 - slack):
+            return Finding(name="clip + gaussian_noise", parameters={"std": noise})
         return Finding(name="gaussian_noise", parameters={"std": noise})
     if miss > ROUNDING:
         hidden = float((weight == 0).all(0).double().mean())
@@ -174,16 +174,19 @@ def _features(replica: Replica, last: str, images: Tensor) -> Tensor:
     return seen[0]
 
 
-def adaptation(finding: Finding, replica: Replica) -> Adaptation:
+def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate") -> Adaptation:
     """What candidates go through, for a defence that was found; nothing where it is sure that there is none.
 
-    Noise needs nothing: its expectation does not move the minimum. Parameters of several local steps are
-    matched as a change of weights, whose clip bound and mask are estimated on that change.
+    Noise needs nothing: its expectation does not move the minimum. Under noise a clip's bound cannot be told
+    from the update's norm, so that candidates are shortened as fits best.
+
+    Args:
+        finding: of :func:`detect`. replica: the update.
+        steps: as several local steps are matched; clip bound and mask are estimated on what is matched.
     """
-    simulated = replica.update.kind != "gradient" and replica.update.steps > 1
-    received = replica.delta() if simulated else replica.gradient()
+    received = replica.delta() if repeats_steps(replica, steps) else replica.gradient()
     if finding.name == "clip + gaussian_noise":
-        return Adaptation(clip=float(finding.parameters["norm"]))
+        return Adaptation(shortened=True)
     if finding.name == "prune":
         return Adaptation(masks={name: t != 0 for name, t in received.items()})
     if finding.name == "soteria":

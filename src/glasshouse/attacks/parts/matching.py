@@ -139,15 +139,20 @@ class Objective:
         """(R,) float64 distances of candidates (R, B, C, H, W); targets as in ``Ghost.__call__``."""
         found = self._engine(inputs, targets, create_graph=create_graph)
         adaptation = self._adaptation
-        if self._distance == "squared" and adaptation.clip is None and adaptation.layer_clip is None:
+        if self._distance == "squared" and not adaptation.scales:
             if found.gap is not None:
                 return found.gap.sum(0)
             return found.square.sum(0) - 2 * found.dot.sum(0) + self.target_square
-        scale = adaptation.scale(found.square)
+        scale = adaptation.scale(found.square, found.dot)
         dot, square = (scale * found.dot).sum(0), (scale.square() * found.square).sum(0)
         if self._distance == "squared":
             return square - 2 * dot + self.target_square
         return 1 - dot / (square.clamp_min(1e-30) * self.target_square).sqrt()
+
+
+def repeats_steps(replica: Replica, steps: Steps) -> bool:
+    """Whether the change after several local steps is matched, and not one gradient."""
+    return replica.update.kind != "gradient" and replica.update.steps > 1 and steps == "simulate"
 
 
 def objective(
@@ -171,7 +176,7 @@ def objective(
     Raises:
         Inapplicable: the update is zero everywhere.
     """
-    simulated = replica.update.kind != "gradient" and replica.update.steps > 1 and steps == "simulate"
+    simulated = repeats_steps(replica, steps)
     target = replica.delta() if simulated else replica.gradient()
     if not any(bool(t.any()) for t in target.values()):
         raise Inapplicable(

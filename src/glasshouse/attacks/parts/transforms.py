@@ -35,14 +35,28 @@ class Adaptation:
     Attributes:
         masks: True where a candidate's entry counts, by parameter name: full, or (1, ...) for columns.
         clip: bound of a global clip, or None. layer_clip: bound of a clip per tensor, or None.
+        shortened: clipped to an unknown bound: each candidate is scaled by what fits best, at most 1.
     """
 
     masks: Mapping[str, Tensor] = field(default_factory=dict)
     clip: float | None = None
     layer_clip: float | None = None
+    shortened: bool = False
 
-    def scale(self, square: Tensor) -> Tensor:
-        """Factors on candidate gradients: of squared norms (P, R), either (P, R) or (1, R)."""
+    @property
+    def scales(self) -> bool:
+        """Whether :meth:`scale` changes anything."""
+        return self.shortened or self.clip is not None or self.layer_clip is not None
+
+    def scale(self, square: Tensor, dot: Tensor) -> Tensor:
+        """Factors on candidate gradients: (P, R) or (1, R).
+
+        Args:
+            square: squared norms of candidates, (P, R).
+            dot: their products with the received tensors, (P, R).
+        """
+        if self.shortened:
+            return (dot.sum(0, keepdim=True) / square.sum(0, keepdim=True).clamp_min(1e-24)).clamp(0.0, 1.0)
         if self.layer_clip is not None:
             return _shrink(square, self.layer_clip)
         if self.clip is not None:

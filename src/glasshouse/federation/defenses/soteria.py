@@ -21,13 +21,13 @@ those at the received model, as a client would have to compute them beforehand.
 
 import copy
 import dataclasses
+import logging
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.proxy import TraceError
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glasshouse.errors import Inapplicable
@@ -35,6 +35,8 @@ from glasshouse.federation.defenses.base import CHANGES, accept, described, requ
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Mechanism, Update
+
+LOG = logging.getLogger("glasshouse")
 
 _ROWS = 16
 """Features per backward pass: the fastest of 8 to 64 on ResNet-18, one thread."""
@@ -131,11 +133,19 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
     return torch.stack(scores).mean(dim=0)
 
 
+class _Tracer(fx.Tracer):
+    """Follows ``forward`` down to linear layers, a subclass of them included: one of them is defended."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+
+
 def _folded(model: nn.Module) -> nn.Module:
     """The same function without batch norm behind convolutions; ``model`` where it cannot be traced."""
     try:
-        traced = fx.symbolic_trace(model)
-    except (TraceError, TypeError, NotImplementedError):  # forward() branches on its input, or the like
+        traced = fx.GraphModule(model, _Tracer().trace(model))
+    except Exception as error:  # noqa: BLE001 - the forward() of a user may raise anything when it meets a symbol
+        LOG.debug("Soteria: batch norm stays where it is, as the model cannot be traced: %s", error)
         return model
     modules = dict(traced.named_modules())
     calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")

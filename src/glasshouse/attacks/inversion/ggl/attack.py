@@ -149,7 +149,9 @@ class GGL:
         prior = self.prior(view.terms, view.grants.auxiliary).to(labels.device)
         known = view.grants.auxiliary
         found = detect.detect(client, images=None if known is None else known.inputs, rng=rng.child("detect"))
-        adaptation = detect.adaptation(found, client) if self.adaptive else Adaptation()
+        adaptation = (
+            detect.adaptation(found, client, steps=self.local_steps) if self.adaptive else Adaptation()
+        )
         fit = self.fit(client, prior, labels, adaptation)
         budget = Budget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
         best = minimise(
