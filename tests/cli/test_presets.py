@@ -34,6 +34,7 @@ def shrunk(name: str) -> list[str]:
     sets = [
         'data.source="digits"',
         *(f'data.{part}_split=""' for part in ("private", "auxiliary", "public", "heldout")),
+        *(f"data.{part}=[]" for part in ("private_classes", "auxiliary_classes", "heldout_classes")),
         "data.auxiliary=120",
         "data.heldout=40",
         "data.public=60",
