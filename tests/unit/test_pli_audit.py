@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from glasshouse.attacks.base import ClassRepresentatives
+from glasshouse.audit.claims import read_outcome
 from glasshouse.audit.class_score import GUESS, OWN_PRIOR, PRIOR, PUBLIC
 from glasshouse.audit.result import read_result
 from glasshouse.audit.run import audit
 from glasshouse.audit.score import relabelled
+from glasshouse.errors import BadScenario
 from glasshouse.scenario.load import load
 from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch
@@ -24,6 +27,15 @@ SMALL = [
     "attacks.*.epochs=1",
     "audit.seeds=[0, 1]",
 ]
+
+
+TBI = 'attacks=[{name="tbi", width=8, epochs=1}]'
+
+
+def rounds_read(run):
+    """By attack and unit, the rounds of every claim of images."""
+    found = [read_outcome(path.parent).claims for path in run.glob("cells/*/claims/*/*/claims.json")]
+    return [[c.about.rounds for c in claims if isinstance(c, ClassRepresentatives)] for claims in found]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +54,20 @@ def test_findings_have_a_null_of_known_name_and_count_private_classes(run):
         assert f.verdict != "no power"
     owner = [f for f in findings if f.metric == "owner"]
     assert {f.baseline_value for f in owner} == {0.5}
+
+
+def test_the_last_upload_is_read_although_audit_rounds_names_no_such_round(run):
+    """Two rounds have three uploads; with the first the server has no logits of its own yet."""
+    assert rounds_read(run) == [[(1,), (1, 2)]] * 8  # four attacks, two seeds
+
+
+def test_the_last_upload_alone_can_be_kept(tmp_path):
+    alone = [*SMALL, TBI, "federation.keep.rounds=[2]", "audit.seeds=[0]"]
+    audit(load("quickstart-logits", sets=alone), out=tmp_path / "run", jobs=1)
+    assert rounds_read(tmp_path / "run") == [[(2,)]]
+    with pytest.raises(BadScenario) as caught:
+        load("quickstart-logits", sets=[*SMALL, "federation.keep.rounds=[3]"])
+    assert [p.needs for p in caught.value.problems] == ["a round from 0 to 2"]
 
 
 def test_accuracy_per_upload_of_every_party(run):

@@ -255,9 +255,14 @@ def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | N
 
 
 def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
-    rounds = scenario.federation.keep.rounds
-    wanted = None if rounds == "all" else attacked if rounds == "attacked" else frozenset(rounds)
-    return Keep(updates=wanted, broadcasts=wanted)
+    """Attacks on logits read the whole run, and its last upload follows the last round's broadcast."""
+    federation = scenario.federation
+    rounds, logits = federation.keep.rounds, federation.kind == "logits"
+    if rounds == "all" or (logits and rounds == "attacked"):
+        return Keep()
+    wanted = attacked if rounds == "attacked" else frozenset(rounds)
+    shown_with = {federation.rounds - 1} if federation.rounds in wanted else set()
+    return Keep(updates=wanted, broadcasts=wanted | shown_with)
 
 
 def _defense(name: str, arguments: Mapping[str, Any]) -> Defense:

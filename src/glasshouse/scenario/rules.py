@@ -140,10 +140,7 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _domains(scenario: Scenario) -> Iterator[Problem]:
-    domains, federation = scenario.data.domains, scenario.federation
-    known = federation.protocol in registry.names("protocols")  # another problem says so where it is not
-    protocol = registry.load("protocols", federation.protocol) if known else None
-    logits = (federation.sends or getattr(protocol, "sends", None)) == "logits"
+    domains, federation, logits = scenario.data.domains, scenario.federation, _shares_logits(scenario)
     if logits and not domains.targets:
         yield Problem(
             path="data.domains.targets",
@@ -185,6 +182,13 @@ def _domains(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
+def _shares_logits(scenario: Scenario) -> bool:
+    federation = scenario.federation
+    known = federation.protocol in registry.names("protocols")  # another problem says so where it is not
+    protocol = registry.load("protocols", federation.protocol) if known else None
+    return (federation.sends or getattr(protocol, "sends", None)) == "logits"
+
+
 def _threat(scenario: Scenario) -> Iterator[Problem]:
     threat, federation = scenario.threat, scenario.federation
     sees = frozenset(threat.sees or ())
@@ -220,12 +224,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             yield Problem(
                 path=f"audit.rounds[{i}]", needs=f"a round from {-rounds} to {rounds - 1}", got=str(number)
             )
-    kept = scenario.federation.keep.rounds
-    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
-        if not 0 <= number < rounds:
-            yield Problem(
-                path=f"federation.keep.rounds[{i}]", needs=f"a round from 0 to {rounds - 1}", got=str(number)
-            )
+    yield from _kept(scenario)
     names = {metric.name for metric in audit.metrics}
     for name in scenario.policy.max_gain:
         if name not in names:
@@ -260,6 +259,17 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         )
     if len(set(audit.seeds)) != len(audit.seeds):
         yield Problem(path="audit.seeds", needs="different seeds", got=str(list(audit.seeds)))
+
+
+def _kept(scenario: Scenario) -> Iterator[Problem]:
+    federation = scenario.federation
+    last = federation.rounds if _shares_logits(scenario) else federation.rounds - 1  # one upload more
+    kept = federation.keep.rounds
+    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
+        if not 0 <= number <= last:
+            yield Problem(
+                path=f"federation.keep.rounds[{i}]", needs=f"a round from 0 to {last}", got=str(number)
+            )
 
 
 def _contrast(scenario: Scenario) -> Iterator[Problem]:

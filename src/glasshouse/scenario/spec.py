@@ -171,7 +171,7 @@ class Keep(Table):
     """``[federation.keep]``: what the transcript stores.
 
     Attributes:
-        rounds: ``all``, ``attacked`` (those in ``audit.rounds``), or their numbers.
+        rounds: ``all``, ``attacked`` (those in ``audit.rounds``; under logit protocols all), or their numbers.
     """
 
     rounds: Rounds = "attacked"

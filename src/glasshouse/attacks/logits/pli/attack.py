@@ -37,7 +37,6 @@ EASY: Mapping[str, Any] = {
         "rounds": 3,
         "batch_size": 16,
         "learning_rate": 3e-3,
-        "keep": {"rounds": "all"},
     },
     "audit": {"rounds": [-1]},
 }
