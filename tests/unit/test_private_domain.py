@@ -98,3 +98,16 @@ def test_refusals(want, how, needs):
 
 def test_hidden_rows_of_chained_shifts():
     assert hidden_rows([BoxBlur(), LowerHalfMask()], 64) == (32, 64)
+
+
+@pytest.mark.parametrize(
+    ("shares", "height", "rows"),
+    [
+        ((0.5, 1.0), 64, (32, 64)),
+        ((0.5, 1.0), 7, (3, 7)),
+        ((0.29, 0.58), 100, (29, 58)),
+        ((0, 0.1), 8, (0, 1)),
+    ],
+)
+def test_hidden_rows_by_shares_of_the_height_come_before_what_shifts_say(shares, height, rows):
+    assert hidden_rows([LowerHalfMask()], height, shares=shares) == rows

@@ -78,7 +78,9 @@ def gallery_tensors(scenario: Scenario, dealt: ClassRoles) -> dict[str, Tensor]:
         "gallery.known": have,
         "gallery.public": class_means(dealt.public.inputs, dealt.public.labels, classes),
         "gallery.prior": clear.inputs.mean(0, keepdim=True),
-        "gallery.rows": torch.tensor(hidden_rows(_shifts(scenario), height)),
+        "gallery.rows": torch.tensor(
+            hidden_rows(_shifts(scenario), height, shares=scenario.data.domains.hidden)
+        ),
         "gallery.targets": torch.tensor(dealt.targets),
     }
 

@@ -3,6 +3,7 @@
 Each transform takes images (B, C, H, W) in [0, 1] and returns as many of the same shape.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, final, runtime_checkable
@@ -23,13 +24,22 @@ class Hiding(Protocol):
         ...
 
 
-def hidden_rows(shifts: Sequence[object], height: int) -> tuple[int, int]:
-    """Rows that some shift hides, as (first, one past the last); all of them where none hides any.
+def hidden_rows(shifts: Sequence[object], height: int, *, shares: Sequence[float] = ()) -> tuple[int, int]:
+    """Rows that the public domain hides, as (first, one past the last); all of them where it hides none.
+
+    Args:
+        shifts: each may say what it hides. height: of the images.
+        shares: where hiding begins and ends, as shares of the height; empty: as the ``shifts`` say.
 
     Example:
         >>> hidden_rows([LowerHalfMask()], 64), hidden_rows([BoxBlur()], 64)
         ((32, 64), (0, 64))
+        >>> hidden_rows([], 64, shares=(0.5, 1.0))
+        (32, 64)
     """
+    if shares:
+        first, last = shares
+        return math.floor(first * height + 1e-9), math.ceil(last * height - 1e-9)
     found = [shift.hidden(height) for shift in shifts if isinstance(shift, Hiding)]
     return (min(a for a, _ in found), max(b for _, b in found)) if found else (0, height)
 

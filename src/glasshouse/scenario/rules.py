@@ -161,6 +161,13 @@ def _domains(scenario: Scenario) -> Iterator[Problem]:
             got="neither",
             hint="glasshouse list transforms",
         )
+    if domains.hidden and (len(domains.hidden) != 2 or domains.hidden[0] >= domains.hidden[1]):
+        yield Problem(
+            path="data.domains.hidden",
+            needs="two shares of the height, the first below the second",
+            got=str(list(domains.hidden)),
+            hint="the lower half is [0.5, 1.0]",
+        )
     if scenario.data.private_classes and domains.targets not in (0, len(scenario.data.private_classes)):
         yield Problem(
             path="data.domains.targets",

@@ -37,7 +37,7 @@ class Domains(Table):
         identities: classes that take part. per_class: images of each. sensitive: public private-domain ones.
         shifts: registered transforms that make the public domain. other: source of a natural one.
         same_photos: shifted are the very photos that are also private; False: others of the same class.
-        heldout: share of each target's private images that only measures utility.
+        heldout: share of each target's private images that only measures utility. hidden: rows that count.
     """
 
     targets: Natural = 0
@@ -48,6 +48,7 @@ class Domains(Table):
     other: str = ""
     same_photos: bool = True
     heldout: Share = 0.2
+    hidden: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
 
 
 @final
@@ -171,7 +172,7 @@ class Keep(Table):
     """``[federation.keep]``: what the transcript stores.
 
     Attributes:
-        rounds: ``all``, ``attacked`` (those in ``audit.rounds``; under logit protocols all), or their numbers.
+        rounds: ``all``, ``attacked`` (those in ``audit.rounds``; with logits all), or their numbers.
     """
 
     rounds: Rounds = "attacked"
@@ -230,8 +231,7 @@ class Threat(Table):
 
     Attributes:
         role: server, client or bystander. client: the adversary's id when it is a client.
-        sees: kinds of messages; None: all that the role can see.
-        changes: what a malicious server may alter; empty: honest but curious.
+        sees: kinds of messages; None: all that the role can. changes: what a malicious server may alter.
     """
 
     role: Literal["server", "client", "bystander"] = "server"
