@@ -13,6 +13,8 @@ from glasshouse.attacks.logits.material import Material
 
 NEAR: Final = 0.3
 """Share of the pixels on which a shifted image is compared with a clear one."""
+AT_ONCE: Final = 2**24
+"""Pixel differences held in memory at most, unless a single image has more."""
 
 
 @final
@@ -39,7 +41,12 @@ def pairs_of(held: Material) -> Pairs:
     chosen = torch.empty_like(of)
     for label in set(of.tolist()):
         mine, theirs = (of == label).nonzero().squeeze(1), (whose == label).nonzero().squeeze(1)
-        gaps = (shifted[mine, None] - clear[None, theirs]).abs().flatten(2)
-        nearest = gaps.kthvalue(max(1, int(NEAR * gaps.shape[2])), dim=2).values.argmin(1)
-        chosen[mine] = theirs[nearest]
+        for rows in torch.split(mine, max(1, AT_ONCE // clear[theirs].numel())):
+            chosen[rows] = theirs[_nearest(shifted[rows], clear[theirs])]
     return Pairs(shifted=shifted, clear=clear[chosen], every=clear)
+
+
+def _nearest(shifted: Tensor, clear: Tensor) -> Tensor:
+    """For each of ``shifted`` (n, C, H, W) the row of ``clear`` (m, C, H, W) that differs least, (n,)."""
+    gaps = (shifted[:, None] - clear[None]).abs().flatten(2)
+    return gaps.kthvalue(max(1, int(NEAR * gaps.shape[2])), dim=2).values.argmin(1)
