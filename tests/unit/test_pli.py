@@ -14,7 +14,9 @@ from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
 from glasshouse.attacks.logits.pli.attack import Pli
 from glasshouse.attacks.logits.pli.prior import prior_images
+from glasshouse.attacks.logits.pli.translate import pairs as pairs_module
 from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
+from glasshouse.attacks.logits.pli.translate.resume import keep
 from glasshouse.attacks.logits.queries import chosen, one_hot, surest, unsure_server
 from glasshouse.attacks.logits.tbi import Tbi
 from glasshouse.errors import BadValue, Inapplicable, Undefined
@@ -330,6 +332,18 @@ def test_pairs_are_the_same_photo_and_never_a_private_class():
     assert len(pairs.shifted) == 36
 
 
+@pytest.mark.parametrize("most", [1, 3 * 6 * 64])
+def test_pairs_are_the_same_in_pieces(monkeypatch, most):
+    """One image at a time, and three of a class's six; photos are noisy, so that no pair is exact."""
+    held, _ = held_pairs()
+    inputs = (held.public.inputs + 0.2 * rand(*held.public.inputs.shape, seed=5)).clamp(0, 1)
+    held = Material(**{**vars(held), "public": Batch(inputs=inputs, labels=held.public.labels)})
+    whole = pairs_of(held)
+    monkeypatch.setattr(pairs_module, "AT_ONCE", most)
+    assert torch.equal(pairs_of(held).clear, whole.clear)
+    assert torch.equal(pairs_of(held).shifted, whole.shifted)
+
+
 @pytest.mark.parametrize("kind", ["ridge", "paired", "cyclegan"])
 def test_learned_priors_have_a_class_each_and_come_from_the_cache(kind):
     held, _ = held_pairs()
@@ -340,6 +354,32 @@ def test_learned_priors_have_a_class_each_and_come_from_the_cache(kind):
     assert first[0].abs().max() <= 1
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[1][0], first[1][1])
+
+
+@pytest.mark.parametrize("kind", ["paired", "cyclegan"])
+def test_an_interrupted_translator_goes_on_to_the_same_images(kind, tmp_path, monkeypatch):
+    held, _ = held_pairs()
+    place = {name: tmp_path / name for name in ("whole", "cut")}
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(place["whole"]))
+    whole = prior_images(kind, held, epochs=7, rng=Rng.root(0))
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(place["cut"]))
+    seen = []
+
+    def stop(checkpoint, epoch, *state):
+        keep(checkpoint, epoch, *state)
+        seen.append(epoch)
+        if len(seen) == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"glasshouse.attacks.logits.pli.translate.{kind}.keep", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prior_images(kind, held, epochs=7, rng=Rng.root(0))
+    assert len(list(place["cut"].glob("translation/*.partial.safetensors"))) == 1
+    again = prior_images(kind, held, epochs=7, rng=Rng.root(0))
+    assert seen == [1, 2, 3, 4, 5, 6, 6, 7]  # the checkpoint is of epoch 5
+    for one, other in zip(whole, again, strict=True):
+        assert torch.equal(one, other)
+    assert not list(place["cut"].glob("translation/*.partial.safetensors"))
 
 
 @pytest.mark.parametrize("kind", ["ridge", "paired"])

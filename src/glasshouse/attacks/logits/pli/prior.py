@@ -63,11 +63,11 @@ def _translated(kind: Prior, held: Material, *, epochs: int, rng: Rng) -> Tensor
             fix='set prior = "mean"',
         )
 
-    def make(_: Checkpoint) -> dict[str, Tensor]:
+    def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
         if kind == "ridge":
             return {"made": ridge(pairs, shifted)}
         train = paired if kind == "paired" else cyclegan
-        return {"made": applied(train(pairs, epochs=epochs, rng=rng), shifted)}
+        return {"made": applied(train(pairs, epochs=epochs, rng=rng, checkpoint=checkpoint), shifted)}
 
     key = {
         "method": [kind, METHOD, epochs if kind != "ridge" else 0],

@@ -11,14 +11,16 @@ from torch.nn import functional as F
 from glasshouse.attacks.logits.pli.translate.networks import EncoderDecoder, patch_critic
 from glasshouse.attacks.logits.pli.translate.paired import started
 from glasshouse.attacks.logits.pli.translate.pairs import Pairs
+from glasshouse.attacks.logits.pli.translate.resume import keep, resumed
+from glasshouse.cache import Checkpoint
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 BATCH, RATE, CYCLE, IDENTITY = 8, 5e-4, 3.0, 0.5
 
 
-def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng) -> nn.Module:
-    """The trained network: shifted (B, C, H, W) → clear."""
+def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> nn.Module:
+    """The trained network: shifted (B, C, H, W) → clear; goes on from ``checkpoint`` with the same result."""
     channels = int(pairs.shifted.shape[1])
     device = pairs.shifted.device
     clear_of = started(EncoderDecoder, channels, rng=rng.child("clear")).to(device)
@@ -28,7 +30,10 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng) -> nn.Module:
         critics = nn.ModuleList([patch_critic(channels), patch_critic(channels)]).to(device)
     makers = torch.optim.Adam([*clear_of.parameters(), *shifted_of.parameters()], lr=RATE, betas=(0.5, 0.999))
     judges = torch.optim.Adam(critics.parameters(), lr=RATE, betas=(0.5, 0.999))
-    for epoch in track(range(epochs), "translator", total=epochs):
+    nets = {"clear": clear_of, "shifted": shifted_of, "critics": critics}
+    optimisers = {"makers": makers, "judges": judges}
+    begin = resumed(checkpoint, nets, optimisers)
+    for epoch in track(range(begin, epochs), "translator", total=epochs - begin):
         stream = rng.child(f"epoch/{epoch}")
         order = torch.randperm(len(pairs.shifted), generator=stream.child("shifted").torch())
         other = torch.randint(len(pairs.every), (len(order),), generator=stream.child("clear").torch())
@@ -41,6 +46,7 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng) -> nn.Module:
             _step(makers, fooled + CYCLE * (cycle + IDENTITY * same))
             told = _told(critics[0], y, fake_y.detach()) + _told(critics[1], x, fake_x.detach())
             _step(judges, told)
+        keep(checkpoint, epoch + 1, nets, optimisers)
     return clear_of.eval()
 
 

@@ -6,19 +6,26 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.logits.pli.translate.networks import EncoderDecoder
 from glasshouse.attacks.logits.pli.translate.pairs import Pairs
+from glasshouse.attacks.logits.pli.translate.resume import keep, resumed
+from glasshouse.cache import Checkpoint
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 BATCH = 16
 
 
-def paired(pairs: Pairs, *, epochs: int, rng: Rng) -> nn.Module:
-    """The trained network: shifted (B, C, H, W) → clear."""
+def paired(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> nn.Module:
+    """The trained network: shifted (B, C, H, W) → clear; goes on from ``checkpoint`` with the same result."""
     net = started(EncoderDecoder, int(pairs.shifted.shape[1]), rng=rng).to(pairs.shifted.device)
-    steps = epochs * -(-len(pairs.shifted) // BATCH)
+    per_epoch = -(-len(pairs.shifted) // BATCH)
+    steps = max(epochs * per_epoch, 2)
     optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=2e-3, total_steps=max(steps, 2))
-    for epoch in track(range(epochs), "translator", total=epochs):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=2e-3, total_steps=steps)
+    begin = resumed(checkpoint, {"net": net}, {"adam": optimiser})
+    for _ in range(begin * per_epoch):
+        optimiser._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
+        schedule.step()
+    for epoch in track(range(begin, epochs), "translator", total=epochs - begin):
         order = torch.randperm(len(pairs.shifted), generator=rng.child(f"epoch/{epoch}").torch())
         for rows in torch.split(order.to(pairs.shifted.device), BATCH):
             loss = F.l1_loss(net(pairs.shifted[rows]), pairs.clear[rows])
@@ -26,6 +33,7 @@ def paired(pairs: Pairs, *, epochs: int, rng: Rng) -> nn.Module:
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             schedule.step()
+        keep(checkpoint, epoch + 1, {"net": net}, {"adam": optimiser})
     return net.eval()
 
 

@@ -1,0 +1,52 @@
+"""State of a translator's training, kept so that an interrupted one goes on where it was."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from glasshouse.cache import Checkpoint
+
+EVERY: Final = 5
+"""Epochs between two checkpoints."""
+
+
+def keep(
+    checkpoint: Checkpoint, epoch: int, nets: Mapping[str, nn.Module], optimisers: Mapping[str, Optimizer]
+) -> None:
+    """Save the state after ``epoch`` epochs, if it is one in ``EVERY``.
+
+    Raises:
+        DiskFull: no room; the checkpoint before is unharmed.
+    """
+    if epoch % EVERY:
+        return
+    found = {f"net/{name}/{key}": t for name, net in nets.items() for key, t in net.state_dict().items()}
+    for name, optimiser in optimisers.items():
+        for number, slots in optimiser.state_dict()["state"].items():
+            found |= {f"optimiser/{name}/{number}/{slot}": t for slot, t in slots.items()}
+    checkpoint.save({name: t.detach().cpu().clone() for name, t in found.items()}, epoch)
+
+
+def resumed(
+    checkpoint: Checkpoint, nets: Mapping[str, nn.Module], optimisers: Mapping[str, Optimizer]
+) -> int:
+    """Load the last checkpoint, if there is one, into networks and optimisers; the epochs done by then."""
+    saved = checkpoint.load()
+    if saved is None:
+        return 0
+    tensors, epoch = saved
+    for name, net in nets.items():
+        net.load_state_dict(_below(tensors, f"net/{name}/"))
+    for name, optimiser in optimisers.items():
+        slots: dict[int, dict[str, Tensor]] = {}
+        for key, t in _below(tensors, f"optimiser/{name}/").items():
+            number, slot = key.split("/")
+            slots.setdefault(int(number), {})[slot] = t
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
+    return epoch
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
