@@ -39,7 +39,8 @@ class Built:
     Attributes:
         setting: the federation. rng: root of all its randomness; salted with the data's checksum.
         threat: who looks. grants: what is promised to them. auxiliary, challenge: the data behind it.
-        heldout: for utility, None when it is not measured. attacked: rounds. keep: policy of the transcript.
+        heldout: for utility, None when it is not measured. public: with true labels, announced or not; for
+            accuracy on it. attacked: rounds. keep: policy of the transcript.
         scoring: tensors of the scoring side (distractors, auxiliary data for nulls, perceptual network).
         marked: clients with the property under audit, by its name.
         facts: for the report, plain data.
@@ -52,6 +53,7 @@ class Built:
     auxiliary: Batch | None
     challenge: Batch | None
     heldout: Batch | None
+    public: Batch | None
     attacked: frozenset[int]
     keep: Keep
     scoring: Mapping[str, Tensor]
@@ -89,6 +91,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         auxiliary=roles.auxiliary,
         challenge=challenge,
         heldout=roles.heldout if scenario.audit.utility else None,
+        public=roles.public,
         attacked=attacked,
         keep=_keep(scenario, attacked),
         scoring={

@@ -148,7 +148,7 @@ def simulate(group: Group) -> str:
 def _watch(built: Built) -> Watch | None:
     """In logit protocols the models never travel: somebody must look while they train."""
     logits = built.setting.terms.sends == "logits"
-    return Watch(setting=built.setting, heldout=built.heldout) if logits else None
+    return Watch(setting=built.setting, heldout=built.heldout, public=built.public) if logits else None
 
 
 def _tamper(

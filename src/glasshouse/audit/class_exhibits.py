@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.claims import Outcome
-from glasshouse.audit.class_score import null_images
+from glasshouse.audit.class_score import OWN_PRIOR, PRIOR, null_images
 from glasshouse.audit.result import Exhibit
 from glasshouse.audit.score import Judge
 from glasshouse.metrics.base import Metric
@@ -40,7 +40,8 @@ def federation_exhibits(cell: Cell, facts: Mapping[str, Any]) -> list[Exhibit]:
                 kind="lines",
                 scenario=cell.scenario.name,
                 title=_title("Accuracy of the federation", cell),
-                caption="Upload 0 comes before the first round. Clients: mean over clients; first seed.",
+                caption="Upload 0 comes before the first round. Clients: mean over clients; first seed. "
+                "Public images: of classes that the models know (dsfl: the private ones).",
                 data={
                     "x_label": "upload",
                     "y_label": "accuracy",
@@ -113,14 +114,16 @@ def _curve(
     metric: Metric = load("metrics", CURVE)()
     points: dict[int, list[float]] = {}
     null: list[float] = []
+    name = PRIOR
     for folder, every in claims.items():
-        context = judges[folder].context
+        judge, context = judges[folder], judges[folder].context
         assert context.gallery is not None
         for claim in every:
             value = metric.score(claim.inputs, claim.labels, context=context).mean()
             points.setdefault(max(claim.about.rounds), []).append(float(value))
-        prior = context.gallery.prior.expand(len(every[-1].labels), -1, -1, -1)
-        null.append(float(metric.score(prior, every[-1].labels, context=context).mean()))
+        shown = null_images(context.gallery, every[-1].labels, judge.draws)
+        name = OWN_PRIOR if OWN_PRIOR in shown else PRIOR
+        null.append(float(metric.score(shown[name], every[-1].labels, context=context).mean()))
     if len(points) < 2:
         return []
     x, level = sorted(points), float(np.mean(null))
@@ -135,7 +138,7 @@ def _curve(
                 "y_label": "SSIM",
                 "series": [
                     {"name": attack, "x": x, "y": [float(np.mean(points[r])) for r in x]},
-                    {"name": "prior image", "x": [x[0], x[-1]], "y": [level, level], "null": True},
+                    {"name": name, "x": [x[0], x[-1]], "y": [level, level], "null": True},
                 ],
             },
         )

@@ -26,16 +26,18 @@ SHOWN: Final = 400
 @final
 @dataclass(kw_only=True, eq=False)
 class Watch:
-    """Accuracy per round of every party, and entropies after the last.
+    """Accuracy per round of every party, on images of classes that it knows, and entropies after the last.
 
     Args:
         setting: the federation. heldout: private-domain images that nobody holds, or None.
+        public: the public images with their true labels, which the protocol may not announce (dsfl); or None.
         right: per (round, party) and data set 0 or 1 per image, filled as training goes on.
         entropies: of the last predictions, by party and data set.
     """
 
     setting: Setting
     heldout: Batch | None
+    public: Batch | None
     right: dict[tuple[int, int, str], NDArray[np.float64]] = field(default_factory=dict)
     entropies: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
@@ -54,15 +56,19 @@ class Watch:
         model = self.setting.build(self.setting.architectures.get(party, terms.architecture))
         model.load_state_dict(dict(tensors))
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
-        sets = {"private": own, "held-out": self.heldout, "public": terms.public}
+        sets = {"private": own, "held-out": self.heldout, "public": self.public}
         for name, data in sets.items():
             if data is None or not len(data):
                 continue
             logits = predict(model, data.inputs)
             log = F.log_softmax(logits.double(), 1)
             self.entropies[party, name] = -(log.exp() * log).sum(1)
-            if bool((data.labels >= 0).all()):
-                self.right[round, party, name] = (logits.argmax(1) == data.labels).double().numpy()
+            known = (
+                data.labels < terms.architecture.classes
+            )  # dsfl: the models know the private classes alone
+            right = logits.argmax(1)[known] == data.labels[known]
+            if len(right):
+                self.right[round, party, name] = right.double().numpy()
 
     def curve(self) -> list[dict[str, Any]]:
         """One row per round, kind of party and data set: the mean accuracy of those parties."""
