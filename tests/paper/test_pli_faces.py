@@ -30,7 +30,10 @@ SETS = [
 @pytest.mark.slow
 @pytest.mark.skipif(not FACES.is_file(), reason="needs shared/data/orl_faces_64.npz beside the checkout")
 def test_logits_give_the_hidden_halves_of_private_faces_away(tmp_path, monkeypatch):
-    """Thirty private people of the preset pli: three choices of roles, one client, FedGEMS."""
+    """Thirty private classes of the preset pli, one client, FedGEMS: three choices of ten people, 24 in all.
+
+    Two people are private under all three choices, two others under two. None is among those tuned on.
+    """
     monkeypatch.chdir(ROOT)
     audit(load("pli", sets=SETS), out=tmp_path / "run", jobs=1)
     result = read_result(tmp_path / "run" / "result.json")
