@@ -11,6 +11,7 @@ from glasshouse.attacks.base import DefenseGuess, Draws, Reconstruction
 from glasshouse.attacks.inversion.ggl import cma_es, turbo
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.objective import Fit
+from glasshouse.attacks.inversion.ggl.optimisers import minimise
 from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching import objective
@@ -40,7 +41,24 @@ def bright(input_shape, classes, *, latent):
     return nn.Sequential(nn.Identity())
 
 
+def local(input_shape, classes, *, latent):
+    class Local(Pixels):
+        pass
+
+    return Local()
+
+
 QUICK = GGL(generator=f"{__name__}:pixels", latent=64, optimizer="adam", evaluations=2, regulariser="none")
+
+
+HOW = {"population": 4, "learning_rate": 0.1, "signed": False}
+
+
+def toy_fit():
+    made = toy()
+    client = replica(made.view(), subject="test")
+    labels = made.setting.shard(0).labels
+    return Fit(distance=objective(client, distance="squared"), prior=Pixels(), labels=labels, latent=64)
 
 
 def sphere(points, *, differentiable=False):
@@ -82,6 +100,23 @@ class TestPromises:
         assert torch.equal(one[2].inputs, two[2].inputs)
         assert torch.equal(state, torch.get_rng_state())
 
+    @pytest.mark.parametrize("optimizer", ["adam", "cma_es"])
+    def test_the_best_of_several_trials_is_the_same_in_any_number_of_processes(self, optimizer):
+        view = toy(examples=2).view()
+        settings = {"latent": 64, "optimizer": optimizer, "evaluations": 20, "population": 5, "restarts": 3}
+        one, two = (
+            GGL(generator=QUICK.generator, **settings, processes=n).run(view, rng=RNG)[0] for n in (1, 2)
+        )
+        assert torch.equal(one.inputs, two.inputs)
+        assert torch.equal(one.confidence, two.confidence)
+
+    def test_a_generator_that_no_other_process_can_be_handed_is_searched_in_this_one(self, caplog):
+        settings = {"latent": 64, "optimizer": "cma_es", "evaluations": 8, "population": 4, "restarts": 2}
+        here = GGL(generator=QUICK.generator, **settings).run(toy().view(), rng=RNG)[0]
+        other = GGL(generator=f"{__name__}:local", **settings, processes=2).run(toy().view(), rng=RNG)[0]
+        assert torch.equal(here.inputs, other.inputs)
+        assert "trials run one after the other" in caplog.text
+
     def test_a_longer_search_comes_nearer(self):
         """With a generator that can make every image, GGL is plain gradient matching."""
         made = toy(model="lenet_sigmoid", seed=1)
@@ -116,6 +151,7 @@ class TestPromises:
         [
             ({"restarts": 0}, "a whole number from 1"),
             ({"evaluations": 0}, "a whole number from 1"),
+            ({"processes": 0}, "a whole number from 1"),
             ({"optimizer": "sgd"}, "adam or cma_es or turbo"),
             ({"regulariser": "tv"}, "kl or norm or none"),
         ],
@@ -254,13 +290,23 @@ class TestSearch:
 
     def test_they_minimise_a_sphere(self):
         assert (
-            adam(sphere, normal_starts(2, 4, rng=RNG), Budget(evaluations=200), learning_rate=0.1)[0].loss
-            < 0.01
+            adam(sphere, normal_starts([RNG], 4), Budget(evaluations=200), learning_rate=0.1)[0].loss < 0.01
         )
         assert cma_es.minimise(sphere, 4, Budget(evaluations=400), population=8, rng=RNG).loss < 1e-3
 
-    def test_trials_do_not_depend_on_their_number(self):
-        assert torch.equal(normal_starts(1, 4, rng=RNG), normal_starts(3, 4, rng=RNG)[:1])
+    @pytest.mark.parametrize("name", ["adam", "cma_es"])
+    def test_each_trial_has_its_own_stream_and_the_lowest_loss_wins(self, name):
+        """More trials leave the first ones as they were: the best of three is no worse than those."""
+        fit = toy_fit()
+        spent = Budget(evaluations=1)
+        found = [
+            minimise(fit, name, spent, trials=n, how=HOW, rng=Rng.root(seed))
+            for seed in range(4)
+            for n in (1, 2, 3)
+        ]
+        losses = torch.tensor([best.loss for best in found], dtype=torch.float64).reshape(4, 3)
+        assert (losses[:, 1:] <= losses[:, :-1] + 1e-5).all()
+        assert (losses[:, 2] < losses[:, 0] - 1e-3).any()
 
     def test_a_point_that_is_not_finite_is_never_the_best(self):
         def loss(points, *, differentiable=False):

@@ -94,7 +94,7 @@ def test_every_requirement_is_pinned():
     for requirement in metadata("glasshouse").get_all("Requires-Dist") or []:
         name = re.match(r"[A-Za-z0-9_.-]+", requirement)
         assert name is not None
-        if "extra == 'vision'" not in requirement:  # not testable beside the CPU build of torch
+        if not re.search(r"extra == '(vision|biggan)'", requirement):  # CI installs the others, and these not
             assert name[0].lower().replace("_", "-") in pinned, f"{requirement}: run 'make freeze'"
 
 

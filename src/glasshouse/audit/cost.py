@@ -18,15 +18,19 @@ from glasshouse.scenario.table import Plugin
 
 PROBE = 3
 BUDGETS = ("evaluations", "iterations", "steps")
-"""What attacks call the length of their search."""
+"""What attacks call the length of one search; the first that an attack has is counted and shortened."""
+POPULATION = "population"
+"""What attacks call the candidates that they evaluate together: the probe's least budget of evaluations."""
+TRAININGS = ("training_steps",)
+"""What attacks call the length of a training that is cached: shortened too, it changes no speed."""
 
 
 def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
     """One row per attack: calls over all cells, evaluations of its objective, CPU seconds (None: not probed).
 
     The probe runs the first cell's federation for one client, with a model as drawn (training changes no
-    speed), and ``PROBE`` iterations of the attack. Active attacks and those without iterations are not
-    probed: their cost is in cached training.
+    speed), and ``PROBE`` iterations of the attack. Active attacks and those without a search are not probed:
+    their cost is in cached training, which is in no attack's seconds.
     """
     every = cells(scenario)
     rows = []
@@ -35,9 +39,9 @@ def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
         calls = sum(_calls(c.scenario, attack) for c in every) * max(1, len(scenario.audit.seeds))
         per_call = _evaluations(attack)
         seconds = None
-        searches = hasattr(attack, "iterations") and attack.needs.scope == "update"
+        searches = budget_of(attack) is not None and attack.needs.scope == "update"
         if probe and searches and not attack.needs.changes:
-            seconds = _probe(every[0].scenario, position) / PROBE * per_call * calls
+            seconds = _probe(every[0].scenario, position) * per_call * calls
         rows.append(
             {
                 "scenario": scenario.name,
@@ -60,9 +64,15 @@ def _calls(scenario: Scenario, attack: Attack) -> int:
     return per_scope[attack.needs.scope]
 
 
+def budget_of(attack: Attack) -> str | None:
+    """The argument that holds the length of the attack's search; None: it has none."""
+    return next((name for name in BUDGETS if hasattr(attack, name)), None)
+
+
 def _evaluations(attack: Attack) -> int:
-    """Iterations times restarts, for attacks that have them; 1 for a closed form."""
-    return int(getattr(attack, "iterations", 1)) * int(getattr(attack, "restarts", 1))
+    """The length of a search times restarts, for attacks that search; 1 for a closed form."""
+    name = budget_of(attack)
+    return (1 if name is None else int(getattr(attack, name))) * int(getattr(attack, "restarts", 1))
 
 
 def _short(scenario: Scenario) -> Scenario:
@@ -79,11 +89,23 @@ def _short(scenario: Scenario) -> Scenario:
     )
 
 
+def shortened(attack: Attack) -> dict[str, int]:
+    """The arguments that make ``attack`` a probe: ``PROBE`` iterations, or one population of candidates.
+
+    No longer than what was asked for; trainings, which are cached, likewise.
+    """
+    name = budget_of(attack)
+    assert name is not None, "only attacks that search are probed"
+    least = max(PROBE, int(getattr(attack, POPULATION, PROBE))) if name == "evaluations" else PROBE
+    wanted = {name: least} | {training: PROBE for training in TRAININGS if hasattr(attack, training)}
+    return {argument: min(value, int(getattr(attack, argument))) for argument, value in wanted.items()}
+
+
 def _probe(scenario: Scenario, position: int) -> float:
-    """CPU seconds of all restarts over ``PROBE`` iterations, divided by the restarts."""
+    """CPU seconds per evaluation, over a short search with all of its restarts."""
     spec = scenario.attacks[position]
     full = attack_of(spec.name, spec.arguments)
-    arguments: Mapping[str, Any] = {**spec.arguments, "iterations": PROBE}
+    arguments: Mapping[str, Any] = {**spec.arguments, **shortened(full)}
     short = _short(scenario)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -103,4 +125,5 @@ def _probe(scenario: Scenario, position: int) -> float:
         warm = replace(task, out=str(folder / "again"))
         started = time.process_time()
         run_attack(warm)
-        return (time.process_time() - started) / int(getattr(full, "restarts", 1))
+        spent = time.process_time() - started
+        return spent / _evaluations(attack_of(spec.name, arguments))

@@ -6,14 +6,13 @@ parallelism is over pieces, never inside one. A task is a module-level function 
 
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
 from glasshouse.errors import Interrupted
-from glasshouse.process import settle
+from glasshouse.process import begin
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,19 +21,6 @@ R = TypeVar("R")
 def default_jobs() -> int:
     """Worker processes used unless told: one per core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _begin() -> None:
-    """In a new worker: one thread, and an end as soon as the process that wanted its work is gone."""
-    settle()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 @final
@@ -81,5 +67,5 @@ class Workers:
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context: Any = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._jobs, mp_context=context, initializer=_begin)
+            self._pool = ProcessPoolExecutor(self._jobs, mp_context=context, initializer=begin)
         return self._pool

@@ -3,9 +3,7 @@
 Shape letters: N training examples, n distinct images, D entries of a prediction vector, L queries.
 """
 
-import multiprocessing
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -13,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glasshouse import process
 from glasshouse.attacks.logits.network import InversionNet, network
-from glasshouse.process import settle
-from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 QUERIES = 64
@@ -127,14 +124,6 @@ def _tune(net: InversionNet, optimiser: torch.optim.Optimizer, task: Task) -> No
 
 
 def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:
-    """The images of every task, in order; the same whatever ``processes`` is."""
-    return list(track(_mapped(tasks, processes), label, total=len(tasks)))
-
-
-def _mapped(tasks: Sequence[Task], processes: int) -> Iterator[Tensor]:
-    if processes <= 1 or len(tasks) <= 1 or tasks[0].images.device.type != "cpu":
-        yield from map(inverted, tasks)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=settle) as pool:
-        yield from pool.map(inverted, tasks)
+    """The images of every task, in order; the same whatever ``processes`` is. On a GPU it is one."""
+    here = bool(tasks) and tasks[0].images.device.type != "cpu"
+    return process.each(inverted, tasks, processes=1 if here else processes, label=label)

@@ -59,7 +59,9 @@ class GGL:
         optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
         evaluations: candidates per trial. seconds: limit per trial, 0 for none; makes results
             machine-dependent.
-        restarts: trials. population: candidates evaluated together by CMA-ES.
+        restarts: trials. processes: trials at a time, each in a process of its own, with the same result;
+            Adam runs all of its trials in one batch instead.
+        population: candidates evaluated together by CMA-ES.
         learning_rate, signed: of Adam.
         distance: ``squared`` or ``cosine``. regulariser: ``kl``, ``norm`` or ``none``; strength: its weight
             λ.
@@ -113,9 +115,11 @@ class GGL:
     adaptive: bool = True
     local_steps: Steps = "simulate"
     bf16: bool = False
+    processes: int = 1
 
     def __post_init__(self) -> None:
-        check_positive(restarts=self.restarts, evaluations=self.evaluations, population=self.population)
+        counts = {"restarts": self.restarts, "evaluations": self.evaluations, "population": self.population}
+        check_positive(**counts, processes=self.processes)
         chosen = {"optimizer": self.optimizer, "regulariser": self.regulariser, "distance": self.distance}
         known = {
             "optimizer": ("adam", "cma_es", "turbo"),
@@ -155,7 +159,13 @@ class GGL:
         fit = self.fit(client, prior, labels, adaptation)
         budget = Budget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
         best = minimise(
-            fit, self.optimizer, budget, trials=self.restarts, how=self._how(), rng=rng.child("search")
+            fit,
+            self.optimizer,
+            budget,
+            trials=self.restarts,
+            how=self._how(),
+            rng=rng.child("search"),
+            processes=self.processes,
         )
         images = fit.images(best.point[None])[0]
         about = About(rounds=(client.update.round,), client=client.update.client)

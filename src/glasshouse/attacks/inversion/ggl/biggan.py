@@ -1,4 +1,4 @@
-"""BigGAN as published, pre-trained on ImageNet, conditioned on the inferred label.
+"""Published BigGAN, pre-trained on ImageNet, conditioned on the inferred label; needs the extra ``biggan``.
 
 Source: Brock, Donahue & Simonyan 2019, arXiv:1809.11096; weights and network as in pytorch-pretrained-biggan,
 which Li et al. 2022 (GGL) use too. They are not downloaded here: GLASSHOUSE_BIGGAN names their folder.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.errors import BadFile, Inapplicable, NotInstalled
+from glasshouse.errors import Inapplicable, NotInstalled
 
 LATENT, CLASSES, TRUNCATION = 128, 1000, 1.0
 WEIGHTS: Final = ("config.json", "pytorch_model.bin")
@@ -37,9 +37,9 @@ def biggan(input_shape: tuple[int, int, int], classes: int, *, latent: int = LAT
     """The generator, with the weights that lie in the folder ``GLASSHOUSE_BIGGAN``.
 
     Raises:
-        Inapplicable: the model under attack does not tell ImageNet's 1,000 classes apart, or D is not 128.
+        Inapplicable: the model under attack does not tell ImageNet's 1,000 classes apart, D is not 128, or
+            the folder or a file in it is missing.
         NotInstalled: the package is missing.
-        BadFile: the folder or a file in it is missing.
     """
     if (input_shape[0], classes, latent) != (3, CLASSES, LATENT):
         raise Inapplicable(
@@ -48,18 +48,18 @@ def biggan(input_shape: tuple[int, int, int], classes: int, *, latent: int = LAT
             got=f"{input_shape[0]} channels, {classes} classes and latent = {latent}",
             fix="use generator = 'wgan_gp' on other data",
         )
-    try:  # looked up when it is asked for: the package is old, and no part of any extra
+    try:  # looked up here, after what no installation would mend
         package = importlib.import_module("pytorch_pretrained_biggan")
     except ImportError as error:
         raise NotInstalled(
             "generator 'biggan'",
             needs="the package pytorch-pretrained-biggan",
             got=str(error),
-            fix="pip install pytorch-pretrained-biggan, or use generator = 'wgan_gp'",
+            fix="pip install 'glasshouse[biggan]', or use generator = 'wgan_gp'",
         ) from error
     folder = Path(os.environ.get("GLASSHOUSE_BIGGAN", "biggan"))
     if missing := [name for name in WEIGHTS if not (folder / name).is_file()]:
-        raise BadFile(
+        raise Inapplicable(
             "weights of generator 'biggan'",
             needs=f"{' and '.join(WEIGHTS)} in the folder named by GLASSHOUSE_BIGGAN",
             got=f"'{folder}' without {', '.join(missing)}",

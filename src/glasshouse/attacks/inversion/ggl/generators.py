@@ -42,8 +42,8 @@ def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliar
         auxiliary: what ``wgan_gp`` is trained on.
 
     Raises:
-        Inapplicable: ``wgan_gp`` without auxiliary images.
-        NotInstalled, BadFile: a package, a module or weights are missing.
+        Inapplicable: ``wgan_gp`` without auxiliary images, ``biggan`` without its weights or its classes.
+        NotInstalled, BadFile: a package or a module is missing.
         BadValue: the user's factory does not give images of the right size.
     """
     if name == WGAN:

@@ -8,6 +8,7 @@ point that they evaluated, never the last or the mean.
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -131,7 +132,6 @@ def adam(
     return tuple(Best(point=point, loss=value, evaluations=spent) for point, value in trials)
 
 
-def normal_starts(trials: int, dimension: int, *, rng: Rng) -> Tensor:
-    """(R, n) from N(0, 1), one stream per trial: more trials leave the first ones as they were."""
-    rows = [torch.randn(dimension, generator=rng.child(f"trial/{i}").torch()) for i in range(trials)]
-    return torch.stack(rows)
+def normal_starts(streams: Sequence[Rng], dimension: int) -> Tensor:
+    """(R, n) from N(0, 1), a row from each stream."""
+    return torch.stack([torch.randn(dimension, generator=rng.torch()) for rng in streams])
