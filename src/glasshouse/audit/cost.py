@@ -23,6 +23,8 @@ POPULATION = "population"
 """What attacks call the candidates that they evaluate together: the probe's least budget of evaluations."""
 TRAININGS = ("training_steps",)
 """What attacks call the length of a training that is cached: shortened too, it changes no speed."""
+PROCESSES = "processes"
+"""What attacks call the pieces that they do at a time: one in a probe, which times its own process."""
 
 
 def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
@@ -40,7 +42,7 @@ def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
         per_call = _evaluations(attack)
         seconds = None
         searches = budget_of(attack) is not None and attack.needs.scope == "update"
-        if probe and searches and not attack.needs.changes:
+        if probe and searches and per_call and not attack.needs.changes:
             seconds = _probe(every[0].scenario, position) * per_call * calls
         rows.append(
             {
@@ -92,12 +94,13 @@ def _short(scenario: Scenario) -> Scenario:
 def shortened(attack: Attack) -> dict[str, int]:
     """The arguments that make ``attack`` a probe: ``PROBE`` iterations, or one population of candidates.
 
-    No longer than what was asked for; trainings, which are cached, likewise.
+    No longer than what was asked for; trainings, which are cached, likewise; in one process.
     """
     name = budget_of(attack)
     assert name is not None, "only attacks that search are probed"
     least = max(PROBE, int(getattr(attack, POPULATION, PROBE))) if name == "evaluations" else PROBE
     wanted = {name: least} | {training: PROBE for training in TRAININGS if hasattr(attack, training)}
+    wanted |= {PROCESSES: 1} if hasattr(attack, PROCESSES) else {}
     return {argument: min(value, int(getattr(attack, argument))) for argument, value in wanted.items()}
 
 
