@@ -158,6 +158,14 @@ def test_the_median_stands_below_the_mean(tmp_path):
     )
 
 
+def test_the_papers_other_psnr_is_said_once_beside_the_findings_in_psnr_alone(tmp_path):
+    found = [specimen.finding(metric=m, attack=a) for a in ("ggl", "dlg") for m in ("psnr", "ssim")]
+    said = "6.02 dB less"
+    assert Page(render(Result(suite="x", findings=tuple(found)), tmp_path)).text.count(said) == 1
+    others = tuple(f for f in found if f.metric != "psnr")
+    assert said not in Page(render(Result(suite="x", findings=others), tmp_path)).text
+
+
 def test_a_structural_change_is_marked(page):
     assert Page(page).text.count("Changes the model's structure.") == 1
 

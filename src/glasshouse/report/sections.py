@@ -6,7 +6,7 @@ from typing import final
 
 from glasshouse.audit.result import Exhibit, Result, ThreatCard
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import exhibits, figures, pictures, tables, verdict
+from glasshouse.report import exhibits, figures, pictures, tables, verdict, words
 
 
 @final
@@ -27,7 +27,7 @@ class Section:
     Attributes:
         anchor: for links; does not depend on the name. counts: findings by verdict, the worst kind first.
         sheets: contact sheets; lost: those that could not be read. uncontrolled: attacks without a control.
-        links: (anchor, title) of the parts that are there.
+        links: (anchor, title) of the parts that are there. notes: on the metrics of the findings.
     """
 
     anchor: str
@@ -45,6 +45,7 @@ class Section:
     controls: tuple[tuple[str, list[tables.ControlRow]], ...]
     uncontrolled: tuple[str, ...]
     findings: tuple[tables.FindingRow, ...]
+    notes: tuple[str, ...]
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -98,6 +99,7 @@ def _section(
         controls=tuple(tables.controls(found)),
         uncontrolled=tuple(tables.uncontrolled(found)),
         findings=tuple(tables.findings(found)),
+        notes=words.notes(f.metric for f in found),
     )
 
 

@@ -3,7 +3,7 @@
 A name that is not listed here (a plug-in's) is shown as it was registered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
@@ -50,11 +50,13 @@ class MetricWords:
         label: for tables and axes.
         kind: ``rate`` is shown as a percentage, ``level`` in decibels, ``plain`` as it is.
         said: what the attack did, with one ``{}`` for the value and its interval.
+        note: what a reader must know who compares the number with a paper's.
     """
 
     label: str
     kind: Literal["rate", "level", "plain"]
     said: str
+    note: str = ""
 
 
 # In order of preference: the first metric that an attack has is the one that sentences quote.
@@ -113,7 +115,13 @@ METRICS: Final[Mapping[str, MetricWords]] = {
         label="own public mean shown", kind="rate", said="showed the own public mean in {} of cases"
     ),
     "owner": MetricWords(label="owner named", kind="rate", said="named the owner of {} of the classes"),
-    "psnr": MetricWords(label="PSNR", kind="level", said="rebuilt private images at PSNR {}"),
+    "psnr": MetricWords(
+        label="PSNR",
+        kind="level",
+        said="rebuilt private images at PSNR {}",
+        note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1], as GGL's, "
+        "reports 6.02 dB less for the same images.",
+    ),
     "lpips": MetricWords(label="LPIPS", kind="plain", said="rebuilt private images at LPIPS distance {}"),
     "perceptual": MetricWords(
         label="perceptual distance", kind="plain", said="rebuilt private images at perceptual distance {}"
@@ -171,6 +179,16 @@ def metric(name: str) -> MetricWords:
     plain = name.replace("_", " ")
     safe = plain.replace("{", "{{").replace("}", "}}")
     return METRICS.get(name) or MetricWords(label=plain, kind="plain", said=f"scored {{}} on {safe}")
+
+
+def notes(names: Iterable[str]) -> tuple[str, ...]:
+    """What must be known about these metrics to compare them with a paper's, each once.
+
+    Example:
+        >>> len(notes(["psnr", "ssim", "psnr"])), notes(["ssim", "my_metric"])
+        (1, ())
+    """
+    return tuple(dict.fromkeys(metric(name).note for name in names if metric(name).note))
 
 
 def preference(name: str) -> int:
