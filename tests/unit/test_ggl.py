@@ -14,6 +14,7 @@ from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.optimisers import minimise
 from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
 from glasshouse.attacks.parts import detect
+from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import objective
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.parts.transforms import Adaptation
@@ -137,6 +138,19 @@ class TestPromises:
         made = toy(protocol="fedavg", local_epochs=2)
         image = QUICK.run(made.view(), rng=RNG)[0]
         assert image.inputs.shape == (1, 1, 8, 8)
+
+    @pytest.mark.parametrize("rate", [0.01, 0.001])
+    def test_the_regulariser_weighs_the_same_at_any_learning_rate(self, rate):
+        """The change after two small steps is a gradient times 2 rate: its square is lost beside λ R."""
+        gradient, change = (
+            replica(toy(protocol=protocol, local_epochs=2, learning_rate=rate).view(), subject="test")
+            for protocol in ("fedsgd", "fedavg")
+        )
+        labels = known_labels(toy().view(), gradient, rng=RNG)
+        points = torch.randn(4, 64, generator=RNG.torch())
+        one, two = (QUICK.fit(c, Pixels(), labels, Adaptation())(points) for c in (gradient, change))
+        torch.testing.assert_close(one, two, rtol=0.05, atol=0)
+        assert QUICK.fit(gradient, Pixels(), labels, Adaptation()).scale == 1 / len(gradient.update.tensors)
 
     def test_refuses_secure_sums_and_missing_auxiliary_images(self):
         with pytest.raises(Inapplicable, match="exactly one client's update"):

@@ -10,7 +10,8 @@ TuRBO; several trials, the one with the lowest loss is claimed.
 Where we differ: the defence is not told, a detector looks for it and its guess is a claim of its own; nothing
 is done about noise, whose expectation does not move the minimum; R is the divergence of the moments over the
 entries of z from N(0, 1), as the authors compute it, not entry by entry as they write it; the distance is
-divided by the number of tensors, as in their code, so that λ keeps its meaning across models.
+divided by the number of tensors, as in their code, so that λ keeps its meaning across models, and after
+several local steps taken in the units of their mean gradient, so that it keeps it across learning rates.
 
 Breaks when: the victims do not look like the generator's images; noise drowns what tells two of its images
 apart; the generator is poor: its ceiling is reported beside the result.
@@ -34,7 +35,7 @@ from glasshouse.attacks.inversion.ggl.wgan import Recipe
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import check_positive
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching import Distance, Steps, objective
+from glasshouse.attacks.parts.matching import Distance, Objective, Steps, objective
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import BadValue
@@ -207,7 +208,7 @@ class GGL:
             prior=prior,
             labels=labels,
             latent=self.latent,
-            scale=1.0 / len(client.update.tensors) if self.distance == "squared" else 1.0,
+            scale=_scale(client, distance) if self.distance == "squared" else 1.0,
             regulariser=self.regulariser,
             strength=self.strength,
             image_range=client.terms.image_range,
@@ -219,6 +220,12 @@ class GGL:
             "learning_rate": self.learning_rate,
             "signed": self.signed,
         }
+
+
+def _scale(client: Replica, distance: Objective) -> float:
+    """On squared distances: 1 / P for P tensors, in the units of a gradient where steps are simulated too."""
+    square = sum(float(t.double().square().sum()) for t in client.gradient().values())
+    return square / distance.target_square / len(client.update.tensors)
 
 
 def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> Draws:
