@@ -8,6 +8,7 @@ train images.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -282,17 +283,23 @@ def _noised(
           f"length {sum(lengths) / len(lengths):.1f}", flush=True)  # fmt: skip
 
 
+PAIRS = 96
+
+
 def preimages(bench: Bench) -> None:
-    """Share of the feature distance left by changes of 4/255, 24 pairs of unrelated test images."""
-    x = bench.private(48).inputs
+    """Share of the feature distance left by changes of 4/255, over ``PAIRS`` pairs of unrelated test images."""
+    x = bench.private(2 * PAIRS).inputs
     left = {}
     for which in ("natural", "robust"):
         model = bench.features(which)
-        left[which] = preimage_distance(model, model.of(x[:24]), x[24:])
+        parts = zip(x[:PAIRS].split(24), x[PAIRS:].split(24), strict=True)
+        left[which] = torch.cat([preimage_distance(model, model.of(one), other) for one, other in parts])
         print(f"{which}: geometric mean {left[which].log().mean().exp():.3g}, "
               f"median {left[which].median():.3g}", flush=True)  # fmt: skip
-    ratio = (left["robust"].log() - left["natural"].log()).mean().exp()
-    print(f"apart: {ratio:.1f} times")
+    ratios = (left["robust"] / left["natural"]).log()
+    found = mean_interval(ratios.double().numpy(), rng=ROOT.child("preimages"))
+    value, low, high = (math.exp(v) for v in (found.value, found.low, found.high))
+    print(f"apart: {value:.1f} times [{low:.1f}, {high:.1f}]")
 
 
 def guard(bench: Bench) -> None:
