@@ -287,7 +287,7 @@ PAIRS = 96
 
 
 def preimages(bench: Bench) -> None:
-    """Share of the feature distance left by changes of 4/255, over ``PAIRS`` pairs of unrelated test images."""
+    """Share of the feature distance left by changes of 4/255, pairs of unrelated test images."""
     x = bench.private(2 * PAIRS).inputs
     left = {}
     for which in ("natural", "robust"):
