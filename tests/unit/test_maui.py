@@ -122,35 +122,29 @@ def test_alone_counts_what_the_paper_counts():
     assert 0 <= leakage(head, sample(), batch=8, rng=Rng.root(0)) <= 1
 
 
-def attacked(attack, **terms):
-    """A toy federation under the attack, and what the server then sees of it."""
+def auxiliary():
     g = torch.Generator().manual_seed(5)
-    auxiliary = Batch(
-        inputs=torch.rand((300, 1, 8, 8), generator=g), labels=torch.randint(0, 10, (300,), generator=g)
-    )
-    honest = toy(protocol="transfer", examples=4, **{**MODEL, **terms})
-    grants = Grants(auxiliary=auxiliary)
-    first = honest.transcript.rounds[0].broadcasts[0]
-    view = View(
-        terms=honest.setting.terms,
-        threat=Threat(),
-        rounds=(RoundView(round=0, broadcast=first),),
-        grants=grants,
-    )
-    crafted = attack.craft(view, rng=Rng.root(0))
-    made = toy(
-        protocol="transfer",
-        examples=4,
-        tamper=lambda number: crafted if number == 0 else None,
-        **{**MODEL, **terms},
-    )
+    inputs = torch.rand((300, 1, 8, 8), generator=g)
+    return Grants(auxiliary=Batch(inputs=inputs, labels=torch.randint(0, 10, (300,), generator=g)))
+
+
+def attacked(attack, *, number=0, **terms):
+    """A toy federation under the attack in round ``number``, and what the server then sees of it."""
+    terms = {"protocol": "transfer", "examples": 4, **MODEL, **terms, "rounds": number + 1}
+    grants = auxiliary()
+    honest = toy(**terms)
+    seen = cut(honest.transcript, threat=Threat(), grants=grants, own={}, memory={})
+    first = seen.rounds[number].broadcast
+    asked = replace(seen, rounds=(*seen.rounds[:number], RoundView(round=number, broadcast=first)))
+    crafted = attack.craft(asked, rng=Rng.root(0))
+    made = toy(tamper=lambda n: crafted if n == number else None, **terms)
     seen = cut(
         made.transcript,
         threat=Threat(),
         grants=grants,
         own={},
         memory=crafted.memory,
-        rounds=(0,),
+        rounds=(number,),
         client=None,
     )
     return made, first, crafted, seen
@@ -166,9 +160,9 @@ def truth(made, client=None):
     return model.eval().representation(setting.private.inputs[rows]).detach()
 
 
-@pytest.mark.parametrize("sends", ["gradient", "delta"])
-def test_representations_come_out_of_every_update(sends):
-    made, _, _, view = attacked(ATTACK, sends=sends)
+@pytest.mark.parametrize(("sends", "number"), [("gradient", 0), ("delta", 1)])
+def test_representations_come_out_of_every_update(sends, number):
+    made, _, _, view = attacked(ATTACK, sends=sends, number=number)
     claims = ATTACK.run(view, rng=Rng.root(0))
     assert isinstance(claims[0], HeadReport)
     found = {c.about.client: c.vectors for c in claims if isinstance(c, Representations)}
@@ -184,6 +178,47 @@ def test_and_out_of_a_secure_sum():
     assert claim.about.client is None
     near = torch.cdist(claim.vectors, truth(made)).min(1).values
     assert int((near < 1e-3 * claim.vectors.norm(dim=1)).sum()) >= 4
+
+
+LOCAL = {"sends": "delta", "examples": 24, "batch_size": 2, "learning_rate": 0.01}
+
+
+def read_rightly(attack, **how):
+    """How many vectors read from all updates are features of the client that sent them."""
+    made, _, crafted, view = attacked(attack, **LOCAL, **how)
+    found = {c.about.client: c.vectors for c in attack.run(view, rng=Rng.root(0))[1:]}
+    near = {n: torch.cdist(v, truth(made, n)).min(1).values / v.norm(dim=1) for n, v in found.items()}
+    return sum(int((x < 2e-2).sum()) for x in near.values()), crafted
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_change_of_many_steps_is_of_all_local_examples(secure):
+    """Clients hold 24 examples and step over 2 at a time; what they send is fitted to 24, or 3 · 24."""
+    share = 1 / 72 if secure else 1 / 24
+    told, given = (
+        read_rightly(replace(ATTACK, shares=shares), number=1, secure_sum=secure) for shares in ((), (share,))
+    )
+    assert told[0] == given[0] >= (5 if secure else 15)
+    for name, t in given[1].memory.items():
+        assert torch.equal(t, told[1].memory[name])
+    by_batch, _ = read_rightly(replace(ATTACK, shares=(0.5,)), number=1, secure_sum=secure)
+    assert by_batch < told[0] / 3
+
+
+def test_the_leakage_of_the_head_is_reported_for_the_examples_behind_an_update():
+    model = {"width": 8, "hidden": 256}
+    few, many = (
+        attacked(replace(ATTACK, shares=(1 / 24,)), number=1, **{**LOCAL, "examples": n, "arguments": model})
+        for n in (8, 24)
+    )
+    assert float(few[2].memory["leakage.1"][-1]) > float(many[2].memory["leakage.1"][-1])
+
+
+def test_where_nothing_tells_how_many_examples_will_be_behind_it_asks_for_shares():
+    with pytest.raises(Inapplicable, match=r"shares to \[1 / that number\]"):
+        attacked(ATTACK, **LOCAL)
+    right, _ = read_rightly(replace(ATTACK, shares=(1 / 24,)))
+    assert right >= 15
 
 
 def test_the_features_and_the_architecture_stay_as_they_were():

@@ -42,3 +42,22 @@ def test_local_epochs_move_the_head_further():
     (few, near), (many, far) = distance(1), distance(4)
     assert (few, many) == (2, 8)
     assert far > near
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_tamper_is_asked_with_the_whole_model_whatever_is_kept(number):
+    from glasshouse.federation.protocols.transfer import Transfer
+    from glasshouse.rng import Rng
+    from glasshouse.testing.toys import Recorder
+    from glasshouse.transcript.record import Keep, Log
+
+    setting = toy(protocol="transfer", rounds=3, **MODEL).setting
+    log, asked = Log(terms=setting.terms, keep=Keep(broadcasts=frozenset({2}))), {}
+
+    def ask(here):
+        asked[here] = log.pending
+
+    Transfer().play(setting, recorder=Recorder(log), rng=Rng.root(0), tamper=ask)
+    assert asked[number].tensors.keys() == setting.start.keys()
+    moved = not torch.equal(asked[number].tensors["head.out.bias"], setting.start["head.out.bias"])
+    assert moved == (number > 0)

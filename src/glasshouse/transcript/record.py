@@ -1,7 +1,7 @@
 """Everything on the wire, in memory, and the policy of what is kept of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from torch import Tensor
@@ -63,6 +63,7 @@ class Log:
     servers: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     pending: Broadcast | None = None
     _sent: dict[int | None, dict[str, Tensor]] = field(default_factory=dict)
+    _honest: dict[str, Tensor] = field(default_factory=dict)
 
     def broadcast(self, broadcast: Broadcast) -> None:
         """Complete the broadcast with what was sent before, and file it."""
@@ -94,8 +95,9 @@ class Log:
         self.servers[round] = dict(tensors)
 
     def prepare(self, broadcast: Broadcast) -> None:
-        """Remember the broadcast that a tamper may replace."""
-        self.pending = broadcast
+        """Remember the broadcast that a tamper may replace, completed with the last value of every name."""
+        self._honest |= broadcast.tensors
+        self.pending = replace(broadcast, tensors=dict(self._honest))
 
     def transcript(self) -> Transcript:
         """What was kept, in order of rounds."""

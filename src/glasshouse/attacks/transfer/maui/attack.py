@@ -14,6 +14,7 @@ Breaks when: the features are not robust (images are then poor, the representati
 far larger than the units, or noise exceeds what one example adds to a unit.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, final, get_args
 
@@ -31,7 +32,7 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Broadcast, Crafted, Terms
+from glasshouse.wire import Broadcast, Crafted
 
 _MODES = get_args(Mode)
 
@@ -45,7 +46,8 @@ class Maui:
         mode: how the head is made: ``trained`` (Algorithm 2), ``quantile`` (calibrated), both, or
             ``exemplars`` (calibrated, without training, each unit for one of the adversary's examples).
         shares: of public examples that reach a unit (all modes but ``trained``): one, or two ends of a
-            geometric ladder; empty: one in as many as there are examples behind what the server sees.
+            geometric ladder; empty: one in as many as there are examples behind what the server sees: the
+            batch, or where clients send the change of several steps, what earlier rounds told of their sizes.
         epochs, batches, batch_size, rate, beta1, beta2, noise: of the training; the paper's for the CNN.
         trials: of the search for ``rate``, ``beta1``, ``beta2`` and ``noise`` by TPE; 0: none. Extra
             ``tuning``.
@@ -141,14 +143,15 @@ class Maui:
         """The agreed model with its features, and a head that leaks.
 
         Raises:
-            Inapplicable: the head is not two linear layers.
+            Inapplicable: the head is not two linear layers, or nothing tells how many examples will be behind
+                an update.
         """
         del rng  # one head for all rounds: it depends on the features and the auxiliary images alone
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
         model = frozen(view.terms.architecture, sent(view), subject="attack 'maui'")
         sample = Sample(features=model.of(auxiliary.inputs), labels=auxiliary.labels)
-        found = self._made(sample, model, view.terms)
+        found = self._made(sample, model, view)
         number = view.rounds[-1].round
         first, second = model.tail.names
         head = {f"{first}.{n}": t for n, t in found.head.hidden.state_dict().items()}
@@ -166,7 +169,7 @@ class Maui:
             },
         )
 
-    def _made(self, sample: Sample, model: Frozen, terms: Terms) -> Made:
+    def _made(self, sample: Sample, model: Frozen, view: View) -> Made:
         if len(model.tail.names) != 2:
             raise Inapplicable(
                 "attack 'maui'",
@@ -174,7 +177,7 @@ class Maui:
                 got=f"{len(model.tail.names)} linear layers at the end: {', '.join(model.tail.names)}",
                 fix="set model.hidden, or use a model with a two-layer head",
             )
-        behind = terms.batch_size * (terms.cohort if terms.secure_sum else 1)
+        behind = self._behind(view)
         recipe = Recipe(
             mode=self.mode,
             units=model.tail.widths[0],
@@ -196,6 +199,21 @@ class Maui:
         if self.trials:
             recipe = tune.searched(sample, classes=classes, recipe=recipe, trials=self.trials, rng=root)
         return made(sample, classes=classes, recipe=recipe, rng=root)
+
+    def _behind(self, view: View) -> int:
+        """Examples behind what the server will see; where nothing told their number, what ``shares`` imply."""
+        known = examples_behind(view)
+        if known is not None:
+            return known
+        if not self.shares:
+            raise Inapplicable(
+                "attack 'maui'",
+                needs="the number of examples behind an update, to fit the head to",
+                got=f"clients send '{view.terms.sends}' of all their data, and no earlier round was seen",
+                fix="set the attack's shares to [1 / that number] or to two ends of a ladder, or attack a later "
+                'round (audit.rounds) with federation.keep.rounds = "all"',
+            )
+        return max(1, round(1 / math.sqrt(min(self.shares) * max(self.shares))))
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Representations and images, and how the head came about.
@@ -220,3 +238,20 @@ class Maui:
                 rng=rng,
             )
         return tuple(claims)
+
+
+def examples_behind(view: View) -> int | None:
+    """Examples behind what the server will see: one client's upload or, under ``secure_sum``, the sum.
+
+    A gradient is of one batch, whose size is public. A change of parameters is of all that a client holds,
+    which is told with every upload: the mean over earlier rounds. None: there was none.
+    """
+    terms = view.terms
+    together = terms.cohort if terms.secure_sum else 1
+    if terms.sends == "gradient":
+        return terms.batch_size * together
+    sizes = [float(u.examples) for one in view.rounds for u in one.updates.values()]
+    for total in (one.aggregate for one in view.rounds if one.aggregate is not None):
+        answered = len(total.selected) - len(total.dropped)
+        sizes += [total.examples / max(answered, 1)] * answered
+    return max(1, round(together * sum(sizes) / len(sizes))) if sizes else None
