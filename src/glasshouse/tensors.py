@@ -19,6 +19,17 @@ def norm(tensors: Mapping[str, Tensor]) -> float:
     return math.sqrt(sum(float(t.double().square().sum()) for t in tensors.values()))
 
 
+def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
+    """Where they lie: all on one device; the CPU where there are none.
+
+    Example:
+        >>> device_of({})
+        device(type='cpu')
+    """
+    first = next(iter(tensors.values()), None)
+    return torch.device("cpu") if first is None else first.device
+
+
 def mapped(tensors: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """``change`` applied to every tensor; names and order kept."""
     return {name: change(t) for name, t in tensors.items()}

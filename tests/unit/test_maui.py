@@ -19,7 +19,7 @@ from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
-from glasshouse.transcript.view import RoundView, View
+from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Batch
 
 MODEL = {"model": "maui_cnn", "arguments": {"width": 8, "hidden": 64}, "trained": "head."}

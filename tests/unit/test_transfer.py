@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from glasshouse.testing.toys import toy
+from glasshouse.federation.protocols.transfer import Transfer
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import Recorder, toy
+from glasshouse.transcript.record import Keep, Log
 
 MODEL = {"model": "maui_cnn", "arguments": {"width": 4, "hidden": 8}, "trained": "head."}
 
@@ -46,11 +49,6 @@ def test_local_epochs_move_the_head_further():
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_tamper_is_asked_with_the_whole_model_whatever_is_kept(number):
-    from glasshouse.federation.protocols.transfer import Transfer
-    from glasshouse.rng import Rng
-    from glasshouse.testing.toys import Recorder
-    from glasshouse.transcript.record import Keep, Log
-
     setting = toy(protocol="transfer", rounds=3, **MODEL).setting
     log, asked = Log(terms=setting.terms, keep=Keep(broadcasts=frozenset({2}))), {}
 

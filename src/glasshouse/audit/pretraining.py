@@ -2,7 +2,8 @@
 
 In a transfer federation the whole agreed model is trained, or (``behind = "linear"``) its features behind one
 linear layer, as published feature extractors are: that layer is thrown away then, and the agreed head starts
-fresh or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030.
+fresh or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. Like the federation itself
+it runs on the CPU: ``--device`` is where attacks run.
 """
 
 from dataclasses import dataclass

@@ -88,7 +88,7 @@ def read_columns(
 def _grouped(candidates: Tensor, tolerance: float) -> Read:
     """Candidates (Q, D) that agree become one; those that most units gave come first."""
     if not len(candidates):
-        return Read(vectors=candidates, units=torch.zeros(0, dtype=torch.int64))
+        return Read(vectors=candidates, units=torch.zeros(0, dtype=torch.int64, device=candidates.device))
     norms = candidates.norm(dim=1).clamp_min(1e-300)
     near = (
         torch.cdist(candidates, candidates, compute_mode="donot_use_mm_for_euclid_dist") <= tolerance * norms
@@ -120,7 +120,8 @@ def _chosen(found: Read, *, limit: int, readout: Readout, dtype: torch.dtype) ->
 def _unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
     """Which candidates are no mixture, with weights that are not negative, of the sure ones."""
     keep = sure.clone()
-    base = vectors[sure].T.numpy()
+    vectors = vectors.cpu()
+    base = vectors[sure.cpu()].T.numpy()
     for i in (~sure).nonzero()[:, 0].tolist():
         goal = vectors[i].numpy()
         residual = nnls(base, goal)[1] if base.shape[1] else np.inf

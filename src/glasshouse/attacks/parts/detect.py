@@ -151,7 +151,8 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
     if images is None or len(images) < PROBES:
         low, high = replica.terms.image_range
         shape = (PROBES, *replica.shape)
-        images = torch.rand(shape, generator=rng.child("probes").torch()) * (high - low) + low
+        probes = torch.rand(shape, generator=rng.child("probes").torch()).to(replica.device)
+        images = probes * (high - low) + low
     dead = _features(replica, last, images[: 4 * PROBES]) == 0
     whole = len(dead) // replica.images * replica.images
     groups = dead[:whole].reshape(-1, replica.images, dead.shape[1]).all(1).double().mean(1)

@@ -60,7 +60,7 @@ def search(
     shape, classes = (replica.images, *replica.shape), replica.classes
     size = torch.Size(shape).numel()
     unknowns = size if labels is not None else size + replica.images * classes
-    start = torch.randn(restarts, unknowns, generator=rng.child("starts").torch())
+    start = torch.randn(restarts, unknowns, generator=rng.child("starts").torch()).to(replica.device)
 
     def loss(points: Tensor) -> Tensor:
         images = points[:, :size].reshape(-1, *shape)

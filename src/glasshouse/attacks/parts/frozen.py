@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.parts.linear_tail import LinearTail, find_tail, latents
 from glasshouse.models.build import build, load
+from glasshouse.tensors import device_of
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture
 
@@ -21,7 +22,7 @@ _CHUNK = 256
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frozen:
-    """The model as broadcast, in ``eval()`` mode, without gradients of its parameters.
+    """The model as broadcast, in ``eval()`` mode, without gradients of its parameters, on their device.
 
     Attributes:
         model: all of it. tail: its linear layers at the end; the first is fed by the features.
@@ -62,7 +63,7 @@ def frozen(architecture: Architecture, tensors: Mapping[str, Tensor], *, subject
     load(model, tensors)
     model.eval().requires_grad_(False)
     tail = find_tail(model, architecture.input_shape, subject=subject)
-    return Frozen(model=model, tail=tail, tensors=dict(tensors))
+    return Frozen(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
 
 
 def sent(view: View) -> dict[str, Tensor]:

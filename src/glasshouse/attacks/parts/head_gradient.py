@@ -18,6 +18,7 @@ from glasshouse.attacks.parts.ir_matching import Distance, Inverted, by_pixels
 from glasshouse.attacks.parts.summed import summed
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
+from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Terms
 
@@ -134,4 +135,5 @@ def _never_negative(model: Frozen, terms: Terms) -> bool:
     """Whether the features end in a ReLU (or the like), found by passing noise through them."""
     generator = torch.Generator().manual_seed(0)
     probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)
+    probes = probes.to(device_of(model.tensors))
     return bool(model.of(probes).min() >= 0)

@@ -83,7 +83,7 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     if examples <= len(sums) and bool(negative.any()):
         unit = float(sums[negative].sum() / (expected[negative].sum() - 1))
     owed = examples * (expected.double() - sums / max(unit, 1e-12))
-    found = torch.zeros(len(sums), dtype=torch.int64)
+    found = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
     for _ in range(examples):
         found[int((owed - found).argmax())] += 1
     return found
@@ -99,13 +99,13 @@ def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
     low, high = replica.terms.image_range
     draws, shape = rng.torch(), replica.shape
     coarse = [torch.rand(PROBES, shape[0], side, side, generator=draws) for side in (1, 2, 4, 8)]
-    smooth = torch.cat([F.interpolate(x, size=shape[1:], mode="bilinear") for x in coarse])
+    smooth = torch.cat([F.interpolate(x, size=shape[1:], mode="bilinear") for x in coarse]).to(replica.device)
     with torch.no_grad():
         logits: Tensor = replica.model(smooth * (high - low) + low)
     each = logits.double().softmax(1)
     told_apart = _entropy(each.mean(0)) - _entropy(each).mean()
     if float(told_apart) > LEARNT:
-        return torch.full((replica.classes,), 1 / replica.classes, dtype=torch.float64)
+        return torch.full_like(each[0], 1 / replica.classes)
     return each.mean(0)
 
 
@@ -137,7 +137,7 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
     if replica.images == 1:
         return sums(replica).argmin()[None]
     found = counts(sums(replica), expected_probabilities(replica, rng=rng), replica.images)
-    return torch.arange(replica.classes).repeat_interleave(found)
+    return torch.arange(replica.classes, device=found.device).repeat_interleave(found)
 
 
 def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:

@@ -73,7 +73,7 @@ class Found:
 def random_start(replica: Replica, *, restarts: int, rng: Rng) -> Tensor:
     """(R, B, C, H, W) from N(0, 1), in model input units."""
     shape = (restarts, replica.images, *replica.shape)
-    return torch.randn(shape, generator=rng.child("starts").torch())
+    return torch.randn(shape, generator=rng.child("starts").torch()).to(replica.device)
 
 
 @final
@@ -111,7 +111,7 @@ def adam(
     """
     low, high = box
     here = start.detach().clamp(low, high).requires_grad_()
-    points, losses = here.detach().clone(), torch.full((len(start),), torch.inf, dtype=torch.float64)
+    points, losses = here.detach().clone(), here.new_full((len(start),), torch.inf, dtype=torch.float64)
     optimiser = torch.optim.Adam([here], lr=how.learning_rate)
     generator = rng.child("noise").torch()
     marks, since = losses.clone(), 0
@@ -129,7 +129,8 @@ def adam(
             optimiser.param_groups[0]["lr"] = rate = how.learning_rate * how.pace(i / how.iterations)
             optimiser.step()
             if how.noise:
-                here.add_(torch.randn(here.shape, generator=generator), alpha=how.noise * rate)
+                noise = torch.randn(here.shape, generator=generator).to(here.device)
+                here.add_(noise, alpha=how.noise * rate)
             here.clamp_(low, high)
     return Found(points=points, losses=losses)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
-from glasshouse.tensors import check_finite
+from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
 from glasshouse.wire import Terms, Update
 
@@ -28,7 +28,8 @@ class Replica:
     """A client's model before it trained, and what the client answered.
 
     Attributes:
-        model: with the received weights, in ``eval()`` mode, parameters without gradient.
+        model: with the received weights, in ``eval()`` mode, parameters without gradient; on the device of
+            the broadcast, as everything here.
         update: as received.
         received: the value before training of every tensor in the update, by name.
         terms: of the federation.
@@ -51,6 +52,11 @@ class Replica:
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W) of one image."""
         return self.terms.architecture.input_shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model and the update lie."""
+        return self.scale.device
 
     @property
     def classes(self) -> int:
@@ -140,7 +146,8 @@ def replica(view: View, *, subject: str) -> Replica:
     # The weights drawn here are overwritten by the broadcast; the stream decides nothing.
     model = build(broadcast.architecture, rng=Rng.root(0))
     load(model, broadcast.tensors)
-    model.eval().requires_grad_(False)
+    device = device_of(broadcast.tensors)
+    model.to(device).eval().requires_grad_(False)
     parameters = dict(model.named_parameters())
     wrong = sorted(
         name
@@ -154,7 +161,7 @@ def replica(view: View, *, subject: str) -> Replica:
             got=f"{where}: unknown or of another shape: {', '.join(wrong)}",
             fix="pair every update with the broadcast that it answers",
         )
-    scale, shift = _normalisation(model, broadcast.architecture.input_shape[0])
+    scale, shift = _normalisation(model, broadcast.architecture.input_shape[0], device)
     return Replica(
         model=model,
         update=update,
@@ -165,12 +172,12 @@ def replica(view: View, *, subject: str) -> Replica:
     )
 
 
-def _normalisation(model: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
+def _normalisation(model: nn.Module, channels: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(scale, shift) such that pixel = model input * scale + shift, by probing the first layer."""
     layer = dict(model.named_children()).get("normalize")
     if layer is None:
-        return torch.ones(1, channels, 1, 1), torch.zeros(1, channels, 1, 1)
+        return torch.ones(1, channels, 1, 1, device=device), torch.zeros(1, channels, 1, 1, device=device)
     with torch.no_grad():
-        zero = layer(torch.zeros(1, channels, 1, 1))
-        slope = layer(torch.ones(1, channels, 1, 1)) - zero
+        zero = layer(torch.zeros(1, channels, 1, 1, device=device))
+        slope = layer(torch.ones(1, channels, 1, 1, device=device)) - zero
     return 1 / slope, -zero / slope

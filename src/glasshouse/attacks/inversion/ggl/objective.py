@@ -54,7 +54,7 @@ class Fit:
 
     def images(self, points: Tensor) -> Tensor:
         """(R, B, C, H, W) of points (R, B * D), in pixel units."""
-        vectors = points.reshape(-1, self.latent)
+        vectors = points.to(self.labels.device).reshape(-1, self.latent)
         images: Tensor = self.prior(vectors, self.labels.repeat(len(points)))
         low, high = self.image_range
         return (low + (high - low) * images).reshape(len(points), len(self.labels), *images.shape[1:])

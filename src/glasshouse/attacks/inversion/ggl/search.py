@@ -71,7 +71,7 @@ class Tally:
 
     def __call__(self, points: Tensor) -> Tensor:
         """Losses (R,) float64 of points (R, n), without gradients; what is not finite counts as infinite."""
-        values = self._loss(points).detach().double().nan_to_num(nan=math.inf)
+        values = self._loss(points).detach().double().cpu().nan_to_num(nan=math.inf)
         self.spent += len(points)
         lowest = int(values.argmin())
         if float(values[lowest]) < self.value:
@@ -123,8 +123,9 @@ def adam(
         (slope,) = torch.autograd.grad(values.sum(), here)
         spent += 1
         with torch.no_grad():
-            better = values < losses  # False for NaN
-            points[better], losses[better] = here.detach()[better], values.detach().double()[better]
+            reached = values.double().cpu()
+            better = reached < losses  # False for NaN
+            points[better], losses[better] = here.detach()[better], reached[better]
             here.grad = slope.sign() if signed else slope
             optimiser.param_groups[0]["lr"] = learning_rate * stepwise(i / budget.evaluations)
             optimiser.step()

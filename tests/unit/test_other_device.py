@@ -1,0 +1,84 @@
+"""Attacks on a device that is not the CPU: they run there, and claim what they claim on the CPU."""
+
+import pytest
+import torch
+from pretend_device import DEVICE, pretended
+
+from glasshouse.attacks.inversion.dlg import DLG
+from glasshouse.attacks.inversion.ggl.attack import GGL
+from glasshouse.attacks.inversion.gradinversion.attack import GradInversion
+from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
+from glasshouse.attacks.inversion.label_inference import LabelInference
+from glasshouse.attacks.inversion.linear_input import LinearInput
+from glasshouse.attacks.parts.columns import read_columns
+from glasshouse.attacks.transfer.nex import Nex
+from glasshouse.audit.device import moved
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.grants import Grants
+from glasshouse.wire import Batch
+
+HEAD = {
+    "protocol": "transfer",
+    "model": "maui_cnn",
+    "arguments": {"width": 4, "hidden": 32},
+    "trained": "head.",
+}
+STEPS = {"examples": 2, "protocol": "fedavg", "batch_size": 1}
+GENERATOR = {"latent": 4, "width": 4, "training_steps": 2, "training_batch": 4}
+CASES = [
+    (DLG(iterations=1, restarts=2, adaptive=True), {}),
+    (InvertingGradients(iterations=3, restarts=2, adaptive=True), {"examples": 4}),
+    (InvertingGradients(iterations=4, restarts=2), STEPS),
+    (GradInversion(iterations=3, restarts=2), {"examples": 2}),
+    (LinearInput(), {}),
+    (LabelInference(), {"examples": 4}),
+    (GGL(**GENERATOR, optimizer="adam", evaluations=3, restarts=2), {}),
+    (Nex(iterations=2, bf16=False), HEAD),
+    (Nex(iterations=2, bf16=False, invert="generator"), HEAD),
+]
+
+
+@pytest.mark.parametrize(("attack", "how"), CASES, ids=lambda x: getattr(type(x), "__name__", ""))
+def test_an_attack_runs_where_its_view_lies(attack, how, monkeypatch, tmp_path):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    images = torch.rand((8, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    auxiliary = Batch(inputs=images, labels=torch.arange(8))
+    view = toy(**how).view(grants=Grants(auxiliary=auxiliary))
+    here = attack.run(view, rng=Rng.root(0))
+    with pretended(monkeypatch):
+        there = moved(attack.run(moved(view, DEVICE), rng=Rng.root(0)), "cpu")
+    assert [type(c) for c in there] == [type(c) for c in here]
+    for one, other in zip(here, there, strict=True):
+        for name, value in vars(one).items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(getattr(other, name), value, rtol=1e-3, atol=1e-3)
+    if torch.cuda.is_available():
+        assert len(attack.run(moved(view, "cuda"), rng=Rng.root(0))) == len(here)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_columns_are_read_where_they_lie(noise, monkeypatch):
+    g = torch.Generator().manual_seed(1)
+    y, dz = torch.rand((3, 6), generator=g), torch.zeros(3, 40)
+    dz[0, :2], dz[1, 2:4], dz[2, 4], dz[:, 5] = 1.0, -2.0, 3.0, 1.0  # alone, alone, alone once, mixed
+    weight, bias = (x + noise * torch.randn(x.shape, generator=g) for x in (dz.T @ y, dz.sum(0)))
+    here = read_columns(weight, bias, limit=3)
+    with pretended(monkeypatch):
+        there = read_columns(weight.to(DEVICE), bias.to(DEVICE), limit=3)
+        vectors = there.vectors.cpu()
+    assert len(here.vectors) == 3
+    assert here.noisy == (noise > 0)
+    torch.testing.assert_close(vectors, here.vectors)
+
+
+def test_the_pretended_device_tells_devices_apart(monkeypatch):
+    with pretended(monkeypatch):
+        away = torch.ones(2).to(DEVICE)
+        with pytest.raises(RuntimeError, match="on the CPU and on the other device"):
+            away + torch.ones(2)
+        with pytest.raises(RuntimeError, match="a generator of the CPU"):
+            torch.rand(2, generator=torch.Generator(), device=DEVICE)
+        with pytest.raises(RuntimeError, match="numpy"):
+            away.numpy()
+        assert (2 * away + torch.tensor(1.0)).tolist() == [3.0, 3.0]
