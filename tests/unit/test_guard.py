@@ -8,10 +8,12 @@ import torch
 
 from glasshouse.cli.guard import architecture
 from glasshouse.cli.main import main
-from glasshouse.errors import BadValue
+from glasshouse.data.sources import load
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.vectors import normalised_entropy
 from glasshouse.models.build import build, state
+from glasshouse.models.fit import Recipe, fit
 from glasshouse.rng import Rng
 from glasshouse.store import write_tensors
 from glasshouse.wire import Architecture
@@ -61,9 +63,22 @@ def same_rows(honest):
     return {"head.hidden.weight": torch.stack([row * (i + 1) for i in range(32)])}
 
 
+def constant_bias(honest):
+    return {"head.hidden.bias": torch.full((32,), 0.25)}
+
+
+def broken(honest):
+    weight, bias = honest["head.hidden.weight"].clone(), honest["features.bn0.bias"].clone()
+    weight[:, :3], bias[0] = torch.nan, torch.inf
+    return {"head.hidden.weight": weight, "features.bn0.bias": bias}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (constant_bias, "head.hidden: entropy of the bias is as low as 0"),
+        (broken, "head.hidden.weight: 96 of "),
+        (broken, "features.bn0.bias: 1 of 8 values are not finite"),
         (identity, "1 of 8 are identity kernels"),
         (identity, "2 of 8 are all-zero kernels"),
         (identity, "entropy of 3 of 8 kernels"),
@@ -75,6 +90,57 @@ def same_rows(honest):
 def test_each_mark_is_found(honest, change, words):
     findings = inspect(crafted(honest, change), agreed=honest).inspection.findings
     assert any(words in sentence for sentence in findings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_columns_of_two_entries_agree_by_chance_and_are_no_finding(seed):
+    two = Architecture(
+        name="maui_cnn", input_shape=(3, 8, 8), classes=2, arguments={"width": 4, "hidden": 2048}
+    )
+    model = state(build(two, rng=Rng.root(seed)))
+    assert inspect(model, agreed=model).inspection.findings == ()
+    model["head.hidden.weight"][5] = 2 * model["head.hidden.weight"][7]
+    (finding,) = inspect(model, agreed=model).inspection.findings
+    assert "1 of 2048 rows repeat another" in finding
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "arguments"),
+    [
+        ("mlp", (1, 8, 8), {}),
+        ("lenet5", (1, 8, 8), {}),
+        ("convnet", (3, 16, 16), {}),
+        ("resnet18", (3, 32, 32), {"width": 8}),
+        ("scale_mia_cnn", (3, 32, 32), {}),
+        ("shufflenet_v2", (3, 32, 32), {}),
+    ],
+)
+def test_fresh_models_pass(name, shape, arguments):
+    fresh = Architecture(name=name, input_shape=shape, classes=10, arguments=arguments)
+    model = state(build(fresh, rng=Rng.root(4)))
+    assert inspect(model, agreed=model).inspection.findings == ()
+
+
+def test_a_trained_model_with_its_biases_passes():
+    digits = load("digits").split("train").batch(torch.arange(400))
+    small = Architecture(
+        name="maui_cnn", input_shape=(1, 8, 8), classes=10, arguments={"width": 8, "hidden": 32}
+    )
+    model = build(small, rng=Rng.root(1))
+    fit(model, digits, Recipe(epochs=3, batch_size=32), rng=Rng.root(2))
+    seen = inspect(state(model))
+    assert seen.inspection.findings == ()
+    assert any(v.kind == "bias" and v.layer.startswith("features.bn") for v in seen.vectors)
+    assert seen.inspection.values["minimum"] > 0.88
+
+
+def test_biases_are_measured_unless_zero_or_too_small():
+    weight = torch.randn(16, 9, generator=torch.Generator().manual_seed(0))
+    biases = {"zero.bias": torch.zeros(32), "few.bias": torch.arange(7.0), "norm.weight": torch.ones(16)}
+    seen = inspect({"fc.weight": weight, "fc.bias": torch.arange(16.0), **biases})
+    assert [(v.layer, v.kind) for v in seen.vectors] == [("fc", "linear"), ("fc", "bias")]
+    assert seen.inspection.values["skipped"] == 1
+    assert seen.inspection.findings == ()
 
 
 def test_what_is_odd_in_the_reference_too_is_no_finding(honest):
@@ -90,6 +156,26 @@ def test_a_model_without_weights_is_refused():
 
 
 TEXT = "maui_cnn 3x16x16 10 width=8 hidden=32"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"architecture": {"name": "mlp", "classes": 2}}',
+        '{"name": "mlp", "classes": 2, "input_shape": [8, 8]}',
+        '{"name": "mlp", "input_shape": [1, 8, 8], "classes": null}',
+        "[3]",
+        "{}",
+    ],
+)
+def test_a_file_without_an_architecture_is_said_so(content, tmp_path, honest, capsys):
+    terms, model = tmp_path / "terms.json", tmp_path / "model.safetensors"
+    terms.write_text(content)
+    write_tensors(model, honest)
+    with pytest.raises(BadFile, match="input_shape"):
+        architecture(str(terms))
+    assert run(model, "--agreed", terms) == 2
+    assert "name, input_shape" in capsys.readouterr().err
 
 
 def test_the_architecture_in_words():
@@ -108,12 +194,21 @@ def test_the_command_says_what_it_found(honest, tmp_path, capsys):
     good, bad, page = tmp_path / "good.safetensors", tmp_path / "bad.pt", tmp_path / "page.html"
     write_tensors(good, honest)
     torch.save(crafted(honest, identity), bad)
+    torch.save(crafted(honest, broken), tmp_path / "broken.pt")
     assert run(good, "--agreed", TEXT) == 0
     assert run(good, bad, "--agreed", TEXT, "--reference", good, "--report", page) == 1
     said = capsys.readouterr().out
     assert "bad: features.conv1: 1 of 8 are identity kernels" in said
     assert "Entropy of weight vectors" in page.read_text()
     assert "identity kernels" in page.read_text()
+    assert "Too small" not in said
+    write_tensors(tmp_path / "two.safetensors", state(build(architecture("mlp 1x8x8 2"))))
+    assert run(tmp_path / "two.safetensors") == 0
+    assert "Too small: vectors of fewer than 8 values" in capsys.readouterr().out
+    assert run(tmp_path / "broken.pt", "--agreed", TEXT) == 1
+    said = capsys.readouterr().out
+    assert "head.hidden.weight: 96 of" in said
+    assert "3rd percentile" in said
     assert run(bad, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["bad"]["minimum"] == 0

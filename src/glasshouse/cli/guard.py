@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from glasshouse.audit.result import Exhibit
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build, state
 from glasshouse.report.numbers import plain
 from glasshouse.report.single import write_page
@@ -19,6 +20,8 @@ from glasshouse.store import read_json, read_weights
 from glasshouse.wire import Architecture
 
 FORM = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
+
+COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
 
 
 def guard(
@@ -54,16 +57,14 @@ def architecture(text: str) -> Architecture:
     """The architecture that ``text`` describes.
 
     Raises:
-        BadValue: it is neither of the forms. BadFile: the file cannot be read.
+        BadValue: it is neither of the forms. BadFile: the file cannot be read, or describes none.
 
     Example:
         >>> architecture("mlp 1x8x8 10 hidden=32").arguments
         {'hidden': 32}
     """
     if text.endswith(".json"):
-        raw = read_json(Path(text))
-        raw = raw.get("architecture", raw)
-        return Architecture(**{**raw, "input_shape": tuple(raw["input_shape"])})
+        return _described(Path(text))
     parts = text.split()
     try:
         name, shape, classes = parts[:3]
@@ -76,25 +77,48 @@ def architecture(text: str) -> Architecture:
         raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
 
 
+def _described(path: Path) -> Architecture:
+    raw = read_json(path)
+    raw = raw.get("architecture", raw) if isinstance(raw, dict) else raw
+    try:
+        channels, height, width = (int(side) for side in raw["input_shape"])
+        return Architecture(
+            name=str(raw["name"]),
+            input_shape=(channels, height, width),
+            classes=int(raw["classes"]),
+            arguments=dict(raw.get("arguments", {})),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        keys = ", ".join(raw) if isinstance(raw, dict) else f"a {type(raw).__name__}"
+        raise BadFile(
+            f"architecture in '{path}'",
+            needs="name, input_shape (three numbers) and classes",
+            got=keys or "nothing",
+            fix="give a transcript's terms.json, or the architecture in words",
+        ) from error
+
+
 def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
     """A box per model, and the table."""
     series = [{"name": name, "values": one.entropies.tolist()} for name, one in seen.items()]
     rows = [[name, *_numbers(one), len(one.inspection.findings)] for name, one in seen.items()]
     said = [[name, sentence] for name, one in seen.items() for sentence in one.inspection.findings]
-    columns = ["model", "vectors", "minimum", "3rd percentile", "median", "findings"]
+    columns = [*COLUMNS]
     made = [
         Exhibit(
             kind="boxes",
             scenario="guard",
             title="Entropy of weight vectors",
-            caption="One value per kernel of a convolution and per linear layer; 1: all weights differ.",
+            caption="One value per kernel of a convolution, per linear layer and per bias that is not zero; "
+            "1: all values differ.",
             data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
         ),
         Exhibit(
             kind="table",
             scenario="guard",
             title="Models",
-            caption="Trained and random models are above 0.88 (Maui's authors); below 0.5 is a finding.",
+            caption="Trained and random models are above 0.88 (Maui's authors); below 0.5 is a finding. Too "
+            f"small: vectors of fewer than {SMALLEST} values, which are not measured.",
             data={"columns": columns, "rows": rows},
         ),
     ]
@@ -113,7 +137,8 @@ def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
 
 def _numbers(one: Seen) -> list[float]:
     values = one.inspection.values
-    return [int(values["vectors"]), values["minimum"], values["percentile_3"], values["median"]]
+    counts = [int(values["vectors"]), int(values["skipped"])]
+    return [*counts, values["minimum"], values["percentile_3"], values["median"]]
 
 
 def _plain(one: Seen) -> dict[str, object]:
@@ -123,14 +148,17 @@ def _plain(one: Seen) -> dict[str, object]:
 def _print(seen: dict[str, Seen], *, compared: bool) -> None:
     console = Console()
     table = Table(title="entropy of weight vectors (0: all alike, 1: all differ)")
-    for column in ("model", "vectors", "minimum", "3rd percentile", "median", "findings"):
+    for column in COLUMNS:
         table.add_column(column, justify="left" if column == "model" else "right")
     for name, one in seen.items():
-        numbers = [str(_numbers(one)[0]), *(plain(x, digits=2) for x in _numbers(one)[1:])]
+        vectors, small, *entropies = _numbers(one)
+        numbers = [str(vectors), str(small), *(plain(x, digits=2) for x in entropies)]
         table.add_row(name, *numbers, str(len(one.inspection.findings)))
     console.print(table)
     for name, one in seen.items():
         for sentence in one.inspection.findings:
             console.print(f"{name}: {sentence}", soft_wrap=True, highlight=False)
+    if any(one.inspection.values["skipped"] for one in seen.values()):
+        console.print(f"Too small: vectors of fewer than {SMALLEST} values are not measured.", soft_wrap=True)
     if not compared:
         console.print("The structure was not compared: no architecture was given (--agreed).")

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.rules.entropy import low_entropy
+from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.rules.kernels import odd_kernels
 from glasshouse.guard.rules.rows import identical_rows
 from glasshouse.guard.rules.structure import other_structure
-from glasshouse.guard.vectors import Vectors, vectors_of
+from glasshouse.guard.vectors import Vectors, too_small, vectors_of
 from glasshouse.wire import Inspection
 
 NAME = "glasshouse guard"
@@ -26,8 +27,9 @@ class Seen:
     """One inspected model.
 
     Attributes:
-        vectors: its weight vectors. inspection: findings, and ``minimum`` and ``percentile_3`` of the
-            entropies.
+        vectors: its weight vectors. inspection: findings, and of the entropies ``minimum``,
+            ``percentile_3`` and ``median``; ``vectors`` and ``skipped`` count what was measured, and what was
+            too small for it.
     """
 
     vectors: tuple[Vectors, ...]
@@ -54,7 +56,7 @@ def inspect(
             of the entropy rule.
 
     Raises:
-        BadValue: no weight of a convolution or linear layer among ``tensors``, or one that is not finite.
+        BadValue: no weight of a convolution or linear layer among ``tensors``.
 
     Example:
         >>> seen = inspect({"fc.weight": torch.ones(4, 16)})
@@ -62,7 +64,7 @@ def inspect(
         (0.0, 3)
     """
     vectors = vectors_of(tensors)
-    if not vectors:
+    if all(v.kind == "bias" for v in vectors):
         raise BadValue(
             "inspection of a model",
             needs="weights of convolutions or linear layers ('*.weight' with 4 or 2 dimensions)",
@@ -71,6 +73,7 @@ def inspect(
         )
     findings = [
         *(other_structure(tensors, agreed) if agreed is not None else ()),
+        *not_finite(tensors),
         *odd_kernels(vectors),
         *identical_rows(vectors),
         *low_entropy(vectors, reference),
@@ -78,6 +81,7 @@ def inspect(
     every = torch.cat([v.entropies for v in vectors]).numpy()
     values = {
         "vectors": float(len(every)),
+        "skipped": float(too_small(tensors)),
         "minimum": float(every.min()),
         "percentile_3": float(np.percentile(every, 3)),
         "median": float(np.median(every)),

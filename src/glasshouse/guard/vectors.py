@@ -4,12 +4,12 @@ Source: Dabholkar et al. 2025 (Maui), section 3.2: values are put into bins of 1
 bins' shares is divided by the logarithm of the vector's size: 0 where all values are alike, 1 where all
 differ.
 
-A convolution has one vector per output channel, a linear layer one in all. Scales and shifts of normalisation
-layers, and all biases, are left out: in a fresh honest model they are constant.
+A convolution has one vector per output channel, a linear layer one in all, and so has a bias. Scales of
+normalisation layers, and biases of zeros, are left out: in a fresh honest model they are constant.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -24,18 +24,22 @@ SMALLEST: Final = 8
 """Vectors with fewer entries say nothing."""
 
 
+Kind = Literal["convolution", "linear", "bias"]
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Vectors:
-    """The weight of one layer.
+    """The weight, or the bias, of one layer.
 
     Attributes:
-        layer: its name. kind: ``convolution`` or ``linear``. weight: (rows, ...), as stored.
-        entropies: one per vector, in [0, 1]; rows for a convolution, one number for a linear layer.
+        layer: its name. kind: of the weight, or ``bias``. weight: (rows, ...), as stored.
+        entropies: one per vector, in [0, 1]; rows for a convolution, one number for a linear layer or a bias.
+            Values that are not finite count as alike.
     """
 
     layer: str
-    kind: Literal["convolution", "linear"]
+    kind: Kind
     weight: Tensor
     entropies: Tensor
 
@@ -68,22 +72,43 @@ def normalised_entropy(values: Tensor, *, width: float = BIN) -> float:
 def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
     """All weight vectors among ``tensors`` (a state_dict), in their order; told by name and shape.
 
-    A floating tensor ``*.weight`` with 4 dimensions is a convolution's, with 2 a linear layer's. Vectors
-    below ``SMALLEST`` entries are left out.
+    A floating tensor ``*.weight`` with 4 dimensions is a convolution's, with 2 a linear layer's; ``*.bias``
+    with 1 is a bias, left out where it is zero. Vectors below ``SMALLEST`` entries are left out.
     """
-    found = []
-    for name, t in tensors.items():
-        if not name.endswith("weight") or not t.is_floating_point() or t.ndim not in (2, 4):
-            continue
-        rows = t.detach().flatten(1) if t.ndim == 4 else t.detach().reshape(1, -1)
-        if rows.shape[1] < SMALLEST:
-            continue
-        found.append(
-            Vectors(
-                layer=name.removesuffix(".weight"),
-                kind="convolution" if t.ndim == 4 else "linear",
-                weight=t.detach(),
-                entropies=torch.tensor([normalised_entropy(row) for row in rows], dtype=torch.float64),
-            )
+    return [
+        Vectors(
+            layer=layer,
+            kind=kind,
+            weight=weight,
+            entropies=torch.tensor([normalised_entropy(_numbers(row)) for row in rows], dtype=torch.float64),
         )
-    return found
+        for layer, kind, weight, rows in _every(tensors)
+        if rows.shape[1] >= SMALLEST
+    ]
+
+
+def too_small(tensors: Mapping[str, Tensor]) -> int:
+    """How many vectors :func:`vectors_of` left out because they have fewer than ``SMALLEST`` entries."""
+    return sum(len(rows) for _, _, _, rows in _every(tensors) if rows.shape[1] < SMALLEST)
+
+
+def _every(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Kind, Tensor, Tensor]]:
+    """Layer, kind, the tensor as stored, and its vectors as rows."""
+    kinds: dict[tuple[str, int], Kind] = {
+        ("weight", 4): "convolution",
+        ("weight", 2): "linear",
+        ("bias", 1): "bias",
+    }
+    for name, stored in tensors.items():
+        part = next((word for word in ("weight", "bias") if name.endswith(word)), "")
+        kind = kinds.get((part, stored.ndim))
+        if kind is None or not stored.is_floating_point() or (kind == "bias" and not bool(stored.any())):
+            continue
+        t = stored.detach()
+        rows = t.flatten(1) if kind == "convolution" else t.reshape(1, -1)
+        yield name.removesuffix(f".{part}"), kind, t, rows
+
+
+def _numbers(row: Tensor) -> Tensor:
+    """Values that are not finite become three numbers that no weight has."""
+    return row.double().nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)

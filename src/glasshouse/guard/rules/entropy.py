@@ -12,15 +12,16 @@ LEAST = 0.5
 
 def low_entropy(vectors: Sequence[Vectors], reference: Mapping[str, Tensor] | None) -> list[str]:
     """Layers with vectors below ``LEAST``, or below half of what the same vector has in ``reference``."""
-    honest = {v.layer: v.entropies for v in vectors_of(reference)} if reference else {}
+    honest = {(v.layer, v.kind): v.entropies for v in vectors_of(reference)} if reference else {}
     found = []
     for v in vectors:
         low = v.entropies < LEAST
-        if v.layer in honest and honest[v.layer].shape == v.entropies.shape:
-            own = honest[v.layer]
+        own = honest.get((v.layer, v.kind))
+        if own is not None and own.shape == v.entropies.shape:
             low = (v.entropies < LEAST) & (own >= LEAST) | (v.entropies < own / 2)
         if bool(low.any()):
-            what = f"{int(low.sum())} of {len(low)} kernels" if v.kind == "convolution" else "the weight"
+            kernels = f"{int(low.sum())} of {len(low)} kernels"
+            what = {"convolution": kernels, "linear": "the weight", "bias": "the bias"}[v.kind]
             found.append(
                 f"{v.layer}: entropy of {what} is as low as {float(v.entropies.min()):.2g} "
                 f"(trained and random ones have at least 0.88)"

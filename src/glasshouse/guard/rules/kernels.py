@@ -11,7 +11,7 @@ def odd_kernels(vectors: Sequence[Vectors]) -> list[str]:
     for v in vectors:
         if v.kind != "convolution":
             continue
-        filled = (v.weight.flatten(1).abs() > BIN).sum(1)
+        filled = (~(v.weight.flatten(1).abs() <= BIN)).sum(1)  # what is not a number is not zero
         for count, words in ((1, "identity kernels (one entry, zeros around it)"), (0, "all-zero kernels")):
             if number := int((filled == count).sum()):
                 found.append(f"{v.layer}: {number} of {len(filled)} are {words}")

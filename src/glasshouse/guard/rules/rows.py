@@ -5,13 +5,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from glasshouse.guard.vectors import BIN, Vectors
+from glasshouse.guard.vectors import BIN, SMALLEST, Vectors
 
 _DIGITS = 5  # of a row scaled to largest entry 1: the same measurement at another strength is the same
 
 
 def identical_rows(vectors: Sequence[Vectors]) -> list[str]:
-    """Layers with rows, or columns, that occur twice up to a factor; zero ones are named apart."""
+    """Layers with rows, or columns, that occur twice up to a factor; zero ones are named apart.
+
+    Below ``SMALLEST`` entries they are not compared: two numbers up to a factor are one, and agree by chance.
+    Rows with a value that is not finite are left to their own rule.
+    """
     found = []
     for v in vectors:
         if v.kind != "linear":
@@ -20,7 +24,7 @@ def identical_rows(vectors: Sequence[Vectors]) -> list[str]:
             if matrix.shape[1] < 2:
                 continue
             zero, twice = _repeated(matrix)
-            if twice:
+            if twice and matrix.shape[1] >= SMALLEST:
                 found.append(f"{v.layer}: {twice} of {len(matrix)} {word} repeat another, up to a factor")
             if zero:
                 found.append(f"{v.layer}: {zero} of {len(matrix)} {word} are zero")
@@ -30,9 +34,12 @@ def identical_rows(vectors: Sequence[Vectors]) -> list[str]:
 def _repeated(matrix: Tensor) -> tuple[int, int]:
     """How many rows are zero, and how many others repeat an earlier one."""
     m = matrix.double()
+    m = m[m.isfinite().all(1)]
     top = m.abs().amax(1)
     empty = top <= BIN
     rest = m[~empty] / top[~empty, None]
+    if not len(rest):
+        return int(empty.sum()), 0
     first = rest.gather(1, rest.abs().argmax(1, keepdim=True)).sign()
     kept = torch.unique((rest * first).round(decimals=_DIGITS), dim=0)
     return int(empty.sum()), len(rest) - len(kept)

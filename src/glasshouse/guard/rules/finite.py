@@ -1,0 +1,14 @@
+"""Values that no training leaves in a model that works."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Tensors (weights, biases, statistics) with values that are infinite or no number."""
+    found = []
+    for name, t in tensors.items():
+        if t.is_floating_point() and (number := int((~t.isfinite()).sum())):
+            found.append(f"{name}: {number} of {t.numel()} values are not finite")
+    return found
