@@ -68,6 +68,17 @@ def test_a_noisy_gradient_is_read_by_its_loud_units():
     assert float(near.median()) < 0.05
 
 
+def test_of_a_noisy_gradient_too_only_what_two_units_gave_is_confirmed():
+    _, _, weight, bias = layer(3, batch=4, units=256, share=0.02, noise=2e-3)
+    every, sure = (read_columns(weight, bias, limit=9, readout=r) for r in ("all", "confirmed"))
+    assert every.noisy
+    assert sure.noisy
+    assert bool((sure.units > 1).all())
+    assert bool((every.units == 1).any())
+    assert 0 < len(sure.vectors) == int((every.units > 1).sum()) < len(every.vectors)
+    torch.testing.assert_close(sure.vectors, every.vectors[every.units > 1].clamp_min(0))
+
+
 def test_nothing_is_read_from_nothing():
     assert len(read_columns(torch.zeros(8, 5), torch.zeros(8), limit=3).vectors) == 0
 

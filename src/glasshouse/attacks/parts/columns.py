@@ -25,7 +25,7 @@ from glasshouse.errors import BadValue
 
 Readout = Literal["unexplained", "nonnegative", "confirmed", "all"]
 """Which candidates are kept: ``all``; without a negative entry; those of them that no ``confirmed`` ones mix
-to; those that two units gave."""
+to; those that two units gave. Of a noisy update: those that two units gave, or all."""
 
 SAME = 1e-3
 """Relative distance below which two candidates are the same vector."""
@@ -82,7 +82,7 @@ def read_columns(
         positive = positive and readout in ("nonnegative", "unexplained")
         possible = candidates[_nonnegative(candidates)] if positive else candidates
         return _chosen(_grouped(possible, SAME), limit=limit, readout=readout, dtype=weight.dtype)
-    return _loud(w, b, limit=limit, positive=positive, dtype=weight.dtype)
+    return _loud(w, b, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
 
 
 def _grouped(candidates: Tensor, tolerance: float) -> Read:
@@ -129,10 +129,13 @@ def _unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
     return keep
 
 
-def _loud(weight: Tensor, bias: Tensor, *, limit: int, positive: bool, dtype: torch.dtype) -> Read:
+def _loud(
+    weight: Tensor, bias: Tensor, *, limit: int, readout: Readout, positive: bool, dtype: torch.dtype
+) -> Read:
     """From a noisy gradient: units far above the noise, those that agree combined, the loudest first.
 
     Every unit hears the same noise, and most are reached by nobody, so the median of |bias| is the noise's.
+    Noise makes entries negative and hides mixtures: of the readouts ``confirmed`` alone keeps fewer than all.
     """
     noise = 1.4826 * float(bias.abs().median())
     order = bias.abs().argsort(descending=True, stable=True)
@@ -153,8 +156,10 @@ def _loud(weight: Tensor, bias: Tensor, *, limit: int, positive: bool, dtype: to
             sums.append(size * one)
             weights.append(size)
             members.append(1)
-    best = sorted(range(len(sums)), key=lambda i: -weights[i])[:limit]
+    kept = [i for i in range(len(sums)) if readout != "confirmed" or members[i] > 1]
+    best = sorted(kept, key=lambda i: -weights[i])[:limit]
     vectors = torch.stack([sums[i] / weights[i] for i in best]) if best else weight[:0]
     if positive:
         vectors = vectors.clamp_min(0)
-    return Read(vectors=vectors.to(dtype), units=torch.tensor([members[i] for i in best]), noisy=True)
+    units = torch.tensor([members[i] for i in best], dtype=torch.int64, device=weight.device)
+    return Read(vectors=vectors.to(dtype), units=units, noisy=True)
