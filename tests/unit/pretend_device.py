@@ -1,7 +1,8 @@
 """A second device where there is none: values lie on the CPU, but mixing them with the CPU's is an error.
 
-Tensors on it say that their device is ``meta``. As on a GPU an operation takes tensors of one device (numbers,
-and indices from the CPU, excepted), a CPU generator draws nothing there, and ``numpy()`` needs ``cpu()`` first.
+Tensors on it say that their device is ``meta``. As on a GPU an operation takes tensors of one device (single
+numbers, and indices from the CPU, excepted), a CPU generator draws nothing there, and ``numpy()`` needs
+``cpu()`` first.
 """
 
 from collections.abc import Iterator

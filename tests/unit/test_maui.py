@@ -115,6 +115,23 @@ def test_the_search_starts_from_the_given_settings_and_is_never_worse():
     assert (found.epochs, found.units) == (2, 32)
 
 
+def test_the_search_leaves_a_setting_of_zero_alone():
+    recipe = Recipe(mode="trained", units=16, epochs=1, batches=3, batch=16, noise=0.0)
+    found = searched(sample(100), classes=4, recipe=recipe, trials=3, rng=Rng.root(0))
+    assert found.noise == 0
+    for name in ("rate", "beta1", "beta2"):
+        assert getattr(found, name) == pytest.approx(getattr(recipe, name), rel=10)
+    assert searched(sample(100), classes=4, recipe=recipe, trials=3, rng=Rng.root(0)) == found
+
+
+@pytest.mark.parametrize("mode", ["quantile", "exemplars"])
+def test_a_mode_that_trains_nothing_is_not_searched(mode):
+    with pytest.raises(BadValue, match="a mode that trains the head"):
+        searched(sample(100), classes=4, recipe=Recipe(mode=mode), trials=2, rng=Rng.root(0))
+    with pytest.raises(BadValue, match="trials = 2, mode = "):
+        Maui(mode=mode, trials=2)
+
+
 def test_alone_counts_what_the_paper_counts():
     dz = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 0.0]])
     assert alone(dz).tolist() == [True, False, False, False]

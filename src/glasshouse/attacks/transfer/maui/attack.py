@@ -49,8 +49,8 @@ class Maui:
             geometric ladder; empty: one in as many as there are examples behind what the server sees: the
             batch, or where clients send the change of several steps, what earlier rounds told of their sizes.
         epochs, batches, batch_size, rate, beta1, beta2, noise: of the training; the paper's for the CNN.
-        trials: of the search for ``rate``, ``beta1``, ``beta2`` and ``noise`` by TPE; 0: none. Extra
-            ``tuning``.
+        trials: of the search for ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0) by TPE; 0: none. For
+            modes that train. Extra ``tuning``.
         wrong_labels: train on wrong labels, which makes gradients loud (against noise).
         output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
         loudness: length that updates get by scaling the last layer, against noise; 0: as it comes. Best where
@@ -127,6 +127,13 @@ class Maui:
                 f"{self.output_epochs}, {self.loudness}",
                 fix="correct the attack's table",
             )
+        if self.trials and "trained" not in self.mode:
+            raise BadValue(
+                "attack 'maui'",
+                needs="trials = 0 in a mode that does not train the head",
+                got=f"trials = {self.trials}, mode = {self.mode}",
+                fix='set trials = 0, or mode = "trained+quantile"',
+            )
         self._inversion()
 
     def _inversion(self) -> Inversion:
@@ -201,7 +208,7 @@ class Maui:
         return made(sample, classes=classes, recipe=recipe, rng=root)
 
     def _behind(self, view: View) -> int:
-        """Examples behind what the server will see; where nothing told their number, what ``shares`` imply."""
+        """Examples behind what the server will see; where nothing told their number, as ``shares`` imply."""
         known = examples_behind(view)
         if known is not None:
             return known
@@ -210,8 +217,8 @@ class Maui:
                 "attack 'maui'",
                 needs="the number of examples behind an update, to fit the head to",
                 got=f"clients send '{view.terms.sends}' of all their data, and no earlier round was seen",
-                fix="set the attack's shares to [1 / that number] or to two ends of a ladder, or attack a later "
-                'round (audit.rounds) with federation.keep.rounds = "all"',
+                fix="set the attack's shares to [1 / that number] or to two ends of a ladder, or attack a "
+                'later round (audit.rounds) with federation.keep.rounds = "all"',
             )
         return max(1, round(1 / math.sqrt(min(self.shares) * max(self.shares))))
 

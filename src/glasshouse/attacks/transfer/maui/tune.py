@@ -1,8 +1,7 @@
 """Search of the head's training settings by a tree-structured Parzen estimator. Needs the ``tuning`` extra.
 
 Source: Bergstra, Yamins & Cox 2013 (TPE); Dabholkar et al. 2025 (Maui), section 6.3, who use hyperopt. Where
-we
-differ: optuna's sampler; what is maximised is the leakage on held-out auxiliary features, not on private
+we differ: optuna's sampler; what is maximised is the leakage on held-out auxiliary features, not on private
 data.
 """
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from glasshouse.attacks.transfer.maui.head import Recipe, made
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.cache import Checkpoint, cached
-from glasshouse.errors import NotInstalled
+from glasshouse.errors import BadValue, NotInstalled
 from glasshouse.rng import Rng
 
 try:
@@ -32,10 +31,18 @@ def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: 
     """The recipe, of ``trials``, whose head leaks most on held-out features; the given ones are the first.
 
     Ranges: a factor of 10 either way around ``recipe`` for ``rate`` and ``noise``, of 4 for the two weights.
+    A setting of 0 is switched off, and stays so.
 
     Raises:
-        NotInstalled: optuna is missing.
+        NotInstalled: optuna is missing. BadValue: the recipe's mode trains nothing that could be searched.
     """
+    if "trained" not in recipe.mode:
+        raise BadValue(
+            "search of attack 'maui' (trials > 0)",
+            needs="a mode that trains the head: trained, trained+quantile",
+            got=f"{recipe.mode}, which uses none of {', '.join(NAMES)}",
+            fix='set trials = 0, or mode = "trained+quantile"',
+        )
     if _MISSING:
         raise NotInstalled(
             "search of attack 'maui' (trials > 0)",
@@ -43,7 +50,7 @@ def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: 
             got=_MISSING,
             fix="pip install 'glasshouse[tuning]', or set trials = 0",
         )
-    base: dict[str, float] = {name: getattr(recipe, name) for name in NAMES}
+    base = {name: float(getattr(recipe, name)) for name in NAMES if getattr(recipe, name)}
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -57,14 +64,14 @@ def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: 
                 name: trial.suggest_float(
                     name, base[name] / _reach(name), base[name] * _reach(name), log=True
                 )
-                for name in NAMES
+                for name in base
             }
             changed = _with(recipe, chosen)
             found = made(sample, classes=classes, recipe=changed, rng=rng)
             return float(found.leakage[-1])
 
         study.optimize(leak, n_trials=trials)
-        return {"best": torch.tensor([study.best_params[n] for n in NAMES], dtype=torch.float64)}
+        return {"best": torch.tensor([study.best_params[n] for n in base], dtype=torch.float64)}
 
     key = {
         "version": _VERSION,
@@ -75,7 +82,7 @@ def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: 
         "rng": rng.seed(),
     }
     found = cached("maui-tuning", key, make)["best"].tolist()
-    return _with(recipe, dict(zip(NAMES, found, strict=True)))
+    return _with(recipe, dict(zip(base, found, strict=True)))
 
 
 def _with(recipe: Recipe, chosen: dict[str, float]) -> Recipe:
