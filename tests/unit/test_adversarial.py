@@ -35,14 +35,15 @@ def test_images_stay_near_and_the_loss_rises(method):
     assert after > before
 
 
-def test_training_on_them_makes_the_model_robust():
+@pytest.mark.parametrize("perturb", [Ascent(radius=0.15), Ascent(method="pgd", radius=0.15, steps=3)])
+def test_training_on_them_makes_the_model_robust(perturb):
     digits, found = load("digits").split("train"), {}
     data, held = digits.batch(torch.arange(600)), digits.batch(torch.arange(600, 800))
     agreed = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 32})
     attack = Ascent(method="pgd", radius=0.15, step=0.3, steps=5)
-    for name, perturb in (("natural", None), ("robust", Ascent(radius=0.15))):
+    for name, how in (("natural", None), ("robust", perturb)):
         model = build(agreed, rng=Rng.root(1))
-        fit(model, data, Recipe(epochs=20, batch_size=32), rng=Rng.root(2), perturb=perturb)
+        fit(model, data, Recipe(epochs=20, batch_size=32), rng=Rng.root(2), perturb=how)
         assert accuracy(model, held) > 0.8
         found[name] = robust_accuracy(model, held, attack=attack, rng=Rng.root(3))
     assert found["robust"] > found["natural"] + 0.1

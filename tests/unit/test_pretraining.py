@@ -1,5 +1,7 @@
 """What a transfer federation starts from, and private data of another set."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
@@ -57,11 +59,12 @@ def test_features_may_be_trained_behind_the_agreed_head():
 
 
 def test_adversarial_training_is_another_model():
-    natural = build(scenario(), seed=0)
-    how = {"epochs": 1, "adversarial": {"method": "fgsm"}}
-    robust = build(scenario(model={"pretraining": how}), seed=0)
-    name = "features.conv0.weight"
-    assert not torch.equal(natural.setting.start[name], robust.setting.start[name])
+    made = {"none": build(scenario(), seed=0).setting.start}
+    for method in ("fgsm", "pgd"):
+        how = {"epochs": 1, "adversarial": {"method": method, "steps": 2}}
+        made[method] = build(scenario(model={"pretraining": how}), seed=0).setting.start
+    weights = [start["features.conv0.weight"] for start in made.values()]
+    assert not any(torch.equal(a, b) for a, b in combinations(weights, 2))
 
 
 def test_private_images_of_another_set_are_made_to_fit(tmp_path):

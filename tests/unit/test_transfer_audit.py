@@ -5,8 +5,10 @@ import json
 import pytest
 
 from glasshouse.audit.run import audit
+from glasshouse.guard.inspect import inspect
 from glasshouse.report import write_html
 from glasshouse.scenario.load import load
+from glasshouse.transcript.files import read_transcript
 
 SMALL = [
     "data.public=200", "data.auxiliary=100", "data.heldout=50", "data.examples=4", "federation.clients=2",
@@ -49,7 +51,13 @@ def test_what_clients_received_is_shown(result):
     }
     assert all(low <= value <= high for _, value, low, high, _ in rows.values())
     curve = shown["Making of the head: maui"]["data"]["series"]
-    assert [len(s["y"]) for s in curve] == [3, 3]
+    assert [(s["name"], s["x"]) for s in curve] == [
+        ("leakage, epochs", [1, 2]),
+        ("accuracy, epochs", [1, 2]),
+        ("leakage, as sent", [3]),
+        ("accuracy, as sent", [3]),
+    ]
+    assert "batches of 512" in shown["Making of the head: maui"]["caption"]
     boxes = shown["Entropy of the weight vectors received"]["data"]["series"]
     assert [s["name"] for s in boxes] == ["random weights", "as sent by maui"]
     (_, _, _, random, _), (_, _, _, sent, _) = shown["What a guard finds"]["data"]["rows"]
@@ -60,3 +68,18 @@ def test_the_report_shows_it(run):
     page = write_html(run).read_text()
     assert "Making of the head: maui" in page
     assert "What a guard finds" in page
+
+
+def test_a_guard_is_shown_what_was_sent_in_the_attacked_rounds(tmp_path, monkeypatch):
+    """Round 0 is honest; what a client meets is the head of round 1."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
+    changes = [*SMALL, "federation.rounds=2", 'federation.keep.rounds="all"', "audit.rounds=[1]"]
+    audit(load("quickstart-transfer", changes), out=tmp_path / "run", jobs=1)
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    shown = {e["title"]: e for e in found["exhibits"]}
+    boxes = {
+        s["name"]: s["values"] for s in shown["Entropy of the weight vectors received"]["data"]["series"]
+    }
+    transcript = read_transcript(next((tmp_path / "run").glob("cells/*-maui")) / "transcript")
+    honest, crafted = (inspect(r.broadcasts[0].tensors).entropies.tolist() for r in transcript.rounds)
+    assert boxes["as sent by maui"] == crafted != honest

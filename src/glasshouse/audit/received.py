@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.attacks.base import HeadReport
+from glasshouse.attacks.transfer.maui.head import JUDGED
 from glasshouse.audit.claims import Outcome
 from glasshouse.audit.result import Exhibit
 from glasshouse.guard.inspect import Seen, inspect
@@ -66,31 +67,34 @@ def _interval(share: float, n: int) -> list[float]:
 
 
 def _curve(cell: Cell, label: str, report: HeadReport, suffix: str) -> Exhibit:
-    x = list(range(1, len(report.leakage) + 1))
+    epochs = len(report.leakage) - 1
+    x = [*range(1, epochs + 1)]
     last = f"as sent: leakage {float(report.leakage[-1]):.2f}, accuracy {float(report.accuracy[-1]):.2f}"
     kept = f"kept: epoch {report.best + 1}; " if report.best >= 0 else "not trained; "
-    series = [
-        {"name": "leakage", "x": x, "y": report.leakage.tolist()},
-        {"name": "accuracy of the head", "x": x, "y": report.accuracy.tolist()},
-    ]
+    both = (("leakage", report.leakage.tolist()), ("accuracy", report.accuracy.tolist()))
+    trained = [{"name": f"{name}, epochs", "x": x, "y": y[:-1]} for name, y in both if x]
+    sent = [{"name": f"{name}, as sent", "x": [epochs + 1], "y": y[-1:]} for name, y in both]
     return Exhibit(
         kind="lines",
         scenario=cell.scenario.name,
         title=f"Making of the head: {label}{suffix}",
-        caption=f"On the adversary's own held-out images; {kept}{last} (the last point).",
-        data={"x_label": "epoch", "y_label": "share", "series": series},
+        caption=f"On the adversary's own held-out images; {kept}{last}. Epochs are compared on batches of "
+        f"{JUDGED} (or all of these images, if fewer), the head as sent is measured on as many examples as "
+        "it was made for: the two leakages are not of one batch size.",
+        data={"x_label": "epoch", "y_label": "share", "series": [*trained, *sent]},
     )
 
 
 def _guarded(cell: Cell, folders: Mapping[str, str], suffix: str) -> Iterator[Exhibit]:
-    """What the guard says of each model that an active server sent, beside a random one."""
+    """What the guard says of what an active server sent in the attacked rounds, beside a random model."""
+    attacked = {r % cell.scenario.federation.rounds for r in cell.scenario.audit.rounds}
     seen: dict[str, Seen] = {}
     for label, folder in folders.items():
         transcript = read_transcript(Path(folder) / "transcript")
         agreed = state(build(transcript.terms.architecture))
         if not seen:
             seen["random weights"] = inspect(agreed, agreed=agreed)
-        sent = [b for r in transcript.rounds for b in r.broadcasts]
+        sent = [b for r in transcript.rounds if r.round in attacked for b in r.broadcasts]
         if sent:
             crafted = max(sent, key=lambda b: _other(b.architecture, transcript.terms.architecture))
             seen[f"as sent by {label}"] = inspect(crafted.tensors, agreed=agreed)

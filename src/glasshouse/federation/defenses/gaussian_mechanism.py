@@ -28,7 +28,7 @@ class GaussianMechanism:
     """Clip to an L2 ball over all tensors, then N(0, (noise_multiplier·clip)²) on every entry.
 
     Args:
-        epsilon, delta: budget of one client over all ``rounds``; epsilon > 0, delta in (0, 1).
+        epsilon, delta: budget of one client over all ``rounds``; epsilon in (0, 1e6], delta in (0, 1).
         clip: L2 radius over all tensors together, in units of the update; > 0.
         rounds: releases of this client that the budget must cover, >= 1; 1 means "per round".
         sampling: chance that the client is in a round's cohort, in (0, 1]. Below 1 it counts on the adversary
@@ -52,8 +52,8 @@ class GaussianMechanism:
     def __post_init__(self) -> None:
         require(
             "gaussian_mechanism",
-            0 < self.epsilon < 1e6 and 0 < self.delta < 1 and 0 < self.clip < 1e30,
-            needs="epsilon in (0, 1e6), delta in (0, 1), a finite clip > 0",
+            0 < self.epsilon <= 1e6 and 0 < self.delta < 1 and 0 < self.clip < 1e30,
+            needs="epsilon in (0, 1e6], delta in (0, 1), a finite clip > 0",
             fix="try epsilon = 8, delta = 1e-5, clip = 1",
             epsilon=self.epsilon,
             delta=self.delta,
