@@ -11,14 +11,14 @@ import argparse
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from benchmarks.maui_bench import ROOT, Bench, counted, drawn, head_of, spread, uploaded
 from glasshouse.attacks.base import ActiveAttack
 from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
@@ -27,10 +27,8 @@ from glasshouse.attacks.parts.columns import read_columns
 from glasshouse.attacks.parts.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.frozen import Frozen, frozen
 from glasshouse.attacks.parts.ir_matching import Distance, by_pixels
-from glasshouse.attacks.transfer.maui.head import Recipe, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
-from glasshouse.audit.build import Built, build
 from glasshouse.data.sources import load as load_source
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.images import psnr, ssim
@@ -38,13 +36,9 @@ from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.interval import mean_interval, paired_gain
 from glasshouse.metrics.match import UNMATCHED, assign
 from glasshouse.metrics.representations import Leakage, LeakagePrecision
-from glasshouse.metrics.shares import proportion_interval, share_interval
 from glasshouse.models.build import build as build_model
 from glasshouse.models.build import state
 from glasshouse.process import settle
-from glasshouse.rng import Rng
-from glasshouse.scenario.axes import cells
-from glasshouse.scenario.load import load
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -53,85 +47,8 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Terms
 SHAPE = (3, 32, 32)
 OUTSIDE = 16
 """Private images of each other data set."""
-ROOT = Rng.root(0, salt="benchmark maui")
 DISTANCE = Distance(bfloat16=True)
 PAIRS = 96
-
-
-class Bench:
-    """Robust and natural features with their data, built when first asked for."""
-
-    def __init__(self, source: str, changes: list[str], *, images: int = 64) -> None:
-        self.images = images
-        self.changes = [f'data.source="{source}"', "data.examples=125", *changes]
-        self._built: dict[str, Built] = {}
-
-    def built(self, which: str) -> Built:
-        """Preset ``maui`` on ``robust`` or ``natural`` features, with 1,000 private test images."""
-        if which not in self._built:
-            (scenario,) = load("maui", self.changes).scenarios
-            method = {"robust": "fgsm", "natural": "none"}[which]
-            cell = next(c for c in cells(scenario) if method in c.axes.values())
-            self._built[which] = build(cell.scenario, seed=cell.scenario.seed)
-        return self._built[which]
-
-    def features(self, which: str) -> Frozen:
-        """The frozen features."""
-        setting = self.built(which).setting
-        return frozen(setting.terms.architecture, setting.start, subject="benchmark")
-
-    def private(self, count: int) -> Batch:
-        """The first private test images."""
-        return self.built("robust").setting.private.pick(torch.arange(count))
-
-    def auxiliary_images(self) -> Tensor:
-        """The adversary's images."""
-        data = self.built("robust").auxiliary
-        assert data is not None  # the preset asks for 5,000
-        return data.inputs
-
-    def auxiliary(self, which: str = "robust") -> Sample:
-        """Features of the adversary's images."""
-        data = self.built(which).auxiliary
-        assert data is not None
-        return Sample(features=self.features(which).of(data.inputs), labels=data.labels)
-
-
-def head_of(sample: Sample, **changes: Any) -> Spab:
-    """The head that the attack would send, from the cache or made now."""
-    return made(sample, classes=10, recipe=Recipe(**changes), rng=Rng.root(0).child("maui/head")).head
-
-
-def uploaded(head: Spab, batch: Sample) -> dict[str, Tensor]:
-    """The gradient of the head, as a client computes it."""
-    for p in head.parameters():
-        p.requires_grad_()
-    loss = functional.cross_entropy(head(batch.features), batch.labels)
-    found = torch.autograd.grad(loss, list(head.parameters()))
-    return dict(zip([n for n, _ in head.named_parameters()], found, strict=True))
-
-
-def drawn(sample: Sample, batch: int, draws: int) -> Iterator[Sample]:
-    """Batches of test images: disjoint as long as there are enough, then drawn anew."""
-    for number in range(draws):
-        order = torch.randperm(len(sample), generator=ROOT.child(f"draw/{batch}/{number}").torch())
-        yield sample.pick(order[:batch])
-
-
-def spread(values: list[float]) -> str:
-    """Mean with its 95 % interval over batches."""
-    found = mean_interval(values, rng=ROOT)
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def counted(hits: list[float], *, batch: int = 8) -> str:
-    """A rate of yes and no: exact as if images were independent, then with batches as the unit."""
-    alone = proportion_interval(round(sum(hits)), len(hits))
-    joint = share_interval(hits, [i // batch for i in range(len(hits))])
-    return (
-        f"{alone.value:.3f} [{alone.low:.3f}, {alone.high:.3f}] ({sum(hits):.0f} of {len(hits)}; by batches "
-        f"[{joint.low:.3f}, {joint.high:.3f}])"
-    )
 
 
 def features(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from benchmarks.maui import Bench, head_of
+from benchmarks.maui_bench import Bench, head_of
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab
 from glasshouse.federation.protocols.transfer import Transfer
 from glasshouse.federation.setting import Setting
