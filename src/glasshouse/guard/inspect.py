@@ -59,7 +59,7 @@ def inspect(
         BadValue: no weight of a convolution or linear layer among ``tensors``.
 
     Example:
-        >>> seen = inspect({"fc.weight": torch.ones(4, 16)})
+        >>> seen = inspect({"fc.weight": torch.ones(8, 16)})
         >>> seen.inspection.values["minimum"], len(seen.inspection.findings)
         (0.0, 3)
     """
