@@ -88,6 +88,7 @@ def test_the_share_of_the_ceiling_is_of_the_room_above_the_strongest_null():
     assert share(scores(2.0, 3.0, 4.0), null, ceiling, 1, rng=RNG) == "0.25 [0.25, 0.25]"
     assert share(scores(2.0, 3.0, 4.0), ceiling, null, -1, rng=RNG) == "0.75 [0.75, 0.75]"
     assert share(ceiling, ceiling, null, 1, rng=RNG) == "no room"
+    assert share(scores(2.0, 2.0), scores(1.0, 2.0), scores(5.0, 1.5), 1, rng=RNG) == "0.29"
     wide = share(scores(0.0, 3.0, 6.0), null, ceiling, 1, rng=RNG)
     low, high = (float(v) for v in wide.split("[")[1][:-1].split(","))
     assert low < 0.25 < high

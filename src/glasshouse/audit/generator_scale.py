@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from glasshouse.attacks.base import Draws, Reconstruction
@@ -159,21 +158,20 @@ def _means(every: Scores) -> NDArray[np.float64]:
 def _share(made: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) -> str:
     """(attack - null) / (ceiling - null) with its interval; no interval where a resample has no room."""
 
-    def share(*sides: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
-        a, b, c = (side.mean(axis) for side in sides)
-        room = sign * (c - b)
-        return np.where(room > 0, sign * (a - b) / np.where(room > 0, room, 1.0), np.nan)
+    def share(a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
+        gain, room = sign * (a.mean(-1) - b.mean(-1)), sign * (c.mean(-1) - b.mean(-1))
+        return np.where(room > 0, gain / np.where(room > 0, room, 1.0), np.nan)
 
-    sides = tuple(_means(every) for every in (made, null, ceiling))
-    value = float(share(*sides))
+    sides = [_means(every) for every in (made, null, ceiling)]
+    value, victims = float(share(*sides)), len(sides[0])
     if np.isnan(value):
         return "no room"
-    if len(sides[0]) < 2:
+    rows = rng.numpy().integers(0, victims, (RESAMPLES, victims))
+    drawn = share(*(side[rows] for side in sides))
+    if victims < 2 or np.isnan(drawn).any():
         return f"{value:.2f}"
-    drawn = stats.bootstrap(
-        sides, share, paired=True, n_resamples=RESAMPLES, method="percentile", rng=rng.numpy()
-    ).confidence_interval
-    return f"{value:.2f}" if np.isnan(drawn.low) else f"{value:.2f} [{drawn.low:.2f}, {drawn.high:.2f}]"
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _paired(metric: Metric, made: Scores, null: Scores, *, rng: Rng) -> str:
