@@ -63,9 +63,8 @@ class Watch:
             logits = predict(model, data.inputs)
             log = F.log_softmax(logits.double(), 1)
             self.entropies[party, name] = -(log.exp() * log).sum(1)
-            known = (
-                data.labels < terms.architecture.classes
-            )  # dsfl: the models know the private classes alone
+            # dsfl: the models know the private classes alone
+            known = data.labels < terms.architecture.classes
             right = logits.argmax(1)[known] == data.labels[known]
             if len(right):
                 self.right[round, party, name] = right.double().numpy()
