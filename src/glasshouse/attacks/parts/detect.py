@@ -17,8 +17,8 @@ of an example and its one-hot label both sum to 1). So, looked at in this order:
   own, or random ones, leave; clipping is not looked for, as the length of d is not known.
 
 Zeros of a ReLU look like Soteria's in the mask, not in the test above. ``unknown``: the last layer is not
-in the update, or what was found contradicts itself. Clipping that did not bind and Soteria that hid dead features
-changed nothing, and nothing is found. Noise on top of Soteria or pruning hides them.
+in the update, or what was found contradicts itself. Clipping that did not bind and Soteria that hid dead
+features changed nothing, and nothing is found. Noise on top of Soteria or pruning hides them.
 """
 
 from collections.abc import Mapping
