@@ -28,6 +28,7 @@ from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
+from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch, Refusal
 
 ABOUT = About(rounds=(0,), client=1)
@@ -143,6 +144,31 @@ def test_values_are_averaged_within_a_victim_first():
     assert value_of(one, Psnr(), rng=Rng.root(0)).value == 4.0
     assert value_of(one, Psnr(), rng=Rng.root(0)).n == 3
     assert middle(one) == 4.0
+
+
+def test_the_same_data_met_again_is_no_further_victim():
+    """Two seeds drew 'a': its numbers go together, alone they would have narrowed the interval."""
+    first = Scored(values=(np.ones(1), np.zeros(1)), nulls=(np.zeros(1),) * 2, victims=("a", "b"))
+    again = Scored(values=(np.zeros(1), np.ones(1)), nulls=(np.zeros(1),) * 2, victims=("a", "c"))
+    both = first + again
+    assert both.victims == ("a", "b", "c")
+    assert [v.tolist() for v in both.values] == [[1.0, 0.0], [0.0], [1.0]]
+    assert value_of(both, Psnr(), rng=Rng.root(0)).n == 3
+    found = value_of(both, Identification(), rng=Rng.root(0))
+    assert (found.value, found.n) == (0.5, 3)
+
+
+def test_data_behind_an_update_are_known_again_in_any_order_round_and_run():
+    images = torch.rand(5, 1, 4, 4)
+    pool = Batch(inputs=images, labels=torch.arange(5))
+    turned = Batch(inputs=images.flip(0), labels=torch.arange(5))
+
+    def told(private: Batch, *steps: tuple[int, ...]) -> str:
+        used = {(3, 1): Used(steps=steps, behaviour="honest")}
+        return Truth(private=private, shards={1: (0, 1, 2, 3, 4)}, used=used).identity(3, 1)
+
+    assert told(pool, (0, 1), (1, 2)) == told(pool, (2, 0, 1)) == told(turned, (2, 3, 4))
+    assert len({told(pool, (0, 1)), told(pool, (0, 2)), told(pool, (0,)), told(turned, (0, 1))}) == 4
 
 
 def test_one_victim_has_no_interval():

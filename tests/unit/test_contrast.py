@@ -21,7 +21,7 @@ from glasshouse.scenario.load import load as load_scenario
 
 def scored(*values: list[float], first: int = 0) -> Scored:
     arrays = tuple(np.array(v) for v in values)
-    victims = tuple(((0,), first + client) for client in range(len(arrays)))
+    victims = tuple(str(first + client) for client in range(len(arrays)))
     return Scored(values=arrays, nulls=tuple(0 * a for a in arrays), baseline="none", victims=victims)
 
 
@@ -38,7 +38,7 @@ def test_a_constant_lead_has_an_interval_of_width_0_however_different_the_victim
     assert (found.low, found.value, found.high, found.n) == (1.0, 1.0, 1.0, 3)
 
 
-def test_specimener_is_ahead_where_the_metric_is_an_error():
+def test_the_smaller_error_is_ahead():
     assert difference(LEFT, RIGHT, metric("mse"), rng=Rng.root(0)).value == -1.0
 
 

@@ -241,6 +241,7 @@ def gallery(rows=(0, 16), classes=5, targets=3):
     return Gallery(
         people=people, known=torch.tensor([True] * 4 + [False]), public=public, targets=targets, rows=rows,
         prior=people[targets:].mean(0, keepdim=True), owners=torch.tensor([0, 1, 1]),
+        classes=(7, 3, 5),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
+from glasshouse.store import read_tensors
 from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Truth, read_truth
@@ -55,11 +56,16 @@ def run(tmp_path_factory):
     return out
 
 
-def test_findings_have_a_null_of_known_name_and_count_private_classes(run):
+def test_findings_have_a_null_of_known_name_and_count_each_private_class_once(run):
     findings = read_result(run / "result.json").findings
+    files = map(read_tensors, run.glob("cells/*/truth/scoring.safetensors"))
+    drawn = [scoring["gallery.classes"].tolist() for scoring in files]
+    assert [len(set(some)) for some in drawn] == [4, 4]
+    digits = set().union(*drawn)
+    assert len(digits) < 8, "the seeds share a digit, or this test shows nothing"
     assert {f.attack for f in findings} == {"pli", "PLI without uploads", "PLI averaged", "tbi"}
     for f in findings:
-        assert f.n == 8  # four digits, two seeds
+        assert f.n == len(digits)  # not 8: a digit in both seeds is one victim
         assert f.baseline in (PRIOR, OWN_PRIOR, PUBLIC, GUESS)
         assert f.verdict != "no power"
     owner = [f for f in findings if f.metric == "owner"]

@@ -10,14 +10,15 @@ from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.semantics import AttributeAgreement, DefenseNamed
 from glasshouse.rng import Rng
-from glasshouse.truth.record import Truth
+from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch
 
-NOBODY = Batch(inputs=torch.zeros(1, 1, 2, 2), labels=torch.zeros(1, dtype=torch.int64))
+THREE = Batch(inputs=torch.arange(3.0).view(3, 1, 1, 1).expand(3, 1, 2, 2), labels=torch.arange(3))
 
 
 def judge(defense: str) -> Judge:
-    truth = Truth(private=NOBODY, shards={}, used={}, marked={})
+    used = {(0, client): Used(steps=((client,),), behaviour="honest") for client in range(3)}
+    truth = Truth(private=THREE, shards={c: (c,) for c in range(3)}, used=used)
     return Judge(truth=truth, context=ScoreContext(), auxiliary=None, rng=Rng.root(0), defense=defense)
 
 

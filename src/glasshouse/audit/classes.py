@@ -65,7 +65,7 @@ def gallery_tensors(scenario: Scenario, dealt: ClassRoles) -> dict[str, Tensor]:
 
     ``gallery.people``: of every class in the private domain, (J, C, H, W), the targets first;
     ``gallery.public``: of every class's public images, of both domains together; ``gallery.prior``: of all
-    public images of the private domain.
+    public images of the private domain; ``gallery.classes``: what the source calls the targets.
     """
     classes = len(dealt.classes)
     height = int(dealt.public.inputs.shape[2])
@@ -82,6 +82,7 @@ def gallery_tensors(scenario: Scenario, dealt: ClassRoles) -> dict[str, Tensor]:
             hidden_rows(_shifts(scenario), height, shares=scenario.data.domains.hidden)
         ),
         "gallery.targets": torch.tensor(dealt.targets),
+        "gallery.classes": torch.tensor(dealt.classes[: dealt.targets]),
     }
 
 

@@ -61,6 +61,7 @@ def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
         rows=(top, bottom),
         prior=tensors["gallery.prior"],
         owners=owners_of(truth.private, truth.shards, targets),
+        classes=tuple(tensors["gallery.classes"].tolist()),
     )
 
 

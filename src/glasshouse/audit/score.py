@@ -115,24 +115,30 @@ class Scored:
 
     Attributes:
         values, nulls: one array per victim. baseline: name of the null.
+        victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
         clients: (scores, truth) of pooled metrics, one pair per run; values are empty then.
-        victims: rounds and client behind each of ``values``, by which two attacks are paired.
     """
 
     values: tuple[NDArray[np.float64], ...] = ()
     nulls: tuple[NDArray[np.float64], ...] = ()
+    victims: tuple[str, ...] = ()
     baseline: str = ""
     clients: tuple[tuple[NDArray[np.float64], NDArray[np.bool_]], ...] = ()
-    victims: tuple[tuple[tuple[int, ...], int | None], ...] = ()
 
     def __add__(self, other: "Scored") -> "Scored":
-        """Victims of two groups (seeds) together."""
+        """Two claims, rounds or seeds together: the same private data twice is one victim (decision 0007)."""
+        values: dict[str, list[NDArray[np.float64]]] = {}
+        nulls: dict[str, list[NDArray[np.float64]]] = {}
+        for part in (self, other):
+            for victim, value, null in zip(part.victims, part.values, part.nulls, strict=True):
+                values.setdefault(victim, []).append(value)
+                nulls.setdefault(victim, []).append(null)
         return Scored(
-            values=self.values + other.values,
-            nulls=self.nulls + other.nulls,
+            values=tuple(map(np.concatenate, values.values())),
+            nulls=tuple(map(np.concatenate, nulls.values())),
+            victims=tuple(values),
             baseline=self.baseline or other.baseline,
             clients=self.clients + other.clients,
-            victims=self.victims + other.victims,
         )
 
 
@@ -154,8 +160,7 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
                 or _score_examples(name, metric, claim, judge)
             )
             if one:
-                about = (claim.about.rounds, claim.about.client)
-                total += dataclasses.replace(one, victims=(about,) * len(one.values))
+                total += one
     return total if total.values or total.clients else None
 
 
@@ -170,7 +175,9 @@ def _score_classes(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     if metric.claim != "class_representatives" or not isinstance(claim, ClassRepresentatives):
         return None
     values, nulls, baseline = score_classes(metric, claim, judge.context, judge.draws)
-    return Scored(values=values, nulls=nulls, baseline=baseline)
+    assert judge.context.gallery is not None  # the metric has refused otherwise
+    people = tuple(f"class {judge.context.gallery.classes[j]}" for j in claim.labels.tolist())
+    return Scored(values=values, nulls=nulls, victims=people, baseline=baseline)
 
 
 def _score_defense(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
@@ -180,7 +187,13 @@ def _score_defense(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     told = torch.tensor([0 if claim.name == judge.defense else -1])
     value = metric.score(told, torch.zeros_like(told), context=judge.context)
     null = np.full(1, metric.chance(judge.context) or 0.0)
-    return Scored(values=(value,), nulls=(null,), baseline=CHANCE)
+    behind = " ".join(_victims(claim, judge))
+    return Scored(values=(value,), nulls=(null,), victims=(behind,), baseline=CHANCE)
+
+
+def _victims(claim: Claim, judge: Judge) -> tuple[str, ...]:
+    """The private data behind each round of a claim."""
+    return tuple(judge.truth.identity(number, claim.about.client) for number in claim.about.rounds)
 
 
 def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
@@ -205,7 +218,7 @@ def _score_examples(name: str, metric: Metric, claim: Claim, judge: Judge) -> Sc
                 draws=judge.draws,
             )
         )
-    return Scored(values=tuple(values), nulls=tuple(nulls), baseline=baseline)
+    return Scored(values=tuple(values), nulls=tuple(nulls), victims=_victims(claim, judge), baseline=baseline)
 
 
 def _score_said(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
@@ -221,7 +234,7 @@ def _score_said(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
         for told, into in ((said, values), (None, nulls)):
             paired = said_of_recovered(claim.inputs, told, truth.inputs, context=judge.context)
             into.append(metric.score(paired, known, context=judge.context))
-    return Scored(values=tuple(values), nulls=tuple(nulls), baseline=GUESS)
+    return Scored(values=tuple(values), nulls=tuple(nulls), victims=_victims(claim, judge), baseline=GUESS)
 
 
 def _score_vectors(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
@@ -239,7 +252,7 @@ def _score_vectors(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     ]
     level = metric.chance(judge.context) or 0.0
     nulls = tuple(np.full(len(v), level) for v in values)
-    return Scored(values=tuple(values), nulls=nulls, baseline=CHANCE)
+    return Scored(values=tuple(values), nulls=nulls, victims=_victims(claim, judge), baseline=CHANCE)
 
 
 def _claimed_batch(metric: Metric, claim: Claim) -> Tensor | None:

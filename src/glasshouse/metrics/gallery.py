@@ -87,6 +87,7 @@ class Gallery:
         targets: L. rows: first, and one past the last, row that counts. data_range: of the pixels.
         prior: mean public image of the private domain, (1, C, H, W).
         owners: the client that holds each private class, (L,).
+        classes: what the source calls each private class, (L,): the same person in every seed.
     """
 
     people: Tensor
@@ -96,6 +97,7 @@ class Gallery:
     rows: tuple[int, int]
     prior: Tensor
     owners: Tensor
+    classes: tuple[int, ...]
     data_range: float = 1.0
     _tables: list[SsimTable] = field(default_factory=list)
 

@@ -11,6 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from glasshouse.cache import digest
 from glasshouse.errors import Undefined
 from glasshouse.store import read_jsonl, read_tensors, write_jsonl, write_tensors
 from glasshouse.wire import Batch
@@ -63,6 +64,15 @@ class Truth:
             )
         index = torch.tensor([row for row, _ in rows])
         return self.private.pick(index), torch.tensor([owner for _, owner in rows])
+
+    def identity(self, round: int, client: int | None) -> str:
+        """Names the examples behind one update, or a whole round: alike for the same in any order.
+
+        Raises:
+            Undefined: nothing was recorded for that round and client.
+        """
+        behind, _ = self.batch(round, client)
+        return digest(sorted(digest(image) for image in behind.inputs))
 
 
 def write_truth(truth: Truth, folder: Path) -> None:
