@@ -83,3 +83,15 @@ def test_a_guard_is_shown_what_was_sent_in_the_attacked_rounds(tmp_path, monkeyp
     transcript = read_transcript(next((tmp_path / "run").glob("cells/*-maui")) / "transcript")
     honest, crafted = (inspect(r.broadcasts[0].tensors).entropies.tolist() for r in transcript.rounds)
     assert boxes["as sent by maui"] == crafted != honest
+
+
+def test_rounds_before_the_attack_need_not_be_kept(tmp_path, monkeypatch):
+    """What a server sends in round 1 when its log kept nothing of round 0; batches differ: two victims."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
+    changes = [*SMALL, "federation.rounds=3", "audit.rounds=[1, 2]", "data.examples=16"]
+    audit(load("quickstart-transfer", changes), out=tmp_path / "run", jobs=1)
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    leakage = [f for f in found["findings"] if (f["attack"], f["metric"]) == ("maui", "leakage")]
+    assert [f["about"].split(",")[0] for f in leakage] == ["2 rounds"]
+    transcript = read_transcript(next((tmp_path / "run").glob("cells/*-maui")) / "transcript")
+    assert [r.round for r in transcript.rounds if r.broadcasts] == [1, 2]

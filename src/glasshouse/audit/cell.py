@@ -162,7 +162,8 @@ def _tamper(
         if number not in built.attacked or log.pending is None:
             return None
         before = log.transcript()
-        past = _cut(before, built.threat, given, log.servers, memory).rounds if before.rounds else ()
+        kept = any(record.broadcasts for record in before.rounds)
+        past = _cut(before, built.threat, given, log.servers, memory).rounds if kept else ()
         view = View(
             terms=log.terms,
             threat=built.threat,
