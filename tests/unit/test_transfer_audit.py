@@ -85,10 +85,12 @@ def test_a_guard_is_shown_what_was_sent_in_the_attacked_rounds(tmp_path, monkeyp
     assert boxes["as sent by maui"] == crafted != honest
 
 
-def test_rounds_before_the_attack_need_not_be_kept(tmp_path, monkeypatch):
-    """What a server sends in round 1 when its log kept nothing of round 0; batches differ: two victims."""
+@pytest.mark.parametrize("summed", ["true", "false"])
+def test_models_before_the_attack_need_not_be_kept(tmp_path, monkeypatch, summed):
+    """Of round 0 the log has the sum at most. Batches differ from round to round: two victims or more."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
     changes = [*SMALL, "federation.rounds=3", "audit.rounds=[1, 2]", "data.examples=16"]
+    changes += [f"federation.secure_sum={summed}"]
     audit(load("quickstart-transfer", changes), out=tmp_path / "run", jobs=1)
     found = json.loads((tmp_path / "run" / "result.json").read_text())
     leakage = [f for f in found["findings"] if (f["attack"], f["metric"]) == ("maui", "leakage")]

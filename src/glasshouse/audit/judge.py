@@ -66,8 +66,8 @@ def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
 
 
 def _representation(transcript: Transcript) -> Features:
-    """The flat features of the model that the clients were first sent."""
-    broadcast = transcript.rounds[0].broadcasts[0]
+    """The flat features of the first model sent that the transcript kept."""
+    broadcast = next(b for record in transcript.rounds for b in record.broadcasts)
     model = build(broadcast.architecture)
     own = model.state_dict()
     load(model, {n: t for n, t in broadcast.tensors.items() if n in own}, partial=True)
