@@ -68,6 +68,23 @@ def test_a_noisy_gradient_is_read_by_its_loud_units():
     assert float(near.median()) < 0.05
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_units_that_are_all_reached_and_never_agree_are_no_noise(seed):
+    """Eight examples of which every unit sees some, and each is alone in one at most: rank 8 tells."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.relu(torch.randn((8, 40), generator=g)) + 0.1  # no zeros that noise would not have
+    dz = torch.randn((8, 32), generator=g)
+    dz[:, :3] = 0
+    for unit in range(3):
+        dz[unit, unit] = 1.0
+    weight, bias = (dz.T @ y), dz.sum(0)
+    read = read_columns(weight, bias, limit=8, readout="nonnegative")
+    assert not read.noisy
+    assert Leakage().score(read.vectors, y, context=ScoreContext()).tolist()[:3] == [1.0, 1.0, 1.0]
+    loud = read_columns(weight + 1e-2 * torch.randn(weight.shape, generator=g), bias, limit=8)
+    assert loud.noisy
+
+
 def test_of_a_noisy_gradient_too_only_what_two_units_gave_is_confirmed():
     _, _, weight, bias = layer(3, batch=4, units=256, share=0.02, noise=2e-3)
     every, sure = (read_columns(weight, bias, limit=9, readout=r) for r in ("all", "confirmed"))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from linear_attacks import attacked, errors
+from linear_attacks import attacked, errors, silenced
 
 from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
@@ -42,6 +42,16 @@ def test_without_a_secure_sum_the_same_images_come_out():
     _, view, played = attacked(attack, clients=3, examples=2, secure_sum=False)
     (claim,) = attack.run(view, rng=RNG)
     assert (errors(claim, played.setting.private) < 1e-5).sum() >= 5
+
+
+@pytest.mark.parametrize(
+    "attack", [RobbingTheFed(bins=40), RobbingTheFed(bins=40, variant="sparse"), Loki(width=16)]
+)
+def test_where_nothing_can_be_read_no_images_are_claimed(attack):
+    _, view, _ = attacked(attack, clients=3, examples=2)
+    (claim,) = attack.run(silenced(view), rng=RNG)
+    assert claim.inputs.shape == (0, 1, 8, 8)
+    assert claim.confidence.shape == (0,)
 
 
 @pytest.mark.parametrize(

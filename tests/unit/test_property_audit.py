@@ -111,12 +111,12 @@ def test_exhibits_of_clients():
     claims = (scores(10, [True, True, False, False]), scores(20, [True, False, False, False]), report(20))
     cell = Cell(scenario=from_dict(BASE), axes={}, hash="0")
     outcomes = {"reg": {"seed0": [Outcome(claims=claims)]}}
-    made = client_exhibits(cell, outcomes, {"seed0": judge({"membership": (0,)})}, [(0, 0.1), (5, 0.4)])
-    assert [e.kind for e in made] == ["lines", "lines", "histogram", "histogram", "histogram", "lines"]
+    made = client_exhibits(cell, outcomes, {"seed0": judge({"membership": (0,)})})
+    assert [e.kind for e in made] == ["lines", "lines", "histogram", "histogram", "histogram"]
     line, null = made[0].data["series"]
     assert (line["x"], line["y"]) == ([10, 20], [pytest.approx(2 / 3), 1.0])
     assert (null["y"], null["null"]) == ([0.25, 0.25], True)
-    assert client_exhibits(cell, {"dlg": {}}, {}, []) == []
+    assert client_exhibits(cell, {"dlg": {}}, {}) == []
 
 
 def test_five_estimators_share_their_evidence_end_to_end(tmp_path, monkeypatch):

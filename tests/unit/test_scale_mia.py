@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from linear_attacks import AUXILIARY, attacked, errors
+from linear_attacks import AUXILIARY, attacked, errors, silenced
 from torch.nn import functional as F
 
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
@@ -106,6 +106,8 @@ def test_an_unrelated_sum_gives_nothing():
     _, _, other = attacked(attack, **settings, seed=9)
     assert not (errors(claim, other.setting.private) < 0.03).any()
     assert (errors(claim, played.setting.private) < 0.03).any()
+    (nothing,) = attack.run(silenced(view), rng=RNG)
+    assert (len(nothing.inputs), len(nothing.labels), len(nothing.confidence)) == (0, 0, 0)
 
 
 def test_a_model_without_two_linear_layers_is_refused():

@@ -97,3 +97,22 @@ def test_models_before_the_attack_need_not_be_kept(tmp_path, monkeypatch, summed
     assert [f["about"].split(",")[0] for f in leakage] == ["2 rounds"]
     transcript = read_transcript(next((tmp_path / "run").glob("cells/*-maui")) / "transcript")
     assert [r.round for r in transcript.rounds if r.broadcasts] == [1, 2]
+    (chart,) = [e["data"] for e in found["exhibits"] if e["title"] == "Accuracy of the global model"]
+    lines = {s["name"]: s for s in chart["series"]}
+    assert sorted(lines) == ["global model", "under maui"]
+    assert all(line["x"] == [0, 1, 2, 3] for line in lines.values())
+    assert lines["global model"]["y"][0] == lines["under maui"]["y"][0] != lines["under maui"]["y"][1]
+
+
+def test_silence_is_a_result(tmp_path, monkeypatch):
+    """Noise that drowns every update: nothing is read of any client, and that is a leakage of 0."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
+    changes = [*SMALL, 'defenses=[{name="gaussian_noise", std=1.0}]', "model.pretraining.epochs=1"]
+    audit(load("quickstart-transfer", changes), out=tmp_path / "run", jobs=1)
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    told = {(f["attack"], f["metric"]): f for f in found["findings"]}
+    for attack in ("maui", "nex"):
+        assert (told[attack, "leakage"]["value"], told[attack, "leakage"]["n"]) == (0, 2)
+        assert told[attack, "psnr"]["gain_low"] <= 0
+    undefined = {f"metric 'leakage_precision' of attack '{attack}'" for attack in ("maui", "nex")}
+    assert {r["subject"] for r in found["refusals"]} == undefined

@@ -53,6 +53,8 @@ class About:
 class Reconstruction:
     """Asserts: These were private inputs. Inputs (B, C, H, W) in [0, 1]; labels (B,) or None.
 
+    B = 0 where the attack could read nothing: that is scored, no claim at all is not.
+
     ``confidence``: (B,), any unit, higher is surer.
 
     ``source``: the client that the attack attributes each input to, (B,), -1 unknown; None: it does not say.
@@ -68,7 +70,7 @@ class Reconstruction:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Representations:
-    """Asserts: The private inputs had these features. Vectors (B, D)."""
+    """Asserts: The private inputs had these features. Vectors (B, D); B = 0 where none could be read."""
 
     about: About
     vectors: Tensor

@@ -16,6 +16,7 @@ from typing import Any, final
 from torch import Tensor
 
 from glasshouse.attacks.base import ActiveAttack, Attack, Claim
+from glasshouse.audit.accuracy import Accuracies
 from glasshouse.audit.build import Built, build
 from glasshouse.audit.claims import Outcome, Unit, check_claims, finished, write_outcome
 from glasshouse.audit.device import moved
@@ -30,6 +31,7 @@ from glasshouse.models.fit import predict
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
+from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_jsonl, read_tensors, write_json, write_tensors
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
@@ -46,9 +48,6 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
 from glasshouse.wire import Crafted, Refusal, Tamper
-
-CURVE = 12
-"""Rounds at most in which the accuracy of the global model is measured."""
 
 
 @final
@@ -103,7 +102,12 @@ def simulate(group: Group) -> str:
     built = build(scenario, seed=group.seed)
     log = Log(terms=built.setting.terms, keep=built.keep)
     watch = _watch(built)
-    recorder = BothSides(log=log, rounds=built.attacked, watch=watch)
+    recorder = BothSides(
+        log=log,
+        rounds=built.attacked,
+        watch=watch,
+        accuracies=None if watch else _accuracies(built, scenario),
+    )
     memory: dict[str, Tensor] = {}
     refusal: Refusal | None = None
     tamper = None
@@ -134,7 +138,7 @@ def simulate(group: Group) -> str:
             "refusal": asdict(refusal) if refusal else None,
             "utility": utility,
             "sent": _as_sent(built, log) if refusal is None and group.active is not None else None,
-            "curve": _curve(built, log) if refusal is None and watch is None else [],
+            "curve": recorder.accuracies.points if recorder.accuracies and refusal is None else [],
             "parties": watch.curve() if watch else [],
             "entropies": watch.histograms() if watch else {},
             "rounds": scenario.federation.rounds,
@@ -149,6 +153,12 @@ def _watch(built: Built) -> Watch | None:
     """In logit protocols the models never travel: somebody must look while they train."""
     logits = built.setting.terms.sends == "logits"
     return Watch(setting=built.setting, heldout=built.heldout, public=built.public) if logits else None
+
+
+def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:
+    if built.heldout is None:
+        return None
+    return Accuracies(setting=built.setting, heldout=built.heldout, rounds=scenario.federation.rounds)
 
 
 def _tamper(
@@ -235,24 +245,6 @@ def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
     model.load_state_dict({**built.setting.start, **sent[0].tensors})
     found = accuracy(predict(model, built.heldout.inputs).argmax(1), built.heldout.labels)
     return {"value": found.value, "n": len(built.heldout)}
-
-
-def _curve(built: Built, log: Log) -> list[tuple[int, float]]:
-    """(Round, held-out accuracy of what was broadcast in it), for at most ``CURVE`` of the kept rounds."""
-    rounds = [r for r in log.transcript().rounds if r.broadcasts]
-    if built.heldout is None or len(rounds) < 2:
-        return []
-    chosen = rounds[:: -(-len(rounds) // CURVE)]
-    model = built.setting.build(built.setting.terms.architecture)
-    points = []
-    for record in chosen:
-        sent = record.broadcasts[0]
-        if sent.architecture != built.setting.terms.architecture:
-            return []  # another model was sent: its accuracy is not the federation's
-        model.load_state_dict(dict(sent.tensors))
-        right = predict(model, built.heldout.inputs).argmax(1) == built.heldout.labels
-        points.append((record.round, float(right.double().mean())))
-    return points
 
 
 def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:

@@ -20,16 +20,12 @@ SHOWN_ROUNDS = 3
 
 
 def client_exhibits(
-    cell: Cell,
-    attacks: Mapping[str, Outcomes],
-    judges: Mapping[str, Judge],
-    accuracy: Sequence[Sequence[Any]],
+    cell: Cell, attacks: Mapping[str, Outcomes], judges: Mapping[str, Judge]
 ) -> list[Exhibit]:
     """All of them; none where no attack scored clients.
 
     Args:
         cell: whose. attacks: outcomes by the attack's label. judges: by folder.
-        accuracy: (round, share) of the global model in the first group.
     """
     lines = [line for label, every in attacks.items() if (line := _f1_line(label, every, judges))]
     if not lines:
@@ -51,17 +47,6 @@ def client_exhibits(
     ]
     reports = [c for every in attacks.values() for o in every.values() for c in _reports(o)]
     made += _detector(reports[0], name, suffix) if reports else []
-    if len(accuracy) > 1:
-        line = {"name": "global model", "x": [r for r, _ in accuracy], "y": [a for _, a in accuracy]}
-        made.append(
-            Exhibit(
-                kind="lines",
-                scenario=name,
-                title=f"Accuracy of the global model{suffix}",
-                caption="On held-out data, first seed.",
-                data={"x_label": "round", "y_label": "accuracy", "series": [line]},
-            )
-        )
     return made
 
 

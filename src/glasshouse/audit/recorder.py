@@ -6,6 +6,7 @@ from typing import final
 
 from torch import Tensor
 
+from glasshouse.audit.accuracy import Accuracies
 from glasshouse.audit.watch import Watch
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
@@ -22,20 +23,24 @@ class BothSides:
         rounds: whose step orders are kept as truth; None: all.
         used: what was kept so far, by (round, client).
         watch: looks at every model of a logit protocol; None: nobody does.
+        accuracies: measures what is broadcast; None: nobody does.
     """
 
     log: Log
     rounds: frozenset[int] | None = None
     used: dict[tuple[int, int], Used] = field(default_factory=dict)
     watch: Watch | None = None
+    accuracies: Accuracies | None = None
 
     def prepare(self, broadcast: Broadcast) -> None:
         """To the log."""
         self.log.prepare(broadcast)
 
     def broadcast(self, broadcast: Broadcast) -> None:
-        """To the log."""
+        """To the log; its accuracy where it is measured."""
         self.log.broadcast(broadcast)
+        if self.accuracies is not None:
+            self.accuracies.sent(broadcast)
 
     def update(self, update: Update) -> None:
         """To the log."""

@@ -145,23 +145,36 @@ class Scored:
 def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge: Judge) -> Scored | None:
     """All claims of one attack that ``metric`` can score; None when there are none.
 
+    A metric that is not determined for one victim (a precision of nothing) is over the others.
+
     Raises:
-        Undefined: the metric or its null is not determined by the data.
+        Undefined: the metric or its null is not determined for any of them.
     """
-    total = Scored()
-    for outcome in outcomes:
-        for claim in judged(outcome.claims):
-            one = (
-                _score_clients(metric, claim, judge)
-                or _score_said(metric, claim, judge)
-                or _score_vectors(metric, claim, judge)
-                or _score_classes(metric, claim, judge)
-                or _score_defense(metric, claim, judge)
-                or _score_examples(name, metric, claim, judge)
-            )
-            if one:
-                total += one
-    return total if total.values or total.clients else None
+    total, undefined = Scored(), None
+    for claim in (claim for outcome in outcomes for claim in judged(outcome.claims)):
+        try:
+            one = _score(name, metric, claim, judge)
+        except Undefined as error:
+            undefined = error
+            continue
+        if one:
+            total += one
+    if total.values or total.clients:
+        return total
+    if undefined:
+        raise undefined
+    return None
+
+
+def _score(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    return (
+        _score_clients(metric, claim, judge)
+        or _score_said(metric, claim, judge)
+        or _score_vectors(metric, claim, judge)
+        or _score_classes(metric, claim, judge)
+        or _score_defense(metric, claim, judge)
+        or _score_examples(name, metric, claim, judge)
+    )
 
 
 def judged(claims: Sequence[Claim]) -> list[Claim]:

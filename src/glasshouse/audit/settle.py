@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from glasshouse.attacks.base import Reconstruction
+from glasshouse.audit.accuracy import accuracy_exhibits
 from glasshouse.audit.argument_exhibits import Point, points
 from glasshouse.audit.cell import Group, attack_of
 from glasshouse.audit.claims import Outcome, read_outcome
@@ -108,7 +109,8 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         exhibits += sum_exhibits(cell, attack.label or attack.name, outcomes, mine_judged)
         exhibits += class_exhibits(task.run, cell, attack.label or attack.name, outcomes, mine_judged)
     exhibits += federation_exhibits(cell, facts[0]) if facts else []
-    exhibits += client_exhibits(cell, by_label, judges, facts[0].get("curve", []) if facts else [])
+    exhibits += accuracy_exhibits(cell, facts)
+    exhibits += client_exhibits(cell, by_label, judges)
     exhibits += received_exhibits(cell, by_label, facts, _active_folders(task, facts))
     seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
@@ -165,7 +167,8 @@ def _findings(
                     )
                 )
         except Undefined as error:
-            failed.append(Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix))
+            subject = f"metric '{plugin.name}' of attack '{attack.label or attack.name}'"
+            failed.append(Refusal(subject=subject, needs=error.needs, got=error.got, fix=error.fix))
     return findings, failed, numbers
 
 

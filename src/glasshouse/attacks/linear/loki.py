@@ -136,8 +136,6 @@ class Loki:
                 for block in total.gradient[name].chunk(view.terms.clients, dim=1)
             ]
             inputs = torch.cat([found[c][0] for c in clients])
-            if not len(inputs):
-                continue
             low, high = view.terms.image_range
             claims.append(
                 Reconstruction(
@@ -145,7 +143,7 @@ class Loki:
                     inputs=inputs.clamp(low, high).float().reshape(-1, *view.terms.architecture.input_shape),
                     labels=None,
                     confidence=torch.cat([found[c][1] for c in clients]),
-                    source=torch.tensor([c for c in clients for _ in found[c][1]]),
+                    source=torch.tensor([c for c in clients for _ in found[c][1]], dtype=torch.int64),
                 )
             )
         return tuple(claims)

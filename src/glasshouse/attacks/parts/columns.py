@@ -31,6 +31,7 @@ SAME = 1e-3
 """Relative distance below which two candidates are the same vector."""
 _NOTHING = 1e-12
 _NEGATIVE = 1e-4
+_RANK = 1e-5  # of the largest singular value: float32 rounds below it
 _LOUD = 5.0  # standard deviations of the noise above which a unit counts as reached
 
 
@@ -78,11 +79,24 @@ def read_columns(
     w, b = weight.double(), bias.double()
     reached = b.abs() > _NOTHING * float(b.abs().max())
     candidates = w[reached] / b[reached, None]
-    if not bool(reached.all()) or bool((_grouped(candidates, SAME).units > 1).any()):
+    quiet = not bool(reached.all()) or bool((_grouped(candidates, SAME).units > 1).any())
+    if quiet or _of_few(w, b, limit):
         positive = positive and readout in ("nonnegative", "unexplained")
         possible = candidates[_nonnegative(candidates)] if positive else candidates
         return _chosen(_grouped(possible, SAME), limit=limit, readout=readout, dtype=weight.dtype)
     return _loud(w, b, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
+
+
+def _of_few(weight: Tensor, bias: Tensor, examples: int) -> bool:
+    """Whether the gradient (N, D + 1) has the rank of a sum over ``examples``: noise would have them all.
+
+    Nothing can be said, and the answer is no, where it has no more rows and columns than examples.
+    """
+    both = torch.cat([weight, bias[:, None]], dim=1)
+    if examples >= min(both.shape):
+        return False
+    values = torch.linalg.svdvals(both)
+    return bool(values[examples] <= _RANK * values[0])
 
 
 def _grouped(candidates: Tensor, tolerance: float) -> Read:

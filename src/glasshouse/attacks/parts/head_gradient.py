@@ -89,6 +89,8 @@ def recovered(
 ) -> tuple[Claim, ...]:
     """Claims about one round: of every client whose update is seen, or of the cohort where only the sum is.
 
+    Empty ones where nothing could be read: silence is a result.
+
     Raises:
         Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
     """
@@ -99,8 +101,6 @@ def recovered(
         total = summed(part, terms=terms, names=(model.weight, model.bias), subject=subject)
         weight, bias = total.gradient[model.weight], total.gradient[model.bias]
         read = read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
-        if not len(read.vectors):
-            continue
         about = About(rounds=(one.round,), client=client)
         vectors = read.vectors.float()
         claims.append(Representations(about=about, vectors=vectors))
@@ -121,7 +121,12 @@ def _reconstruction(
     about: About, model: Frozen, read: Read, inversion: Inversion, *, terms: Terms, rng: Rng
 ) -> Reconstruction:
     vectors = read.vectors[: inversion.images].float()
-    found = inversion(model, vectors, shape=terms.architecture.input_shape, rng=rng)
+    shape = terms.architecture.input_shape
+    if not len(vectors):
+        return Reconstruction(
+            about=about, inputs=torch.zeros(0, *shape), labels=None, confidence=torch.zeros(0)
+        )
+    found = inversion(model, vectors, shape=shape, rng=rng)
     low, high = terms.image_range
     return Reconstruction(
         about=about,

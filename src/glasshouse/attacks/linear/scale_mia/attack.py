@@ -220,8 +220,6 @@ class ScaleMia:
                 limit=total.examples,
                 measure=view.memory["measure"] if view.terms.sends != "gradient" else None,
             )
-            if not len(leak.rows):
-                continue
             with torch.no_grad():
                 images = torch.cat([decoder(part) for part in torch.split(leak.inputs.float(), _CHUNK)])
             claims.append(
