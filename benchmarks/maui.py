@@ -48,7 +48,6 @@ SHAPE = (3, 32, 32)
 OUTSIDE = 16
 """Private images of each other data set."""
 DISTANCE = Distance(bfloat16=True)
-PAIRS = 96
 
 
 def features(bench: Bench) -> None:
@@ -177,15 +176,17 @@ def batches(bench: Bench) -> None:
 
 def dp(bench: Bench) -> None:
     """(eps, 1e-4) by the classical Gaussian mechanism as the paper has it: S = 100, B = 8, wrong labels."""
-    model, private = bench.features("robust"), bench.private(bench.images)
-    held = Sample(features=model.of(private.inputs), labels=private.labels)
-    clip = 100.0
+    model, private = bench.features("robust"), bench.private(1000)
+    rest = Sample(features=model.of(private.inputs), labels=private.labels)
+    held, clip = rest.pick(torch.arange(bench.images)), 100.0
     for loudness, powers in ((0.0, (6, 5, 4)), (clip, (6, 5, 4, 3, 2, 1))):
         head = head_of(bench.auxiliary(), mode="trained", wrong=True, batch=8, loudness=loudness)
-        print(f"head made for updates of length {loudness:g}: accuracy {accuracy(head, held):.3f}")
+        print(f"head made for updates of length {loudness:g}: accuracy {accuracy(head, rest):.3f}")
         for power in powers:
             std = clip * (2 * torch.tensor(1.25e4).log()).sqrt().item() / 10**power
-            _noised(model, head, held, private.inputs, clip=clip, std=std, name=f"eps = 1e{power}")
+            _noised(
+                model, head, held, private.inputs[: bench.images], clip=clip, std=std, name=f"eps = 1e{power}"
+            )
 
 
 def _noised(
@@ -224,11 +225,11 @@ def _noised(
 
 def preimages(bench: Bench) -> None:
     """Share of the feature distance left by changes of 4/255, pairs of unrelated test images."""
-    x = bench.private(2 * PAIRS).inputs
+    x = bench.private(2 * bench.pairs).inputs
     left = {}
     for which in ("natural", "robust"):
         model = bench.features(which)
-        parts = zip(x[:PAIRS].split(24), x[PAIRS:].split(24), strict=True)
+        parts = zip(x[: bench.pairs].split(24), x[bench.pairs :].split(24), strict=True)
         left[which] = torch.cat([preimage_distance(model, model.of(one), other) for one, other in parts])
         print(f"{which}: geometric mean {left[which].log().mean().exp():.3g}, "
               f"median {left[which].median():.3g}", flush=True)  # fmt: skip
@@ -244,8 +245,9 @@ def guard(bench: Bench) -> None:
     agreed = state(build_model(bench.built("robust").setting.terms.architecture))
     models = {"random": agreed, "natural": bench.built("natural").setting.start, "robust": start}
     sample = bench.auxiliary()
-    for mode in ("trained", "trained+quantile", "quantile", "exemplars"):
-        head = head_of(sample, **({} if mode == "trained" else {"batch": 8, "shares": (1 / 8,)}), mode=mode)
+    for mode, epochs in (("trained", 0), ("trained+quantile", 0), ("quantile", 0), ("exemplars", 20)):
+        fitted = {} if mode == "trained" else {"batch": 8, "shares": (1 / 8,)}
+        head = head_of(sample, **fitted, mode=mode, output_epochs=epochs)
         models[f"maui, {mode}"] = {**start, **{f"head.{n}": t for n, t in head.state_dict().items()}}
     models |= _crafted(start)
     for name, tensors in models.items():
@@ -395,9 +397,10 @@ def main() -> None:
     parser.add_argument("--source", default="folder:cifar10")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="as of glasshouse audit")
     parser.add_argument("--images", type=int, default=64, help="of inversion and dp; below 64 no generator")
+    parser.add_argument("--pairs", type=int, default=96, help="of preimages")
     given = parser.parse_args()
     settle()
-    bench = Bench(given.source, given.changes, images=given.images)
+    bench = Bench(given.source, given.changes, images=given.images, pairs=given.pairs)
     for name in given.what:
         print(f"== {name}", flush=True)
         STEPS[name](bench)

@@ -24,8 +24,8 @@ ROOT = Rng.root(0, salt="benchmark maui")
 class Bench:
     """Robust and natural features with their data, built when first asked for."""
 
-    def __init__(self, source: str, changes: list[str], *, images: int = 64) -> None:
-        self.images = images
+    def __init__(self, source: str, changes: list[str], *, images: int = 64, pairs: int = 96) -> None:
+        self.images, self.pairs = images, pairs
         self.changes = [f'data.source="{source}"', "data.examples=125", *changes]
         self._built: dict[str, Built] = {}
 
