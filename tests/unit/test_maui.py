@@ -276,17 +276,14 @@ def test_nex_needs_no_tampering():
         torch.testing.assert_close(claim.vectors, truth(made, claim.about.client), rtol=1e-3, atol=1e-4)
 
 
-def test_a_single_layer_head_is_refused():
-    made = toy(
-        protocol="transfer",
-        examples=1,
-        model="maui_cnn",
-        arguments={"width": 4, "hidden": 0},
-        trained="head.",
-    )
+def test_a_single_layer_head_is_refused_with_the_way_out():
+    single = {**MODEL, "arguments": {"width": 4, "hidden": 0}}
+    made = toy(protocol="transfer", examples=1, **single)
     view = cut(made.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None)
-    with pytest.raises(Inapplicable, match="two or more consecutive linear layers"):
-        Nex(invert="none").run(view, rng=Rng.root(0))
+    for run in (lambda: Nex(invert="none").run(view, rng=Rng.root(0)), lambda: attacked(ATTACK, **single)):
+        with pytest.raises(Inapplicable, match="two or more consecutive linear layers") as caught:
+            run()
+        assert caught.value.fix == "set model.hidden, or use a model with a two-layer head"
 
 
 @pytest.mark.parametrize(

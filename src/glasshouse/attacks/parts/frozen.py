@@ -16,6 +16,8 @@ from glasshouse.tensors import device_of
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture
 
+TWO_LAYERS = "set model.hidden, or use a model with a two-layer head"
+"""What to do about a head that these attacks cannot read."""
 _CHUNK = 256
 
 
@@ -62,7 +64,7 @@ def frozen(architecture: Architecture, tensors: Mapping[str, Tensor], *, subject
     model = build(architecture)
     load(model, tensors)
     model.eval().requires_grad_(False)
-    tail = find_tail(model, architecture.input_shape, subject=subject)
+    tail = find_tail(model, architecture.input_shape, subject=subject, fix=TWO_LAYERS)
     return Frozen(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
 
 

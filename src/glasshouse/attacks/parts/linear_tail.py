@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import Inapplicable
 
+BEYOND = "nothing to fix: this model is out of the attack's reach; audit 'robbing_the_fed' instead"
 _TRANSPARENT = (nn.ReLU, nn.Dropout, nn.Identity, nn.Flatten)
 
 
@@ -36,8 +37,12 @@ class _Reached(Exception):
         self.value = value
 
 
-def find_tail(model: nn.Module, input_shape: tuple[int, int, int], *, subject: str) -> LinearTail:
+def find_tail(
+    model: nn.Module, input_shape: tuple[int, int, int], *, subject: str, fix: str = BEYOND
+) -> LinearTail:
     """Find the tail by passing one blank image through ``model``; works for any module tree.
+
+    ``subject`` and ``fix`` are of the error: who asks, and what to do where there is none.
 
     Raises:
         Inapplicable: fewer than two consecutive biased linear layers at the end.
@@ -64,7 +69,7 @@ def find_tail(model: nn.Module, input_shape: tuple[int, int, int], *, subject: s
             subject,
             needs="a model that ends in two or more consecutive linear layers with biases",
             got=f"{len(tail)} after '{order[-1][0] if order else 'nothing'}' and before",
-            fix="nothing to fix: this model is out of the attack's reach; audit 'robbing_the_fed' instead",
+            fix=fix,
         )
     return LinearTail(
         names=tuple(name for name, _ in tail),

@@ -22,7 +22,7 @@ import torch
 
 from glasshouse.attacks.base import About, Claim, HeadReport, Needs
 from glasshouse.attacks.parts.columns import Readout
-from glasshouse.attacks.parts.frozen import Frozen, frozen, sent
+from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, frozen, sent
 from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
 from glasshouse.attacks.parts.ir_matching import Distance
 from glasshouse.attacks.transfer.maui import tune
@@ -182,7 +182,7 @@ class Maui:
                 "attack 'maui'",
                 needs="a head of two linear layers, with frozen features before it",
                 got=f"{len(model.tail.names)} linear layers at the end: {', '.join(model.tail.names)}",
-                fix="set model.hidden, or use a model with a two-layer head",
+                fix=TWO_LAYERS,
             )
         behind = self._behind(view)
         recipe = Recipe(
