@@ -53,6 +53,19 @@ def test_the_quoted_attack_is_ten_steps_of_2_255_within_4_255():
     assert (PGD10.steps, PGD10.radius, PGD10.step * PGD10.radius) == (10, 4 / 255, 2 / 255)
 
 
+def test_without_a_step_each_method_takes_its_own():
+    """One step of FGSM crosses the ball from nearly anywhere in it; those of PGD are the paper's."""
+    assert (Ascent().share, Ascent(method="pgd").share) == (1.25, 0.5)
+    assert Ascent(method="pgd") == Ascent(method="pgd", radius=4 / 255, steps=10)
+    model, data = build(MODEL, rng=Rng.root(0)).eval(), batch()
+    moved = [
+        ascent(model, data.inputs, data.labels, torch.Generator().manual_seed(0))
+        for ascent in (Ascent(method="pgd"), PGD10, Ascent(method="pgd", step=1.25))
+    ]
+    assert torch.equal(moved[0], moved[1])
+    assert not torch.equal(moved[0], moved[2])
+
+
 def test_it_refuses():
     with pytest.raises(BadValue, match="radius in"):
         Ascent(radius=0.0)

@@ -1,11 +1,13 @@
 """What the server does before round 0: the start of the federation, trained on public data where asked.
 
 In a transfer federation the whole agreed model is trained, or (``behind = "linear"``) its features behind one
-linear layer, as published feature extractors are: that layer is thrown away then, and the agreed head starts
-fresh or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. Like the federation itself
-it runs on the CPU: ``--device`` is where attacks run.
+linear layer, as published feature extractors are: that layer is thrown away then. Features that somebody else
+published come from a file (``model.weights``), which need not hold a head. The agreed head then starts fresh
+or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. Like the federation itself it
+runs on the CPU: ``--device`` is where attacks run.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -27,6 +29,8 @@ from glasshouse.wire import Architecture, Batch
 
 OURS = {"adversarial", "behind", "head_epochs"}
 """Keys of the table that are no part of a ``Recipe``."""
+HEAD = "head."
+"""What the names of the head's tensors begin with; all others are the features'."""
 HEAD_IMAGES = 10_000
 """Public images at most that a fresh head is fitted to."""
 ROBUST = 500
@@ -41,7 +45,8 @@ class Start:
     Attributes:
         tensors: parameters and buffers of the agreed model.
         public: what was trained on public data and clients build on: the features with what they were trained
-            behind; None outside transfer federations.
+            behind, or with the head that came with them or was fitted to them; None outside transfer
+            federations, and for features under a fresh head.
     """
 
     tensors: dict[str, Tensor]
@@ -52,31 +57,54 @@ def start_of(scenario: Scenario, architecture: Architecture, public: Batch | Non
     """The server's model before round 0: fresh, from a file, and pre-trained where asked.
 
     Raises:
-        BadValue: there is nothing to pre-train on.
+        BadValue: there is nothing to train on, or the file does not hold what it must; says what is missing.
     """
     model = models.build(architecture, rng=rng.child("model"))
+    how, stream = scenario.model.pretraining, rng.child("pretraining")
+    transfer = scenario.federation.protocol == "transfer"
     if scenario.model.weights is not None:
-        models.load(model, read_weights(Path(scenario.model.weights)))
-    how = scenario.model.pretraining
+        given = models.renamed(architecture, read_weights(Path(scenario.model.weights)))
+        return _given(model, given, public, how, transfer=transfer, rng=stream)
     if how.epochs == 0:
         return Start(tensors=models.state(model))
-    if public is None or len(public) == 0:
-        raise BadValue(
-            "pre-training of the model",
-            needs="public data",
-            got="data.public = 0",
-            fix="set data.public, or model.pretraining.epochs = 0",
-        )
-    stream = rng.child("pretraining")
-    transfer = scenario.federation.protocol == "transfer"
+    data = _some(public, "pre-training of the model", "model.pretraining.epochs")
     if not (transfer and how.behind == "linear"):
-        models.load(model, trained(model, architecture, public, how, rng=stream))
+        models.load(model, trained(model, architecture, data, how, rng=stream))
         return Start(tensors=models.state(model), public=model if transfer else None)
     probe = _probe(model, architecture, rng=stream)
-    models.load(probe, trained(probe, architecture, public, how, rng=stream))
+    models.load(probe, trained(probe, architecture, data, how, rng=stream))
     if how.head_epochs:
-        _fit_head(model, public, how, rng=stream.child("head"))
+        _fit_head(model, data, how, rng=stream.child("head"))
     return Start(tensors=models.state(model), public=probe)
+
+
+def _given(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    public: Batch | None,
+    how: Pretraining,
+    *,
+    transfer: bool,
+    rng: Rng,
+) -> Start:
+    """``model`` with the tensors of a file; in a transfer federation these may lack the head as a whole."""
+    headed = any(name.startswith(HEAD) for name in tensors)
+    fresh = {name: t for name, t in models.state(model).items() if name.startswith(HEAD)}
+    models.load(model, {**fresh, **tensors} if transfer and not headed else tensors)
+    if not transfer:
+        return Start(tensors=models.state(model))
+    if how.head_epochs:
+        data = _some(public, "fitting of the head", "model.pretraining.head_epochs")
+        _fit_head(model, data, how, rng=rng.child("head"))
+    return Start(tensors=models.state(model), public=model if headed or how.head_epochs else None)
+
+
+def _some(public: Batch | None, subject: str, key: str) -> Batch:
+    if public is None or len(public) == 0:
+        raise BadValue(
+            subject, needs="public data", got="data.public = 0", fix=f"set data.public, or {key} = 0"
+        )
+    return public
 
 
 def trained(
@@ -87,7 +115,7 @@ def trained(
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
         recipe = Recipe(**how.model_dump(exclude=OURS))
-        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, perturb=_ascent(how), label="pre-training")
+        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, perturb=ascent(how), label="pre-training")
         return models.state(model)
 
     key = {
@@ -161,7 +189,8 @@ def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) ->
     models.load(head, cached("head", key, make))
 
 
-def _ascent(how: Pretraining) -> Ascent | None:
+def ascent(how: Pretraining) -> Ascent | None:
+    """How images are moved against the model that is trained; None: not at all."""
     against = how.adversarial
     if against.method == "none":
         return None
@@ -171,8 +200,11 @@ def _ascent(how: Pretraining) -> Ascent | None:
 def _described(how: Pretraining) -> dict[str, Any]:
     """For the cache's key: what came later is left out where it is not used, so that old entries stay."""
     plain = how.model_dump(exclude={"behind", "head_epochs"})
-    if how.adversarial.method == "none":
+    against = ascent(how)
+    if against is None:
         del plain["adversarial"]
+    else:
+        plain["adversarial"]["step"] = against.share  # that of fgsm was always the default
     if not how.cutout:
         del plain["cutout"]
     return plain

@@ -1,14 +1,15 @@
 """Adversarial training and robust accuracy: perturb what the model is trained, or measured, on.
 
 Source: Madry et al. 2018, arXiv:1706.06083 (projected gradient ascent on the loss); Wong, Rice & Kolter 2020,
-arXiv:2001.03994 (one step from a random start, with a step of 1.25 times the radius). Where we differ: the
-perturbed image is clipped to the image range [0, 1], and nothing is stopped early.
+arXiv:2001.03994 (one step from a random start, with a step of 1.25 times the radius); Dabholkar et al. 2025
+(Maui: ten steps of half the radius). Where we differ: the perturbed image is clipped to the image range
+[0, 1], and nothing is stopped early.
 
 Shape letters: B images, C channels, H and W pixels.
 """
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Final, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,10 @@ from torch.nn import functional
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
+
+Method = Literal["fgsm", "pgd"]
+STEP: Final[dict[Method, float]] = {"fgsm": 1.25, "pgd": 0.5}
+"""What is usual for each step, as a share of the radius."""
 
 
 @final
@@ -27,22 +32,33 @@ class Ascent:
     Attributes:
         method: ``fgsm``: one signed step from a random start; ``pgd``: ``steps`` signed steps from one.
         radius: largest change of a pixel, in units of the image range [0, 1]; > 0.
-        step: of each step, as a share of ``radius``. steps: of pgd; fgsm takes one.
+        step: of each step, as a share of ``radius``; None: as is usual for the method, :data:`STEP`.
+        steps: of pgd; fgsm takes one.
     """
 
-    method: Literal["fgsm", "pgd"] = "fgsm"
+    method: Method = "fgsm"
     radius: float = 4 / 255
-    step: float = 1.25
+    step: float | None = None
     steps: int = 10
 
     def __post_init__(self) -> None:
-        if not (0 < self.radius < 1 and self.step > 0 and self.steps >= 1):
+        if not (0 < self.radius < 1 and self.share > 0 and self.steps >= 1):
             raise BadValue(
                 "adversarial perturbation",
                 needs="radius in (0, 1), step > 0 and steps >= 1",
-                got=f"radius = {self.radius}, step = {self.step}, steps = {self.steps}",
+                got=f"radius = {self.radius}, step = {self.share}, steps = {self.steps}",
                 fix="radius 4/255 is usual; step is a share of it",
             )
+
+    @property
+    def share(self) -> float:
+        """Of each step, of the radius: ``step``, or what is usual."""
+        return STEP[self.method] if self.step is None else self.step
+
+    @property
+    def taken(self) -> int:
+        """Steps that are taken, each a pass through the model and back."""
+        return 1 if self.method == "fgsm" else self.steps
 
     def __call__(
         self, model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator
@@ -51,11 +67,11 @@ class Ascent:
         shape = inputs.shape
         noise = torch.rand(shape, generator=generator, device=inputs.device) * 2 - 1
         moved = (inputs + self.radius * noise).clamp(0, 1)
-        for _ in range(1 if self.method == "fgsm" else self.steps):
+        for _ in range(self.taken):
             moved = moved.detach().requires_grad_()
             loss = functional.cross_entropy(model(moved).float(), labels, reduction="sum")
             (slope,) = torch.autograd.grad(loss, moved)
-            moved = moved.detach() + self.step * self.radius * slope.sign()
+            moved = moved.detach() + self.share * self.radius * slope.sign()
             moved = (inputs + (moved - inputs).clamp(-self.radius, self.radius)).clamp(0, 1)
         return moved.detach()
 

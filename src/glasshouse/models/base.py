@@ -4,7 +4,8 @@ Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 """
 
 from collections import OrderedDict
-from typing import final
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,24 @@ from glasshouse.errors import BadValue
 
 SMALLEST_SIDE = 8
 """Fewest pixels on a side that every model of the zoo takes (the digits are 8 × 8)."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def published(rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]) -> Callable[[F], F]:
+    """Tells of a factory how a file of weights that others published is read.
+
+    Args:
+        rename: tensors by name → the same by the names of the factory's model; those that are named so
+            already stay, those that the model has no place for are left out.
+    """
+
+    def attach(factory: F) -> F:
+        factory.__dict__["published"] = rename
+        return factory
+
+    return attach
 
 
 @final

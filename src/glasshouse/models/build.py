@@ -119,6 +119,16 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
             own[name].copy_(t)
 
 
+def renamed(architecture: Architecture, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``tensors`` by the names that this architecture has for them.
+
+    They are those already, unless the factory's :func:`~glasshouse.models.base.published` knows the names
+    under which others publish the same layers.
+    """
+    rename = getattr(_factory(architecture.name), "published", None)
+    return dict(tensors) if rename is None else dict(rename(tensors))
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 

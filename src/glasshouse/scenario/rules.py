@@ -126,16 +126,25 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
             got=f'{data.alpha} with "{data.partition}"',
         )
     yield from _domains(scenario)
-    if scenario.model.pretraining.epochs and not data.public:
+    yield from _start(scenario)
+
+
+def _start(scenario: Scenario) -> Iterator[Problem]:
+    how, weights = scenario.model.pretraining, scenario.model.weights
+    fitted = weights and how.head_epochs and scenario.federation.protocol == "transfer"
+    if (how.epochs or fitted) and not scenario.data.public:
         yield Problem(
-            path="model.pretraining.epochs",
-            needs="data.public > 0, the images to pre-train on",
+            path=f"model.pretraining.{'epochs' if how.epochs else 'head_epochs'}",
+            needs=f"data.public > 0, the images to {'pre-train on' if how.epochs else 'fit the head to'}",
             got="data.public = 0",
             hint="set data.public to a number of images",
         )
-    if scenario.model.pretraining.epochs and scenario.model.weights:
+    if how.epochs and weights:
         yield Problem(
-            path="model.weights", needs="weights or pretraining, not both", got=f'"{scenario.model.weights}"'
+            path="model.weights",
+            needs="weights or pretraining, not both",
+            got=f'"{weights}" and model.pretraining.epochs = {how.epochs}',
+            hint="set model.pretraining.epochs = 0; head_epochs may still fit the head to the features",
         )
 
 

@@ -101,12 +101,12 @@ class Adversarial(Table):
         method: ``none`` trains on the images as they are; ``fgsm``: one step from a random start; ``pgd``:
             several.
         radius: largest change of a pixel, in 255ths of the image range.
-        step: of each step, as a share of the radius. steps: of pgd.
+        step: of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd. steps: of pgd.
     """
 
     method: Literal["none", "fgsm", "pgd"] = "none"
     radius: Positive = 4.0
-    step: Positive = 1.25
+    step: Positive | None = None
     steps: Count = 10
 
 
@@ -122,7 +122,7 @@ class Pretraining(Table):
         precision, channels_last: how it is computed. adversarial: see :class:`Adversarial`.
         behind: under protocol transfer, what follows the features in their training: the agreed ``head``,
             or one ``linear`` layer that is thrown away.
-        head_epochs: under transfer and ``linear``, passes that then fit the agreed head to the features.
+        head_epochs: under transfer, passes that then fit the agreed head (``linear``, or ``weights`` given).
     """
 
     epochs: Natural = 0
@@ -147,7 +147,7 @@ class Model(Plugin):
     """``[model]``: the agreed architecture; further keys are arguments of its factory.
 
     Attributes:
-        weights: safetensors file to start from; None: freshly initialised by the seed.
+        weights: safetensors file to start from (transfer: with or without a head); None: fresh, by the seed.
         pretraining: what the server does before round 0.
     """
 

@@ -1,16 +1,20 @@
 """ImageNet-scale models of torchvision, split into features and head. Needs the ``vision`` extra.
 
-Weights are not fetched: give a file (``model.weights``) or pre-train. Pixels are normalised by the mean and
+Weights are not fetched: give a file (``model.weights``) or pre-train. The files that torchvision publishes
+may be given as they are: their names are mapped to ours, and their classifier, which has no place here, is
+left out (under protocol transfer the agreed head then starts fresh). Pixels are normalised by the mean and
 deviation of all ImageNet channels together, since the zoo's normalisation is one pair of numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, NotInstalled
-from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of
+from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of, published
 from glasshouse.registry import Card, carded
 
 try:
@@ -22,6 +26,31 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: a wheel built for 
 
 MEAN, STD = 0.449, 0.226
 _SMALLEST = 32
+
+
+_OLDER = {".mlp.linear_1.": ".mlp.0.", ".mlp.linear_2.": ".mlp.3."}
+"""Names in the files of vision transformers that torchvision still publishes, and what it calls them now."""
+
+
+def from_torchvision(
+    tensors: Mapping[str, Tensor], *, classifier: str, first: str = "features."
+) -> dict[str, Tensor]:
+    """A state_dict of torchvision's by our names; one that has our names stays as it is.
+
+    Files from before batch norm counted its batches lack the counters; as in torch they are 0 then.
+
+    Args:
+        tensors: by name. classifier: what the names of its classifier begin with; it is left out.
+        first: what our names of the features begin with.
+    """
+    if any(name.startswith((first, "head.")) for name in tensors):
+        return dict(tensors)
+    kept = {name: t for name, t in tensors.items() if not name.startswith(classifier)}
+    for old, new in _OLDER.items():
+        kept = {name.replace(old, new): t for name, t in kept.items()}
+    layers = [name.removesuffix("running_mean") for name in kept if name.endswith(".running_mean")]
+    counters = {f"{layer}num_batches_tracked": torch.tensor(0) for layer in layers}
+    return {f"features.{name}": t for name, t in {**counters, **kept}.items()}
 
 
 def _made(
@@ -55,6 +84,7 @@ def _made(
     )
 
 
+@published(partial(from_torchvision, classifier="fc."))
 @carded(
     Card(
         summary="torchvision's ResNet-50: 2,048 features",
@@ -67,6 +97,7 @@ def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
     return _made("resnet50", input_shape, hidden, classes, features=2048)
 
 
+@published(partial(from_torchvision, classifier="classifier.", first="features.features."))
 @carded(
     Card(
         summary="torchvision's VGG-11 with batch norm: 25,088 features",
@@ -79,6 +110,7 @@ def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
     return _made("vgg11_bn", input_shape, hidden, classes, features=25088)
 
 
+@published(partial(from_torchvision, classifier="heads."))
 @carded(
     Card(
         summary="torchvision's ViT-B/32: 768 features of any sign",
