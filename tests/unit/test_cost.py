@@ -54,3 +54,67 @@ def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypat
     assert {json.loads(task.arguments)["evaluations"] for task in tasks} == {4}
     assert row["evaluations"] == 8 * 2 * 1000
     assert row["seconds"] == pytest.approx(2.0 / (2 * 4) * row["evaluations"])
+
+
+@pytest.mark.parametrize(
+    ("sets", "evaluations"),
+    [
+        ([], 4 * 8 * 300),
+        (["attacks.0.iterations=0"], 4 * 8 * 500),
+        (["attacks.0.iterations=0", 'attacks.0.invert="generator"'], 4 * 8 * 600),
+        (['attacks.0.invert="pixels+generator"'], 4 * 8 * (500 + 300)),
+        (['attacks.0.invert="none"'], 1),
+        (["attacks.0.images=3"], 4 * 3 * 300),
+        (["federation.secure_sum=true"], 32 * 300),
+        (["federation.secure_sum=true", "attacks.0.images=20"], 20 * 300),
+        (['federation.sends="delta"', "data.examples=12"], 4 * 12 * 300),
+        (["federation.rounds=3", "audit.rounds=[0, 2]", "audit.seeds=[0, 1]"], 2 * 2 * 4 * 8 * 300),
+    ],
+)
+def test_inversions_count_the_steps_of_every_image_that_may_be_read(sets, evaluations):
+    """Four clients with batches of eight, and one head for all of them."""
+    assert rows("quickstart-transfer", *sets)["maui"]["evaluations"] == evaluations
+    steps = rows("quickstart-transfer", "attacks.1.iterations=0")["nex"]["evaluations"]
+    assert steps == 4 * 8 * 500
+
+
+def test_inversions_are_probed_image_by_image_also_those_of_a_malicious_server(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(costs, "_seconds", lambda run: (run(), 6.0)[1])  # of three steps of eight images
+    sets = ['attacks.0.invert="pixels+generator"', "attacks.0.iterations=200"]
+    found = rows("quickstart-transfer", *sets, probe=True)
+    assert found["maui"]["seconds"] == pytest.approx((500 + 200) * 2.0 * 4)
+    assert found["nex"]["seconds"] == pytest.approx(300 * 2.0 * 4)
+    single = rows("quickstart-transfer", *sets, "model.hidden=0", probe=True)
+    assert single["nex"]["seconds"] is None  # it will refuse
+
+
+@pytest.mark.parametrize(
+    ("sets", "models", "evaluations"),
+    [
+        ([], 1, 12 * 800 * 2 + 800),
+        (['model.pretraining.adversarial.method="none"', "model.pretraining.head_epochs=0"], 1, 12 * 800),
+        (['model.pretraining.adversarial={method="pgd", steps=10}'], 1, 12 * 800 * 11 + 800),
+        (['model.pretraining.behind="head"'], 1, 12 * 800 * 2),
+        (["audit.seeds=[0, 1, 2]"], 3, 3 * (12 * 800 * 2 + 800)),
+        (['axes={"federation.batch_size"=[4, 8]}'], 1, 12 * 800 * 2 + 800),
+        (['axes={"model.pretraining.epochs"=[0, 2, 4]}'], 2, 6 * 800 * 2 + 2 * 800),
+        (["model.pretraining.epochs=0", 'model.weights="public.safetensors"'], 1, 800),
+    ],
+)
+def test_training_before_round_0_has_a_row_of_its_own(sets, models, evaluations):
+    row = rows("quickstart-transfer", *sets)["pre-training"]
+    assert (row["calls"], row["evaluations"], row["seconds"]) == (models, evaluations, None)
+
+
+def test_where_nothing_is_trained_before_round_0_nothing_is_listed():
+    assert list(rows("quickstart-transfer", "model.pretraining.epochs=0")) == ["maui", "nex"]
+
+
+def test_training_is_probed_by_its_own_steps(tmp_path, monkeypatch):
+    """Three epochs of sixteen images, two passes each, and nothing is left in the cache."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(costs, "_seconds", lambda run: (run(), 48.0)[1])
+    row = rows("quickstart-transfer", probe=True)["pre-training"]
+    assert row["seconds"] == pytest.approx(row["evaluations"] * 0.5)
+    assert not list(tmp_path.rglob("*.safetensors"))

@@ -107,6 +107,21 @@ def _some(public: Batch | None, subject: str, key: str) -> Batch:
     return public
 
 
+def passes(scenario: Scenario) -> int:
+    """Images times passes through the model, forth and back, before round 0: the cost of :func:`start_of`.
+
+    Fitting a head costs one pass, without the way back, of the images that it is fitted to.
+    """
+    how, weights, public = scenario.model.pretraining, scenario.model.weights, scenario.data.public
+    if not (weights or how.epochs):
+        return 0
+    against = ascent(how)
+    train = 0 if weights else how.epochs * public * (1 + (against.taken if against else 0))
+    transfer = scenario.federation.protocol == "transfer"
+    fitted = transfer and how.head_epochs and (weights or how.behind == "linear")
+    return train + (min(HEAD_IMAGES, public) if fitted else 0)
+
+
 def trained(
     model: nn.Module, architecture: Architecture, data: Batch, how: Pretraining, *, rng: Rng
 ) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ Shape letters: R representations, D features.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, final, get_args
+from typing import Literal, Protocol, final, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -55,6 +55,19 @@ class Inversion:
                 fix="correct the attack's table",
             )
 
+    @property
+    def phases(self) -> tuple[tuple[Invert, int], ...]:
+        """What is searched, one after the other, and in how many steps per image: what an audit will cost."""
+        match self.invert:
+            case "none":
+                return ()
+            case "pixels":
+                return (("pixels", self.iterations or PIXEL_STEPS),)
+            case "generator":
+                return (("generator", self.iterations or GENERATOR_STEPS),)
+            case _:
+                return (("pixels", PIXEL_STEPS), ("generator", self.iterations or REFINING_STEPS))
+
     def __call__(self, model: Frozen, vectors: Tensor, *, shape: tuple[int, int, int], rng: Rng) -> Inverted:
         """Images of ``vectors`` (R, D), R > 0."""
         if self.invert == "generator":
@@ -76,6 +89,16 @@ class Inversion:
         return by_generator(
             model, vectors, shape, distance=self.distance, how=how, rng=rng, start=found.images
         )
+
+
+@runtime_checkable
+class Inverting(Protocol):
+    """An attack that reads representations and inverts each: what it costs goes by their number."""
+
+    @property
+    def inversion(self) -> Inversion:
+        """How representations become images."""
+        ...
 
 
 def recovered(

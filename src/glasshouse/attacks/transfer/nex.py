@@ -65,9 +65,11 @@ class Nex:
     bf16: bool = True
 
     def __post_init__(self) -> None:
-        self._inversion()
+        _ = self.inversion  # its settings are checked
 
-    def _inversion(self) -> Inversion:
+    @property
+    def inversion(self) -> Inversion:
+        """How representations become images."""
         distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
         return Inversion(
             invert=self.invert,
@@ -90,7 +92,7 @@ class Nex:
                 one,
                 terms=view.terms,
                 readout=self.readout,
-                inversion=self._inversion(),
+                inversion=self.inversion,
                 subject="attack 'nex'",
                 rng=rng,
             )

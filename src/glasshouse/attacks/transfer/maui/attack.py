@@ -134,9 +134,11 @@ class Maui:
                 got=f"trials = {self.trials}, mode = {self.mode}",
                 fix='set trials = 0, or mode = "trained+quantile"',
             )
-        self._inversion()
+        _ = self.inversion  # its settings are checked
 
-    def _inversion(self) -> Inversion:
+    @property
+    def inversion(self) -> Inversion:
+        """How representations become images."""
         distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
         return Inversion(
             invert=self.invert,
@@ -240,7 +242,7 @@ class Maui:
                 one,
                 terms=view.terms,
                 readout=self.readout,
-                inversion=self._inversion(),
+                inversion=self.inversion,
                 subject="attack 'maui'",
                 rng=rng,
             )
