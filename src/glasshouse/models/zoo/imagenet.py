@@ -26,8 +26,6 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: a wheel built for 
 
 MEAN, STD = 0.449, 0.226
 _SMALLEST = 32
-
-
 _OLDER = {".mlp.linear_1.": ".mlp.0.", ".mlp.linear_2.": ".mlp.3."}
 """Names in the files of vision transformers that torchvision still publishes, and what it calls them now."""
 
