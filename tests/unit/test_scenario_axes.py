@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glasshouse import registry
+from glasshouse.audit.pretraining import ascent
 from glasshouse.errors import BadScenario
-from glasshouse.scenario.axes import cells, content_hash, expanded
+from glasshouse.models import adversarial
+from glasshouse.scenario.axes import STEP, cells, content_hash, expanded
 from glasshouse.scenario.overrides import PathError, assign, override
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import frozen
@@ -87,6 +89,26 @@ def test_the_hash_is_of_content_not_of_order_or_words():
     assert content_hash(one) != content_hash(scenario(data={"examples": 3}, attacks=one.attacks))
     assert content_hash(scenario()) == content_hash(scenario())
     assert len(content_hash(one)) == 16
+
+
+@pytest.mark.parametrize("method", ["none", "fgsm", "pgd"])
+def test_an_adversarial_step_that_is_not_given_is_the_usual_one_to_the_hash(method):
+    def hashed(**step):
+        against = {"method": method, **step}
+        return content_hash(scenario(model={"name": "mlp", "pretraining": {"adversarial": against}}))
+
+    assert hashed() == hashed(step=STEP[method]) != hashed(step=0.3)
+
+
+def test_an_axis_over_methods_leaves_each_its_own_step():
+    """Cells are written out before the axis moves: what one method takes must not stay with the next."""
+    axes = {"model.pretraining.adversarial.method": ["fgsm", "pgd"]}
+    taken = [ascent(c.scenario.model.pretraining) for c in cells(scenario(axes=axes))]
+    assert (
+        [a.share for a in taken]
+        == [STEP["fgsm"], STEP["pgd"]]
+        == [adversarial.STEP[m] for m in ("fgsm", "pgd")]
+    )
 
 
 ATTACKS = {"attacks": [{"name": "slow", "label": "A"}, "exact"]}

@@ -14,6 +14,8 @@ from glasshouse.scenario.table import canonical, frozen
 from glasshouse.wire import Value
 
 MAX_CELLS = 2000
+STEP = {"none": 1.25, "fgsm": 1.25, "pgd": 0.5}
+"""Of ``model.pretraining.adversarial`` by method, where none is given: a cell is named by the one taken."""
 
 
 @final
@@ -96,6 +98,8 @@ def content_hash(scenario: Scenario) -> str:
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
+    against = content["model"]["pretraining"]["adversarial"]
+    against.setdefault("step", STEP[against["method"]])
     text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
