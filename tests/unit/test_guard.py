@@ -151,8 +151,10 @@ def test_what_is_odd_in_the_reference_too_is_no_finding(honest):
 
 
 def test_a_model_without_weights_is_refused():
-    with pytest.raises(BadValue, match="4 or 2 dimensions"):
+    with pytest.raises(BadValue, match="2 or more dimensions"):
         inspect({"bias": torch.zeros(3)})
+    with pytest.raises(BadValue, match=r"got    conv\.weight"):
+        inspect({"conv.weight": torch.zeros(0, 3, 3, 3)})
 
 
 TEXT = "maui_cnn 3x16x16 10 width=8 hidden=32"

@@ -100,21 +100,23 @@ def _guarded(cell: Cell, folders: Mapping[str, str], suffix: str) -> Iterator[Ex
             seen[f"as sent by {label}"] = inspect(crafted.tensors, agreed=agreed)
     if not seen:
         return
+    series = [{"name": name, "values": one.entropies.tolist()} for name, one in seen.items()]
     yield Exhibit(
         kind="boxes",
         scenario=cell.scenario.name,
         title=f"Entropy of the weight vectors received{suffix}",
-        caption="What 'glasshouse guard' computes: below 0.5 is a finding; trained models are above 0.88.",
+        caption="What 'glasshouse guard' computes: below 0.5 is a finding; in the honest models of Maui's "
+        "authors no entropy is below 0.88.",
         data={
             "y_label": "normalised entropy (bins of 1e-6)",
-            "series": [{"name": name, "values": one.entropies.tolist()} for name, one in seen.items()],
+            "series": [one for one in series if one["values"]],
         },
     )
     rows = [
         [
             name,
-            one.inspection.values["minimum"],
-            one.inspection.values["percentile_3"],
+            one.inspection.values.get("minimum"),
+            one.inspection.values.get("percentile_3"),
             len(one.inspection.findings),
             one.inspection.findings[0] if one.inspection.findings else "",
         ]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from glasshouse.audit.result import Exhibit
 from glasshouse.errors import BadFile, BadValue
@@ -22,6 +23,7 @@ from glasshouse.wire import Architecture
 FORM = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
 
 COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
+_SHOWN = 3
 
 
 def guard(
@@ -38,16 +40,16 @@ def guard(
     seen = {}
     for path in models:
         name = path.stem if path.stem not in seen else str(path)
-        seen[name] = inspect(read_weights(path), agreed=expected, reference=honest)
+        seen[name] = _inspected(path, read_weights(path), agreed=expected, reference=honest)
     if reference and honest is not None:
-        seen[f"{reference.stem} (reference)"] = inspect(honest)
+        seen[f"{reference.stem} (reference)"] = _inspected(reference, honest)
+    if page is not None:
+        write_page(page, title="Models received", tagline="what a client sees", exhibits=exhibits(seen))
     if as_json:
         print(json.dumps({name: _plain(one) for name, one in seen.items()}))
     else:
         _print(seen, compared=bool(agreed))
-    if page is not None:
-        write_page(page, title="Models received", tagline="what a client sees", exhibits=exhibits(seen))
-        if not as_json:
+        if page is not None:
             print(f"report: {page}")
     own = list(seen.values())[: len(models)]
     return 1 if any(one.inspection.findings for one in own) else 0
@@ -98,13 +100,24 @@ def _described(path: Path) -> Architecture:
         ) from error
 
 
+def _inspected(path: Path, tensors: dict[str, Tensor], **given: dict[str, Tensor] | None) -> Seen:
+    try:
+        return inspect(tensors, **given)
+    except BadValue as error:
+        subject = f"file '{path}', {error.subject}"
+        raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
+
+
 def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
     """A box per model, and the table."""
     series = [{"name": name, "values": one.entropies.tolist()} for name, one in seen.items()]
-    rows = [[name, *_numbers(one), len(one.inspection.findings)] for name, one in seen.items()]
+    series = [one for one in series if one["values"]]
+    rows = [
+        [name, *_numbers(one), len(one.apart), len(one.inspection.findings)] for name, one in seen.items()
+    ]
     said = [[name, sentence] for name, one in seen.items() for sentence in one.inspection.findings]
-    columns = [*COLUMNS]
-    made = [
+    columns = [*COLUMNS[:-1], "not looked at", COLUMNS[-1]]
+    boxes = [
         Exhibit(
             kind="boxes",
             scenario="guard",
@@ -112,13 +125,18 @@ def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
             caption="One value per kernel of a convolution, per linear layer and per bias that is not zero; "
             "1: all values differ.",
             data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
-        ),
+        )
+    ]
+    made = [
+        *(boxes if series else ()),
         Exhibit(
             kind="table",
             scenario="guard",
             title="Models",
-            caption="Trained and random models are above 0.88 (Maui's authors); below 0.5 is a finding. Too "
-            f"small: vectors of fewer than {SMALLEST} values, which are not measured.",
+            caption="In honest models of Maui's authors no entropy is below 0.88; below 0.5 is a finding. "
+            f"Too small: vectors of fewer than {SMALLEST} values, whose entropy is not measured. Not looked "
+            "at: tensors that are no weight of a convolution or linear layer and no bias; only whether their "
+            "values are finite was tested.",
             data={"columns": columns, "rows": rows},
         ),
     ]
@@ -135,14 +153,25 @@ def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
     return tuple(made)
 
 
-def _numbers(one: Seen) -> list[float]:
+def _numbers(one: Seen) -> list[float | None]:
+    """None: nothing was measured."""
     values = one.inspection.values
     counts = [int(values["vectors"]), int(values["skipped"])]
-    return [*counts, values["minimum"], values["percentile_3"], values["median"]]
+    return [*counts, *(values.get(name) for name in ("minimum", "percentile_3", "median"))]
 
 
 def _plain(one: Seen) -> dict[str, object]:
-    return {"findings": list(one.inspection.findings), **one.inspection.values}
+    return {
+        "findings": list(one.inspection.findings),
+        "not_looked_at": list(one.apart),
+        **one.inspection.values,
+    }
+
+
+def _unseen(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    tensors = "1 tensor was" if len(names) == 1 else f"{len(names)} tensors were"
+    return f"{tensors} not looked at, but for values that are not finite: {', '.join(names[:_SHOWN])}{more}"
 
 
 def _print(seen: dict[str, Seen], *, compared: bool) -> None:
@@ -152,13 +181,19 @@ def _print(seen: dict[str, Seen], *, compared: bool) -> None:
         table.add_column(column, justify="left" if column == "model" else "right")
     for name, one in seen.items():
         vectors, small, *entropies = _numbers(one)
-        numbers = [str(vectors), str(small), *(plain(x, digits=2) for x in entropies)]
+        numbers = [str(vectors), str(small), *("-" if x is None else plain(x, digits=2) for x in entropies)]
         table.add_row(name, *numbers, str(len(one.inspection.findings)))
     console.print(table)
     for name, one in seen.items():
         for sentence in one.inspection.findings:
             console.print(f"{name}: {sentence}", soft_wrap=True, highlight=False)
     if any(one.inspection.values["skipped"] for one in seen.values()):
-        console.print(f"Too small: vectors of fewer than {SMALLEST} values are not measured.", soft_wrap=True)
+        console.print(
+            f"Too small: vectors of fewer than {SMALLEST} values; their entropy is not measured.",
+            soft_wrap=True,
+        )
+    for name, one in seen.items():
+        if one.apart:
+            console.print(f"{name}: {_unseen(one.apart)}", soft_wrap=True, highlight=False)
     if not compared:
         console.print("The structure was not compared: no architecture was given (--agreed).")

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.dense import dense
 from glasshouse.guard.rules.entropy import low_entropy
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.rules.kernels import odd_kernels
 from glasshouse.guard.rules.rows import identical_rows
 from glasshouse.guard.rules.structure import other_structure
-from glasshouse.guard.vectors import Vectors, too_small, vectors_of
+from glasshouse.guard.vectors import Vectors, not_looked_at, vectors_of
 from glasshouse.wire import Inspection
 
 NAME = "glasshouse guard"
@@ -27,18 +28,22 @@ class Seen:
     """One inspected model.
 
     Attributes:
-        vectors: its weight vectors. inspection: findings, and of the entropies ``minimum``,
-            ``percentile_3`` and ``median``; ``vectors`` and ``skipped`` count what was measured, and what was
-            too small for it.
+        vectors: its weight vectors that were measured.
+        apart: names of the weights, biases and other floating tensors that are in no vector: of these the
+            rules say only whether they are finite.
+        inspection: findings, and of the entropies ``minimum``, ``percentile_3`` and ``median`` (not there if
+            no vector was measured); ``vectors`` and ``skipped`` count what was measured, and what was too
+            small for it, ``apart`` the tensors in no vector.
     """
 
     vectors: tuple[Vectors, ...]
+    apart: tuple[str, ...]
     inspection: Inspection
 
     @property
     def entropies(self) -> NDArray[np.float64]:
-        """Of all vectors, in order."""
-        found: NDArray[np.float64] = torch.cat([v.entropies for v in self.vectors]).numpy()
+        """Of all vectors, in order; empty if none was measured."""
+        found: NDArray[np.float64] = np.concatenate([np.empty(0), *(v.entropies for v in self.vectors)])
         return found
 
 
@@ -56,37 +61,44 @@ def inspect(
             of the entropy rule.
 
     Raises:
-        BadValue: no weight of a convolution or linear layer among ``tensors``.
+        BadValue: no weight of a convolution or linear layer among ``tensors``, or a tensor cannot be read.
 
     Example:
         >>> seen = inspect({"fc.weight": torch.ones(8, 16)})
         >>> seen.inspection.values["minimum"], len(seen.inspection.findings)
         (0.0, 3)
     """
-    vectors = vectors_of(tensors)
-    if all(v.kind == "bias" for v in vectors):
+    read = dense(tensors)
+    vectors = vectors_of(read)
+    if not any(v.count for v in vectors if v.kind != "bias"):
         raise BadValue(
             "inspection of a model",
-            needs="weights of convolutions or linear layers ('*.weight' with 4 or 2 dimensions)",
+            needs="weights of convolutions or linear layers ('*.weight' with 2 or more dimensions)",
             got=", ".join(list(tensors)[:4]) or "nothing",
             fix="give the model's state_dict",
         )
     findings = [
         *(other_structure(tensors, agreed) if agreed is not None else ()),
-        *not_finite(tensors),
+        *not_finite(read),
         *odd_kernels(vectors),
         *identical_rows(vectors),
-        *low_entropy(vectors, reference),
+        *low_entropy(vectors, dense(reference) if reference is not None else None),
     ]
+    apart = not_looked_at(read)
     every = torch.cat([v.entropies for v in vectors]).numpy()
     values = {
         "vectors": float(len(every)),
-        "skipped": float(too_small(tensors)),
-        "minimum": float(every.min()),
-        "percentile_3": float(np.percentile(every, 3)),
-        "median": float(np.median(every)),
+        "skipped": float(sum(v.count for v in vectors if not len(v.entropies))),
+        "apart": float(len(apart)),
     }
+    if len(every):
+        values |= {
+            "minimum": float(every.min()),
+            "percentile_3": float(np.percentile(every, 3)),
+            "median": float(np.median(every)),
+        }
     return Seen(
-        vectors=tuple(vectors),
+        vectors=tuple(v for v in vectors if len(v.entropies)),
+        apart=apart,
         inspection=Inspection(guard=NAME, findings=tuple(findings), values=values),
     )

@@ -7,7 +7,7 @@ from torch import Tensor
 from glasshouse.guard.vectors import Vectors, vectors_of
 
 LEAST = 0.5
-"""Normalised entropy below which the paper calls a vector crafted; honest ones are above 0.88."""
+"""Normalised entropy below which the paper calls a vector crafted."""
 
 
 def low_entropy(vectors: Sequence[Vectors], reference: Mapping[str, Tensor] | None) -> list[str]:
@@ -24,6 +24,6 @@ def low_entropy(vectors: Sequence[Vectors], reference: Mapping[str, Tensor] | No
             what = {"convolution": kernels, "linear": "the weight", "bias": "the bias"}[v.kind]
             found.append(
                 f"{v.layer}: entropy of {what} is as low as {float(v.entropies.min()):.2g} "
-                f"(trained and random ones have at least 0.88)"
+                f"(honest ones in the Maui paper: 0.88 or more)"
             )
     return found

@@ -8,7 +8,10 @@ _SHOWN = 4
 
 
 def other_structure(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor]) -> list[str]:
-    """Tensors that the agreed model lacks, that are missing, or that have another shape."""
+    """Tensors that the agreed model lacks, that are missing, or have another shape or kind of numbers.
+
+    A model casts what it loads: integers in place of weights would be weights. Precisions may differ.
+    """
     more = [name for name in tensors if name not in agreed]
     less = [name for name in agreed if name not in tensors]
     shapes = [
@@ -16,7 +19,17 @@ def other_structure(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor])
         for name, t in tensors.items()
         if name in agreed and t.shape != agreed[name].shape
     ]
-    named = (("has tensors that were not agreed", more), ("lacks", less), ("another shape", shapes))
+    types = [
+        f"{name} is {t.dtype}, not {agreed[name].dtype}".replace("torch.", "")
+        for name, t in tensors.items()
+        if name in agreed and agreed[name].is_floating_point() and not t.is_floating_point()
+    ]
+    named = (
+        ("has tensors that were not agreed", more),
+        ("lacks", less),
+        ("another shape", shapes),
+        ("another kind of numbers", types),
+    )
     return [f"structure: {words}: {_some(names)}" for words, names in named if names]
 
 

@@ -1,0 +1,45 @@
+"""Tensors as a file may hold them (sparse, quantised, complex, of any precision), as plain ones."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+
+
+def dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``tensors`` (a state_dict) as strided real ones, each of which ``double()`` can turn into float64.
+
+    Sparse ones are filled up, quantised ones become what they stand for, of complex ones the real part is
+    taken, which is what a real parameter would keep. All others are as they were, integers included.
+
+    Raises:
+        BadValue: a tensor has no values (device ``meta``), is nested, or is of a type without arithmetic.
+
+    Example:
+        >>> dense({"a": torch.eye(2).to_sparse()})["a"].layout
+        torch.strided
+    """
+    return {name: _dense(name, t.detach()) for name, t in tensors.items()}
+
+
+def _dense(name: str, stored: Tensor) -> Tensor:
+    if stored.is_meta or stored.is_nested:
+        raise _unreadable(name, "one without values" if stored.is_meta else "a nested tensor")
+    try:
+        t = stored.dequantize() if stored.is_quantized else stored.to_dense()
+        t = t.real if t.is_complex() else t
+        t.flatten()[:1].double()
+    except (RuntimeError, TypeError) as error:
+        kind = f"{stored.dtype}, {stored.layout}".replace("torch.", "")
+        raise _unreadable(name, f"{kind} ({str(error).splitlines()[0]})") from error
+    return t
+
+
+def _unreadable(name: str, got: str) -> BadValue:
+    return BadValue(
+        f"tensor '{name}' of a received model",
+        needs="numbers that can be turned into float64",
+        got=got,
+        fix="refuse the model, or ask for one in float32, float16 or bfloat16",
+    )
