@@ -1,6 +1,7 @@
 """The page: it holds everything, trusts nothing it was given, and needs nothing beside it."""
 
 import dataclasses
+import errno
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -235,6 +236,16 @@ def test_a_run_without_result_is_an_error(tmp_path):
 def test_a_page_that_cannot_be_written_says_so(tmp_path):
     specimen.write(Result(suite="none"), tmp_path)
     (tmp_path / "report.html").mkdir()
+    with pytest.raises(BadFile, match="a file that can be written"):
+        write_html(tmp_path)
+
+
+def test_a_page_without_room_says_so(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    specimen.write(Result(suite="none"), tmp_path)
+    monkeypatch.setattr("pathlib.Path.write_text", full)
     with pytest.raises(DiskFull, match="free some space"):
         write_html(tmp_path)
 

@@ -1,5 +1,6 @@
 """One self-contained page: no script, no network, no file beside it."""
 
+import errno
 import re
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,7 @@ from markupsafe import Markup
 
 from glasshouse import __version__
 from glasshouse.audit.result import Result, read_result
-from glasshouse.errors import DiskFull
+from glasshouse.errors import BadFile, DiskFull
 from glasshouse.report import figures, numbers, sections, tables, verdict, words
 
 FEW: Final = 3  # with more scenarios than this, the verdict keeps to two sentences for each
@@ -89,14 +90,22 @@ def unbroken(text: str) -> str:
 
 
 def save(page: str, path: Path) -> Path:
-    """Write a page.
+    """Write a page; missing folders are made.
 
     Raises:
-        DiskFull: it could not be written.
+        DiskFull: no room. BadFile: the place cannot be written.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
     except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            raise BadFile(
+                f"report '{path}'",
+                needs="a file that can be written",
+                got=error.strerror or str(error),
+                fix="choose another place, or change its permissions",
+            ) from error
         raise DiskFull(
             f"report '{path.name}'",
             needs="a writable run directory with room for the page",

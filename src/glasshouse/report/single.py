@@ -22,11 +22,11 @@ class Shown:
 
 
 def write_page(path: Path, *, title: str, tagline: str, exhibits: Sequence[Exhibit]) -> Path:
-    """Write the page to ``path``; pictures are no exhibits of such a page.
+    """Write the page to ``path``, whose folder is made; pictures are no exhibits of such a page.
 
     Raises:
         BadValue: an exhibit's data are not as its kind wants them.
-        DiskFull: the page could not be written.
+        DiskFull: no room for the page. BadFile: the place cannot be written.
     """
     shown = [Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
     template = environment().get_template("single.html")
