@@ -187,7 +187,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         BadFile: missing, unreadable, corrupt, or written by a newer version.
     """
     read_metadata(path)
-    return load_file(path)
+    try:
+        return load_file(path)
+    except (KeyError, SafetensorError) as error:
+        raise _corrupt(path, "numbers of a type that torch computes with", str(error)) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
