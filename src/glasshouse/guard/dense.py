@@ -17,7 +17,7 @@ def dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         BadValue: a tensor has no values (device ``meta``), is nested, or is of a type without arithmetic.
 
     Example:
-        >>> dense({"a": torch.eye(2).to_sparse()})["a"].layout
+        >>> dense({"a": Tensor([[1, 0]]).to_sparse()})["a"].layout
         torch.strided
     """
     return {name: _dense(name, t.detach()) for name, t in tensors.items()}
