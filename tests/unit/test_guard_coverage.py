@@ -64,6 +64,11 @@ def test_an_integer_bias_is_looked_at(honest):
     assert any("head.hidden: entropy of the bias is as low as 0 " in s for s in findings(sent))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int32, torch.float32, torch.bfloat16])
+def test_two_values_are_as_orderly_in_any_type(dtype):
+    assert inspect({"fc.weight": (drawn(64, 64) > 0).to(dtype)}).inspection.values["minimum"] < 0.1
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_an_honest_model_in_another_precision_passes(honest, dtype):
     sent = {name: t.to(dtype) if t.is_floating_point() else t for name, t in honest.items()}

@@ -85,14 +85,14 @@ def normalised_entropy(values: Tensor, *, precision: torch.dtype | None = None) 
 
 
 def reachable(top: float, precision: torch.dtype | None) -> float:
-    """How many bins between ``-top`` and ``top`` hold a number of ``precision``; None: all bins.
+    """How many bins between ``-top`` and ``top`` hold a number of ``precision`` (floating); None: all bins.
 
     ``top`` counts as ``NARROWEST`` if it is less. Numbers of 32 or more bits are taken to be in every bin, as
     they are below 8.
 
     Example:
-        >>> reachable(0.0, None), reachable(0.0063, torch.bfloat16), reachable(3.0, torch.int8)
-        (2001.0, 1669.0, 7.0)
+        >>> reachable(0.0, None), reachable(0.0063, torch.bfloat16)
+        (2001.0, 1669.0)
     """
     top = max(top, NARROWEST)
     if precision is None or precision.itemsize > 2:
@@ -158,8 +158,12 @@ def _kind(name: str, tensors: Mapping[str, Tensor]) -> Kind | None:
 
 
 def _precision(t: Tensor) -> torch.dtype | None:
-    """The type of ``t``, or the 16-bit one that holds all its values: a cast adds none. None: neither."""
-    if t.dtype.itemsize <= 2:
+    """The type of ``t`` if floating and of 16 bits or less, or the 16-bit one that holds all its values.
+
+    A cast adds no values. Integers have no type of their own here: few of them are orderly, as in a float.
+    None: more than 16 bits.
+    """
+    if t.is_floating_point() and t.dtype.itemsize <= 2:
         return t.dtype
     numbers = t.double()
     finite = numbers.isfinite()
@@ -200,11 +204,8 @@ def _round(value: float) -> float:
 
 @cache
 def _bins_of(precision: torch.dtype) -> Tensor:
-    """The bins that hold an absolute value of a type of 8 or 16 bits; sorted float64."""
+    """The bins that hold an absolute value of a floating type of 8 or 16 bits; sorted float64."""
     bits = torch.arange(2 ** (8 * precision.itemsize), dtype=torch.int32)
-    if precision == torch.bool:
-        numbers = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    else:
-        numbers = bits.to(torch.uint8 if precision.itemsize == 1 else torch.uint16).view(precision).double()
+    numbers = bits.to(torch.uint8 if precision.itemsize == 1 else torch.uint16).view(precision).double()
     held: Tensor = torch.unique((numbers[numbers.isfinite()].abs() / BIN).round())
     return held
