@@ -64,6 +64,16 @@ def test_what_clients_received_is_shown(result):
     assert (random, sent) == (0, 0)
 
 
+def test_each_attack_runs_on_its_own_federation_alone(run):
+    """Passive ones on the honest federation, a malicious server's on the one that it tampered with."""
+    ran = {
+        path.parts[-5].partition("-")[2]: path.parts[-3]
+        for path in run.glob("cells/*/claims/*/*/claims.json")
+    }
+    assert ran == {"": "01-nex", "0-maui": "00-maui"}
+    assert len(list(run.glob("cells/*/claims/*"))) == 2
+
+
 def test_the_report_shows_it(run):
     page = write_html(run).read_text()
     assert "Making of the head: maui" in page

@@ -131,7 +131,7 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
             continue
         for position, spec in enumerate(scenario.attacks):
             attack = attack_of(spec.name, spec.arguments)
-            if (group.active == position) != bool(attack.needs.changes):
+            if group.active != (position if attack.needs.changes else None):
                 continue
             for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=attacked):
                 yield AttackTask(
