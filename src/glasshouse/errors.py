@@ -38,9 +38,13 @@ class Inapplicable(GlasshouseError):
     """The method is sound, the setting rules it out. Reported as 'not run', never as 'failed'."""
 
 
-@final
 class Undefined(GlasshouseError):
     """The data do not determine the number. Reported as missing, never as 0."""
+
+
+@final
+class NothingClaimed(Undefined):
+    """A number about what was claimed of one victim, of whom nothing was: others may still have it."""
 
 
 @final

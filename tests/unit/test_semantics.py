@@ -1,13 +1,16 @@
 """Naming a defence, and what a public classifier sees: right and wrong, end to end."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from glasshouse.attacks.base import About, DefenseGuess
+from glasshouse.attacks.base import About, DefenseGuess, Representations
 from glasshouse.audit.claims import Outcome
 from glasshouse.audit.score import Judge, score_outcomes
-from glasshouse.errors import BadValue, Undefined
+from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.representations import Leakage, LeakagePrecision
 from glasshouse.metrics.semantics import AttributeAgreement, DefenseNamed
 from glasshouse.rng import Rng
 from glasshouse.truth.record import Truth, Used
@@ -40,6 +43,28 @@ def test_unknown_is_wrong_even_where_nothing_ran():
     )
     assert found is not None
     assert [float(v[0]) for v in found.values] == [0.0, 1.0]
+
+
+def test_a_claim_about_an_update_that_was_not_recorded_is_never_just_left_out():
+    with pytest.raises(Undefined, match="recorded"):
+        score_outcomes("defense_named", DefenseNamed(), [guess("none", 0), guess("none", 7)], judge("none"))
+
+
+def test_victims_of_whom_nothing_was_claimed_are_left_out_of_a_precision_alone():
+    def read(*clients: int) -> list[Outcome]:
+        vectors = {0: torch.zeros(0, 4), 1: torch.full((1, 4), 1.0), 2: torch.full((1, 4), 9.0)}
+        claims = [Representations(about=About(rounds=(0,), client=c), vectors=vectors[c]) for c in clients]
+        return [Outcome(claims=tuple(claims))]
+
+    one = replace(judge("none"), context=ScoreContext(features=lambda images: images.flatten(1)))
+    precision = score_outcomes("leakage_precision", LeakagePrecision(), read(0, 1, 2), one)
+    leakage = score_outcomes("leakage", Leakage(), read(0, 1, 2), one)
+    assert precision is not None
+    assert leakage is not None
+    assert [v.tolist() for v in precision.values] == [[1.0], [0.0]]
+    assert [v.tolist() for v in leakage.values] == [[0.0], [1.0], [0.0]]
+    with pytest.raises(NothingClaimed):
+        score_outcomes("leakage_precision", LeakagePrecision(), read(0), one)
 
 
 def test_a_guess_needs_something_to_choose_from():

@@ -156,7 +156,7 @@ def _watch(built: Built) -> Watch | None:
 
 
 def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:
-    if built.heldout is None:
+    if built.heldout is None or scenario.federation.rounds < 2:
         return None
     return Accuracies(setting=built.setting, heldout=built.heldout, rounds=scenario.federation.rounds)
 

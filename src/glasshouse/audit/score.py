@@ -23,7 +23,7 @@ from glasshouse.attacks.base import (
 from glasshouse.audit.baseline import CHANCE, average_score, chosen, counts
 from glasshouse.audit.claims import Outcome
 from glasshouse.audit.class_score import score_classes
-from glasshouse.errors import Undefined
+from glasshouse.errors import NothingClaimed, Undefined
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.rng import Rng
@@ -145,24 +145,24 @@ class Scored:
 def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge: Judge) -> Scored | None:
     """All claims of one attack that ``metric`` can score; None when there are none.
 
-    A metric that is not determined for one victim (a precision of nothing) is over the others.
+    A number about what was claimed leaves out victims of whom nothing was, unless that is all of them.
 
     Raises:
-        Undefined: the metric or its null is not determined for any of them.
+        Undefined: the metric or its null is not determined by the data.
     """
-    total, undefined = Scored(), None
+    total, nothing = Scored(), None
     for claim in (claim for outcome in outcomes for claim in judged(outcome.claims)):
         try:
             one = _score(name, metric, claim, judge)
-        except Undefined as error:
-            undefined = error
+        except NothingClaimed as error:
+            nothing = error
             continue
         if one:
             total += one
     if total.values or total.clients:
         return total
-    if undefined:
-        raise undefined
+    if nothing:
+        raise nothing
     return None
 
 

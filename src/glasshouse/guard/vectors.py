@@ -180,9 +180,8 @@ def _entropy(values: Tensor, precision: torch.dtype | None) -> float:
     most = min(float(len(values)), reachable(top, precision))
     if most < 2:
         return 0.0
-    bins = (
-        values.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300) / BIN
-    ).round()  # three that no weight has
+    numbers = values.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # three that no weight has
+    bins = (numbers / BIN).round()
     share = _counts(bins).double() / len(values)
     return min(1.0, max(0.0, float(-(share * share.log()).sum()) / math.log(most)))
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.errors import BadValue, Undefined
+from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
 from glasshouse.metrics.base import Reads, ScoreContext
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
@@ -93,7 +93,7 @@ def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArr
     """1, 0, or ``chance`` where nothing was said, per recovered example.
 
     Raises:
-        BadValue: not one claim per example. Undefined: nothing was recovered.
+        BadValue: not one claim per example. NothingClaimed: nothing was recovered.
     """
     if claimed.shape != truth.shape or claimed.ndim != 1:
         raise BadValue(
@@ -104,7 +104,7 @@ def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArr
         )
     recovered = claimed != NOT_RECOVERED
     if not recovered.any():
-        raise Undefined(
+        raise NothingClaimed(
             f"metric '{name}'",
             needs=f"at least one example recovered at PSNR > {THRESHOLD:g} dB",
             got=f"none of {len(truth)}",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from glasshouse.errors import BadValue, Undefined
+from glasshouse.errors import BadValue, NothingClaimed
 from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
 from glasshouse.registry import Card
 
@@ -95,7 +95,7 @@ class LeakagePrecision:
         tolerance: as of ``leakage``.
 
     Raises:
-        Undefined: nothing was claimed.
+        NothingClaimed: just that.
     """
 
     card: ClassVar[Card] = Card(
@@ -118,7 +118,7 @@ class LeakagePrecision:
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         del context
         if not len(claimed):
-            raise Undefined(
+            raise NothingClaimed(
                 "metric 'leakage_precision'",
                 needs="at least one claimed vector",
                 got="none",
