@@ -10,7 +10,7 @@ from torch.nn import functional
 from glasshouse.attacks.parts.frozen import Frozen, frozen
 from glasshouse.attacks.transfer.maui.head import Recipe, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab
-from glasshouse.audit.build import Built, build
+from glasshouse.audit.simulation.build import Built, build
 from glasshouse.metrics.interval import mean_interval
 from glasshouse.metrics.shares import proportion_interval, share_interval
 from glasshouse.rng import Rng

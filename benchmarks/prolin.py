@@ -20,9 +20,10 @@ import numpy as np
 from scipy import stats
 
 from glasshouse.attacks.base import ClientScores, DetectorReport
-from glasshouse.audit.cell import run_attack, simulate
-from glasshouse.audit.claims import read_outcome
+from glasshouse.audit.attacking.call import run_attack
+from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.run import attack_tasks, plan
+from glasshouse.audit.simulation.group import simulate
 from glasshouse.errors import Undefined
 from glasshouse.metrics import membership
 from glasshouse.process import settle

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glasshouse.audit.result import (
+from glasshouse.results.records import (
     Control,
     Exhibit,
     Finding,

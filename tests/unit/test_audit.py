@@ -6,9 +6,7 @@ import torch
 
 from glasshouse.attacks.base import About, ClientScores, DefenseGuess, Labels, Needs, Reconstruction
 from glasshouse.attacks.inversion.linear_input import LinearInput
-from glasshouse.audit import baseline
-from glasshouse.audit.cell import refused
-from glasshouse.audit.claims import (
+from glasshouse.audit.attacking.claims import (
     Outcome,
     Unit,
     check_claims,
@@ -17,13 +15,15 @@ from glasshouse.audit.claims import (
     same_claims,
     write_outcome,
 )
-from glasshouse.audit.finding import gain_of, middle, value_of, verdict_of, within
-from glasshouse.audit.result import Control, Finding, Result, read_result, write_result
-from glasshouse.audit.score import Scored
+from glasshouse.audit.attacking.needs import refused
+from glasshouse.audit.scoring import nulls as baseline
+from glasshouse.audit.scoring.finding import gain_of, middle, value_of, verdict_of, within
+from glasshouse.audit.scoring.score import Scored
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.interval import Interval
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
+from glasshouse.results.records import Control, Finding, Result, read_result, write_result
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants

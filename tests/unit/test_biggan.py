@@ -11,9 +11,10 @@ from torch import nn
 
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.wgan import Recipe
-from glasshouse.audit.build import threat_of
-from glasshouse.audit.cell import AttackTask, Group, run_attack, simulate
-from glasshouse.audit.claims import Unit, read_outcome
+from glasshouse.audit.attacking.call import AttackTask, run_attack
+from glasshouse.audit.attacking.claims import Unit, read_outcome
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.errors import Inapplicable, NotInstalled
 from glasshouse.scenario.load import load, write_resolved
 from glasshouse.wire import Architecture

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from report_specimen import specimen
 
-from glasshouse.audit.contrast import contrasts, difference
-from glasshouse.audit.result import Contrast, read_result, write_result
-from glasshouse.audit.score import Scored
+from glasshouse.audit.scoring.contrast import contrasts, difference
+from glasshouse.audit.scoring.score import Scored
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.registry import load
 from glasshouse.report.html import render
 from glasshouse.report.markdown import markdown
+from glasshouse.results.records import Contrast, read_result, write_result
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load as load_scenario

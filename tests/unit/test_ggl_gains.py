@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import Draws, Reconstruction
-from glasshouse.audit.build import threat_of
-from glasshouse.audit.cell import AttackTask, Group, run_attack, simulate
-from glasshouse.audit.claims import Unit, read_outcome
+from glasshouse.audit.attacking.call import AttackTask, run_attack
+from glasshouse.audit.attacking.claims import Unit, read_outcome
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.metrics.interval import paired_gain
 from glasshouse.metrics.match import assign, mse_table
 from glasshouse.rng import Rng

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from glasshouse.audit.finding import gain_of
-from glasshouse.audit.score import COIN, Scored
+from glasshouse.audit.scoring.finding import gain_of
+from glasshouse.audit.scoring.score import COIN, Scored
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.clients import F1, Precision, Recall

@@ -12,7 +12,7 @@ from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.columns import read_columns
 from glasshouse.attacks.transfer.nex import Nex
-from glasshouse.audit.device import moved
+from glasshouse.audit.attacking.device import moved
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants

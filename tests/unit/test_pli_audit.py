@@ -8,18 +8,18 @@ import torch
 
 from glasshouse import registry
 from glasshouse.attacks.base import ClassRepresentatives
-from glasshouse.audit.build import build
-from glasshouse.audit.claims import read_outcome
-from glasshouse.audit.class_score import GUESS, OWN_PRIOR, PRIOR, PUBLIC
-from glasshouse.audit.recorder import BothSides
+from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.replay import replay
-from glasshouse.audit.result import read_result
 from glasshouse.audit.run import audit
-from glasshouse.audit.score import relabelled
-from glasshouse.audit.watch import SERVER, Watch
+from glasshouse.audit.scoring.class_score import GUESS, OWN_PRIOR, PRIOR, PUBLIC
+from glasshouse.audit.scoring.score import relabelled
+from glasshouse.audit.simulation.build import build
+from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.audit.simulation.watch import SERVER, Watch
 from glasshouse.data.domains import LowerHalfMask
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario
+from glasshouse.results.records import read_result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
 from glasshouse.store import read_tensors

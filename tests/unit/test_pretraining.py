@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from glasshouse.audit import pretraining
-from glasshouse.audit.build import build
+from glasshouse.audit.simulation import pretraining
+from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, BadValue
 from glasshouse.models.zoo import imagenet
 from glasshouse.scenario.load import from_dict

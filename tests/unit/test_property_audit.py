@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import About, ClientScores, DetectorReport
-from glasshouse.audit.build import build
-from glasshouse.audit.claims import Outcome, read_outcome, write_outcome
-from glasshouse.audit.curves import client_exhibits
+from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
+from glasshouse.audit.figures.clients import client_exhibits
 from glasshouse.audit.run import audit
-from glasshouse.audit.score import Judge, clients_of, judged, shifted
+from glasshouse.audit.scoring.score import Judge, clients_of, judged, shifted
+from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.rng import Rng

@@ -7,8 +7,8 @@ import pytest
 import report_specimen as specimen
 from rich.console import Console
 
-from glasshouse.audit.result import Result
 from glasshouse.report import compare, comparison_html, comparison_summary, write_comparison
+from glasshouse.results.records import Result
 
 
 def result(*findings, **rest):

@@ -9,10 +9,10 @@ import report_specimen as specimen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glasshouse.audit.result import Exhibit
 from glasshouse.errors import BadValue
 from glasshouse.report import svg
 from glasshouse.report.exhibits import draw
+from glasshouse.results.records import Exhibit
 
 DRAWN = {e.kind: e for e in specimen.drawn_exhibits("s")}
 FLOATS = st.floats(-1e9, 1e9, allow_nan=False).map(lambda v: round(v, 6))

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 import report_specimen as specimen
 
-from glasshouse.audit.result import Result
 from glasshouse.errors import BadFile, BadValue, DiskFull
 from glasshouse.report import write_html
+from glasshouse.results.records import Result
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{ 7*7 }}{%s}"""
 # Words with a meaning for the program; everything else in a result is free text.

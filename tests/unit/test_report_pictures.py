@@ -10,10 +10,10 @@ import pytest
 import report_specimen as specimen
 from PIL import Image
 
-from glasshouse.audit.result import Exhibit, Result, pictures
 from glasshouse.errors import BadFile
 from glasshouse.report import write_html
 from glasshouse.report.pictures import MOSAIC, STEPS, blur, merged, png, sheet
+from glasshouse.results.records import Exhibit, Result, pictures
 
 
 def decode(source):

@@ -6,8 +6,8 @@ import io
 import report_specimen as specimen
 from rich.console import Console
 
-from glasshouse.audit.result import Result
 from glasshouse.report import lines, summary
+from glasshouse.results.records import Result
 
 
 def test_plain_lines_say_what_the_page_says(tmp_path):

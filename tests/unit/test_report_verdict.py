@@ -6,8 +6,8 @@ import re
 import pytest
 import report_specimen as specimen
 
-from glasshouse.audit.result import Result
 from glasshouse.report.verdict import headline, overall, quoted, sentence, severity, stories, worst_first
+from glasshouse.results.records import Result
 
 NULL = "an adversary that saw no update"
 

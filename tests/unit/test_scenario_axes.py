@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glasshouse import registry
-from glasshouse.audit.pretraining import ascent
+from glasshouse.audit.simulation.pretraining import ascent
 from glasshouse.errors import BadScenario
 from glasshouse.models import adversarial
 from glasshouse.scenario.axes import STEP, cells, content_hash, expanded

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from glasshouse.audit.pretraining import OURS
+from glasshouse.audit.simulation.pretraining import OURS
 from glasshouse.models.fit import Recipe
 from glasshouse.scenario.spec import Federation, Grants, Pretraining, Scenario, Threat
 from glasshouse.scenario.table import Message

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import About, DefenseGuess, Representations
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.score import Judge, score_outcomes
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.score import Judge, score_outcomes
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.representations import Leakage, LeakagePrecision

@@ -7,8 +7,9 @@ import torch
 from tests.wall.cheats import ReadsTheTruth, RebuildsTheData, RegeneratesTheNoise
 from tests.wall.conftest import RAW
 
-from glasshouse.audit.build import build, threat_of
-from glasshouse.audit.cell import adversary_side
+from glasshouse.audit.attacking.call import adversary_side
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.simulation.build import build
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict
 from glasshouse.transcript.cut import cut

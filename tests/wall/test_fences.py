@@ -14,11 +14,11 @@ from tests.wall.conftest import RAW, SECRET_NAME
 from glasshouse import registry
 from glasshouse.attacks.base import Attack, Reconstruction
 from glasshouse.audit import replay as replaying
-from glasshouse.audit.build import threat_of
-from glasshouse.audit.cell import adversary_side
-from glasshouse.audit.claims import read_outcome
-from glasshouse.audit.judge import judge_of
-from glasshouse.audit.score import score_outcomes, shifted
+from glasshouse.audit.attacking.call import adversary_side
+from glasshouse.audit.attacking.claims import read_outcome
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.judge import judge_of
+from glasshouse.audit.scoring.score import score_outcomes, shifted
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.scenario.load import from_dict
 from glasshouse.store import read_tensors, write_tensors

@@ -14,9 +14,12 @@ import torch
 from glasshouse.attacks.base import Attack
 from glasshouse.attacks.parts.frozen import frozen
 from glasshouse.attacks.parts.head_gradient import Inversion, Inverting
-from glasshouse.audit.build import build, held, threat_of
-from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
-from glasshouse.audit.pretraining import OURS, ascent, passes
+from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.simulation.build import build, held
+from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.pretraining import OURS, ascent, passes
 from glasshouse.errors import Inapplicable
 from glasshouse.models import build as models
 from glasshouse.models.fit import Recipe, fit

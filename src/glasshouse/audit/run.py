@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
-from glasshouse.audit.argument_exhibits import argument_exhibits
-from glasshouse.audit.baseline import check_names
-from glasshouse.audit.build import threat_of
-from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
-from glasshouse.audit.claims import read_outcome
-from glasshouse.audit.control import ControlTask, control
+from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.claims import read_outcome
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.figures.arguments import argument_exhibits
+from glasshouse.audit.figures.sums import merged
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest, tree_hash
-from glasshouse.audit.result import Result, write_result
-from glasshouse.audit.settle import CellTask, Settled, attack_key, control_key, settle
-from glasshouse.audit.sums import merged
-from glasshouse.audit.threatcard import threat_card
+from glasshouse.audit.scoring.control import ControlTask, control
+from glasshouse.audit.scoring.nulls import check_names
+from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
+from glasshouse.audit.scoring.threat_card import threat_card
+from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import track
+from glasshouse.results.records import Result, write_result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from glasshouse.audit.cost import cost
 from glasshouse.audit.jobs import default_jobs
-from glasshouse.audit.result import Result
 from glasshouse.audit.run import audit as run_audit
 from glasshouse.cli.progress import bars
 from glasshouse.errors import BadValue
 from glasshouse.report import write_html
 from glasshouse.report.terminal import summary
+from glasshouse.results.records import Result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
 from glasshouse.scenario.rules import foreseen

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from glasshouse.audit.result import Exhibit
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build, state
 from glasshouse.report.numbers import plain
 from glasshouse.report.single import write_page
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.overrides import split_assignment
 from glasshouse.store import read_json, read_weights
 from glasshouse.wire import Architecture

@@ -8,8 +8,8 @@ from typing import Final, TypeVar, final
 from rich.console import Group, RenderableType
 
 from glasshouse import __version__
-from glasshouse.audit.result import Finding, Refused, Result, Utility
 from glasshouse.report import html, readings, tables, terminal, words
+from glasshouse.results.records import Finding, Refused, Result, Utility
 
 Key = tuple[Hashable, ...]
 T = TypeVar("T", Finding, Utility)

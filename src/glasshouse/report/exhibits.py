@@ -11,9 +11,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from glasshouse.audit.result import Exhibit
 from glasshouse.errors import BadValue
 from glasshouse.report import numbers, svg, words
+from glasshouse.results.records import Exhibit
 
 COLOURS: Final = 6  # series beyond these share a colour and differ by dashes
 MAX_MARKS = 16  # points of a line that are still marked one by one

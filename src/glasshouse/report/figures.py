@@ -7,8 +7,8 @@ from typing import final
 
 from markupsafe import Markup
 
-from glasshouse.audit.result import Finding, Utility, Verdict
 from glasshouse.report import numbers, readings, svg, words
+from glasshouse.results.records import Finding, Utility, Verdict
 
 ROW = 30.0  # height of a row, pixels
 DISC = 9.0  # radius of a numbered disc, pixels

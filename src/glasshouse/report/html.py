@@ -9,9 +9,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from glasshouse import __version__
-from glasshouse.audit.result import Result, read_result
 from glasshouse.errors import BadFile, DiskFull
 from glasshouse.report import figures, numbers, sections, tables, verdict, words
+from glasshouse.results.records import Result, read_result
 
 FEW: Final = 3  # with more scenarios than this, the verdict keeps to two sentences for each
 

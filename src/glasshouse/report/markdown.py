@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from glasshouse.audit.result import Contrast, Finding, Result
 from glasshouse.report import numbers
+from glasshouse.results.records import Contrast, Finding, Result
 
 HEAD = ("setting", "attack", "n")
 

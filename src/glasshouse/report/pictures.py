@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from glasshouse.audit.result import Exhibit, pictures
 from glasshouse.errors import BadFile
 from glasshouse.report import words
+from glasshouse.results.records import Exhibit, pictures
 
 MOSAIC: Final = 3
 STEPS: Final = 8

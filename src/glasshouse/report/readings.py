@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import final
 
-from glasshouse.audit.result import Finding, Utility
 from glasshouse.report import numbers
+from glasshouse.results.records import Finding, Utility
 
 
 @final

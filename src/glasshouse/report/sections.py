@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from glasshouse.audit.result import Exhibit, Result, ThreatCard
 from glasshouse.errors import GlasshouseError
 from glasshouse.report import exhibits, figures, pictures, tables, verdict, words
+from glasshouse.results.records import Exhibit, Result, ThreatCard
 
 
 @final

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import final
 
 from glasshouse import __version__
-from glasshouse.audit.result import Exhibit
 from glasshouse.report.exhibits import Drawing, draw
 from glasshouse.report.html import environment, save
+from glasshouse.results.records import Exhibit
 
 
 @final

@@ -4,8 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from glasshouse.audit.result import Contrast, Control, Finding, Refused, Result, ThreatCard, Utility, Verdict
 from glasshouse.report import numbers, readings, words
+from glasshouse.results.records import (
+    Contrast,
+    Control,
+    Finding,
+    Refused,
+    Result,
+    ThreatCard,
+    Utility,
+    Verdict,
+)
 
 
 @final

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.audit.result import Finding, Result, Utility
 from glasshouse.report import readings, tables, verdict, words
+from glasshouse.results.records import Finding, Result, Utility
 
 MOST: Final = 12  # rows shown of a long list
 MARKS: Final = {"leaks": "●", "no power": "×", "inconclusive": "◇", "no leak found": "○", "note": "–"}

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from glasshouse.audit.result import Control, Finding, Refused, Result, Utility, Verdict
 from glasshouse.report import numbers, readings, words
+from glasshouse.results.records import Control, Finding, Refused, Result, Utility, Verdict
 
 ORDER: Final[tuple[Verdict, ...]] = ("leaks", "no power", "inconclusive", "no leak found")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack, Claim
-from glasshouse.audit.claims import Unit, check_claims
+from glasshouse.audit.attacking.claims import Unit, check_claims
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 

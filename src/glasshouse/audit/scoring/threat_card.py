@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from glasshouse.attacks.base import Attack
-from glasshouse.audit.cell import attack_of
-from glasshouse.audit.result import Finding, ThreatCard, Utility
-from glasshouse.audit.settle import Settled
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.scoring.settle import Settled
+from glasshouse.results.records import Finding, ThreatCard, Utility
 from glasshouse.scenario.spec import Scenario
 
 SEES = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from glasshouse.audit.build import Built
+from glasshouse.audit.simulation.build import Built
 from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Used

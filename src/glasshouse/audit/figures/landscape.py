@@ -19,11 +19,11 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching import Distance, Objective, Steps, objective
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.parts.transforms import Adaptation
-from glasshouse.audit.build import threat_of
-from glasshouse.audit.cell import adversary_side
-from glasshouse.audit.result import Exhibit
-from glasshouse.audit.score import Judge
+from glasshouse.audit.attacking.call import adversary_side
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.score import Judge
 from glasshouse.errors import Inapplicable
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell
 from glasshouse.transcript.cut import cut
 from glasshouse.wire import Batch

@@ -5,26 +5,22 @@ attack (which alters what the server sends, so it needs a federation of its own)
 ``transcript/ own/ grants/ adversary/ truth/ claims/`` and, written last, ``group.json``.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import ActiveAttack, Attack, Claim
-from glasshouse.audit.accuracy import Accuracies
-from glasshouse.audit.build import Built, build
-from glasshouse.audit.claims import Outcome, Unit, check_claims, finished, write_outcome
-from glasshouse.audit.device import moved
-from glasshouse.audit.grants import granted
-from glasshouse.audit.log import noted
-from glasshouse.audit.recorder import BothSides
-from glasshouse.audit.watch import Watch
-from glasshouse.errors import BadFile, BadValue, DiskFull, GlasshouseError, Inapplicable, Interrupted
+from glasshouse.attacks.base import ActiveAttack, Attack
+from glasshouse.audit.attacking.needs import attack_of, refusal_of, refused
+from glasshouse.audit.simulation.accuracy import Accuracies
+from glasshouse.audit.simulation.build import Built, build
+from glasshouse.audit.simulation.grants import granted
+from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.audit.simulation.watch import Watch
+from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.metrics.utility import accuracy
 from glasshouse.models.fit import predict
@@ -32,12 +28,9 @@ from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
-from glasshouse.store import read_jsonl, read_tensors, write_json, write_tensors
+from glasshouse.store import write_json, write_tensors
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
-    read_grants,
-    read_own,
-    read_transcript,
     write_grants,
     write_own,
     write_transcript,
@@ -63,33 +56,6 @@ class Group:
     folder: str
     seed: int
     active: int | None = None
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class AttackTask:
-    """One call of one attack on what a folder holds; needs neither scenario nor data.
-
-    Attributes:
-        folder: holds ``transcript/ own/ grants/ adversary/``. out: where the outcome goes.
-        attack, arguments: the plug-in. threat: its fields. attack_seed: root of its randomness.
-        unit: what the call is about. device: where it runs.
-    """
-
-    folder: str
-    out: str
-    attack: str
-    arguments: str
-    threat: Threat
-    attack_seed: int
-    unit: Unit
-    device: str = "cpu"
-
-
-def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
-    """The attack with its settings."""
-    attack: Attack = load("attacks", name)(**arguments)
-    return attack
 
 
 def simulate(group: Group) -> str:
@@ -245,126 +211,3 @@ def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
     model.load_state_dict({**built.setting.start, **sent[0].tensors})
     found = accuracy(predict(model, built.heldout.inputs).argmax(1), built.heldout.labels)
     return {"value": found.value, "n": len(built.heldout)}
-
-
-def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:
-    """Why the threat, the grants or the protocol rule this attack out before it runs; None: they do not."""
-    needs, subject = attack.needs, f"attack '{name}'"
-    if protocol not in needs.protocols:
-        return Refusal(
-            subject=subject,
-            needs=f"protocol {' or '.join(sorted(needs.protocols))}",
-            got=protocol,
-            fix="choose an attack on this protocol: glasshouse list attacks",
-        )
-    derived = {"aggregate"} if grants.cohorts and threat.role != "server" else set()  # from successive models
-    if unseen := sorted(needs.sees - threat.sees - derived):
-        return Refusal(
-            subject=subject,
-            needs=f"an adversary who sees {', '.join(sorted(needs.sees))}",
-            got=f"{threat.role} who sees {', '.join(sorted(threat.sees)) or 'nothing'}",
-            fix=f"add {', '.join(unseen)} to threat.sees if the adversary sees it (secure_sum hides updates)",
-        )
-    if fixed := sorted(needs.changes - threat.changes):
-        return Refusal(
-            subject=subject,
-            needs=f"a server that changes {', '.join(sorted(needs.changes))}",
-            got=f"changes = {sorted(threat.changes)}",
-            fix=f"add {', '.join(fixed)} to threat.changes to audit a malicious server",
-        )
-    if missing := sorted(needs.grants - set(grants.given())):
-        return Refusal(
-            subject=subject,
-            needs=f"side knowledge: {', '.join(sorted(needs.grants))}",
-            got=f"given: {', '.join(grants.given()) or 'nothing'}",
-            fix=f"set grants.{missing[0]} = true (and data.auxiliary for auxiliary data), or drop the attack",
-        )
-    return None
-
-
-def refusal_of(error: GlasshouseError) -> Refusal:
-    """An error of ours as a refusal."""
-    return Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix)
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Side:
-    """The adversary's side of a group: all that views are cut from."""
-
-    transcript: Transcript
-    grants: Grants
-    own: Mapping[int, Mapping[str, Tensor]]
-    memory: Mapping[str, Tensor]
-
-
-@lru_cache(maxsize=2)
-def adversary_side(folder: str) -> Side:
-    """Read the adversary's side of a group's folder."""
-    root = Path(folder)
-    memory = root / "adversary" / "memory.safetensors"
-    return Side(
-        transcript=read_transcript(root / "transcript"),
-        grants=read_grants(root / "grants"),
-        own=read_own(root / "own"),
-        memory=read_tensors(memory) if memory.is_file() else {},
-    )
-
-
-def run_attack(task: AttackTask) -> str:
-    """Run one unit and file its outcome; returns the outcome's folder. Finished units are kept.
-
-    An error of ours that the attack, or our check of its claims, raises is filed as a refusal.
-    """
-    out = Path(task.out)
-    if finished(out):
-        return task.out
-    side = adversary_side(task.folder)
-    attack = attack_of(task.attack, json.loads(task.arguments))
-    refusal = refused(attack, task.attack, task.threat, side.grants, side.transcript.terms.protocol)
-    started = time.process_time()
-    outcome = Outcome(refusal=refusal)
-    if refusal is None:
-        with noted() as notes:
-            claims, refusal = _called(task, attack, side)
-        seconds = time.process_time() - started
-        outcome = Outcome(claims=claims, refusal=refusal, seconds=seconds, notes=tuple(notes))
-    write_outcome(outcome, out)
-    return task.out
-
-
-def _called(task: AttackTask, attack: Attack, side: Side) -> tuple[tuple[Claim, ...], Refusal | None]:
-    """The attack's claims, checked, or the refusal that an error of ours becomes."""
-    rng = Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
-    try:
-        view = cut(
-            side.transcript,
-            threat=task.threat,
-            grants=side.grants,
-            own=side.own,
-            memory=side.memory,
-            rounds=task.unit.rounds or None,
-            client=task.unit.client,
-        )
-        claims = moved(attack.run(moved(view, task.device), rng=rng), "cpu")
-        subject = f"attack '{task.attack}' on {task.unit.name}"
-        check_claims(claims, terms=side.transcript.terms, unit=task.unit, subject=subject)
-    except (DiskFull, Interrupted, BadFile):
-        raise
-    except GlasshouseError as error:
-        return (), refusal_of(error)
-    return claims, None
-
-
-def units_of(attack: Attack, folder: Path, *, victims: int, attacked: frozenset[int]) -> tuple[Unit, ...]:
-    """What ``attack`` is called for: at most ``victims`` updates, or each attacked round, or the run."""
-    scope = attack.needs.scope
-    if scope == "run":
-        return (Unit(),)
-    if scope == "round":
-        return tuple(Unit(rounds=(r,)) for r in sorted(attacked))
-    lines = read_jsonl(folder / "transcript" / "rounds.jsonl")
-    pairs = [(m["round"], m["client"]) for m in lines if m["message"] == "update" and m["round"] in attacked]
-    if not pairs:  # hidden by secure_sum, or not seen: one unit, so that the refusal is reported once
-        return (Unit(rounds=(min(attacked),)),)
-    return tuple(Unit(rounds=(r,), client=c) for r, c in pairs[:victims])

@@ -14,11 +14,11 @@ from typing import Any, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import ClassRepresentatives
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.result import Exhibit, Finding
-from glasshouse.audit.score import Judge, judged
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.score import Judge, judged
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import arguments, load
+from glasshouse.results.records import Exhibit, Finding
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 

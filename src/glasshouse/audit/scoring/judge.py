@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from glasshouse.audit.score import Judge
+from glasshouse.audit.scoring.score import Judge
 from glasshouse.metrics.base import Features, ScoreContext
 from glasshouse.metrics.gallery import Gallery, owners_of
 from glasshouse.models.build import build, load

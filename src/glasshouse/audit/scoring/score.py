@@ -20,9 +20,9 @@ from glasshouse.attacks.base import (
     Reconstruction,
     Representations,
 )
-from glasshouse.audit.baseline import CHANCE, average_score, chosen, counts
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.class_score import score_classes
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.class_score import score_classes
+from glasshouse.audit.scoring.nulls import CHANCE, average_score, chosen, counts
 from glasshouse.errors import NothingClaimed, Undefined
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric, ScoreContext

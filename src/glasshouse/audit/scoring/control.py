@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, final
 
 import glasshouse
-from glasshouse.audit.build import threat_of
-from glasshouse.audit.cell import AttackTask, Group, attack_of, run_attack, simulate, units_of
-from glasshouse.audit.claims import read_outcome
-from glasshouse.audit.finding import gain_of
-from glasshouse.audit.judge import judge_of
-from glasshouse.audit.result import Control
-from glasshouse.audit.score import relabelled, score_outcomes, shifted
+from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.claims import read_outcome
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.finding import gain_of
+from glasshouse.audit.scoring.judge import judge_of
+from glasshouse.audit.scoring.score import relabelled, score_outcomes, shifted
+from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.cache import folder as cache_folder
 from glasshouse.registry import card, load
+from glasshouse.results.records import Control
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict, write_resolved
 from glasshouse.store import read_json, write_json

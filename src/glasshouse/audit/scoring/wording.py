@@ -1,6 +1,6 @@
 """What a finding says in words: how it was chosen, what was given, which defences were on."""
 
-from glasshouse.audit.cell import attack_of
+from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.scenario.axes import label_of
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin

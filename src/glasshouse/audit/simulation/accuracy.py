@@ -6,9 +6,9 @@ from typing import Any, Final, final
 
 from torch import Tensor
 
-from glasshouse.audit.result import Exhibit
 from glasshouse.federation.setting import Setting
 from glasshouse.models.fit import predict
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell
 from glasshouse.wire import Batch, Broadcast
 

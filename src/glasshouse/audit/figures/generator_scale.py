@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import Draws, Reconstruction
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.score import Judge, score_outcomes
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.score import Judge, score_outcomes
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.interval import RESAMPLES, Interval, paired_gain

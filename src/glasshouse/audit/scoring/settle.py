@@ -8,25 +8,26 @@ from pathlib import Path
 from typing import Any, final
 
 from glasshouse.attacks.base import Reconstruction
-from glasshouse.audit.accuracy import accuracy_exhibits
-from glasshouse.audit.argument_exhibits import Point, points
-from glasshouse.audit.cell import Group, attack_of
-from glasshouse.audit.claims import Outcome, read_outcome
-from glasshouse.audit.class_exhibits import class_exhibits, federation_exhibits
-from glasshouse.audit.contrast import contrasts
-from glasshouse.audit.curves import client_exhibits
-from glasshouse.audit.exhibits import Place, gallery
-from glasshouse.audit.finding import gain_of, middle, null_of, value_of, verdict_of, within
-from glasshouse.audit.generative import generative_exhibits
-from glasshouse.audit.judge import judge_of
-from glasshouse.audit.received import received_exhibits
-from glasshouse.audit.result import Contrast, Control, Exhibit, Finding, Refused, Utility
-from glasshouse.audit.score import Judge, Scored, score_outcomes
-from glasshouse.audit.sums import sum_exhibits
-from glasshouse.audit.wording import chosen_words, defense_labels, given_words
+from glasshouse.audit.attacking.claims import Outcome, read_outcome
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.figures.arguments import Point, points
+from glasshouse.audit.figures.classes import class_exhibits, federation_exhibits
+from glasshouse.audit.figures.clients import client_exhibits
+from glasshouse.audit.figures.gallery import Place, gallery
+from glasshouse.audit.figures.generative import generative_exhibits
+from glasshouse.audit.figures.received import received_exhibits
+from glasshouse.audit.figures.sums import sum_exhibits
+from glasshouse.audit.scoring.contrast import contrasts
+from glasshouse.audit.scoring.finding import gain_of, middle, null_of, value_of, verdict_of, within
+from glasshouse.audit.scoring.judge import judge_of
+from glasshouse.audit.scoring.score import Judge, Scored, score_outcomes
+from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
+from glasshouse.audit.simulation.accuracy import accuracy_exhibits
+from glasshouse.audit.simulation.group import Group
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.registry import load
+from glasshouse.results.records import Contrast, Control, Exhibit, Finding, Refused, Utility
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin

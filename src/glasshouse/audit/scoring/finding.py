@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.audit.result import Control, Verdict
-from glasshouse.audit.score import Scored
+from glasshouse.audit.scoring.score import Scored
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
 from glasshouse.metrics.interval import Interval, mean_interval, paired_gain
 from glasshouse.metrics.shares import paired_share_gain, share_interval
+from glasshouse.results.records import Control, Verdict
 from glasshouse.rng import Rng
 
 SMALL: Final[Mapping[str, float]] = {"dB": 1.0, "share": 0.1, "": 0.05}

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import Reconstruction
-from glasshouse.audit.result import Exhibit
-from glasshouse.audit.score import Judge
+from glasshouse.audit.scoring.score import Judge
 from glasshouse.metrics.match import assign, mse_table, take
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell
 
 SHOWN = 8

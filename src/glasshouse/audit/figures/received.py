@@ -6,11 +6,11 @@ from typing import Any
 
 from glasshouse.attacks.base import HeadReport
 from glasshouse.attacks.transfer.maui.head import JUDGED
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.result import Exhibit
+from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.metrics.utility import accuracy_interval
 from glasshouse.models.build import build, state
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell
 from glasshouse.transcript.files import read_transcript
 from glasshouse.wire import Architecture

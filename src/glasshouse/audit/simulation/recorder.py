@@ -6,8 +6,8 @@ from typing import final
 
 from torch import Tensor
 
-from glasshouse.audit.accuracy import Accuracies
-from glasshouse.audit.watch import Watch
+from glasshouse.audit.simulation.accuracy import Accuracies
+from glasshouse.audit.simulation.watch import Watch
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
 from glasshouse.wire import Aggregate, Broadcast, Trained, Update

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import ClassRepresentatives
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.class_score import OWN_PRIOR, PRIOR, null_images
-from glasshouse.audit.result import Exhibit
-from glasshouse.audit.score import Judge
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.class_score import OWN_PRIOR, PRIOR, null_images
+from glasshouse.audit.scoring.score import Judge
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import load
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell
 
 SHOWN: Final = 8

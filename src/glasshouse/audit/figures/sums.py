@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import Reconstruction
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.result import Exhibit
-from glasshouse.audit.score import Judge
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.score import Judge
 from glasshouse.errors import Undefined
 from glasshouse.metrics.interval import Interval, mean_interval
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table
+from glasshouse.results.records import Exhibit
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.store import read_tensors

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from glasshouse.audit.result import Contrast
-from glasshouse.audit.score import Scored
-from glasshouse.audit.wording import defense_labels
+from glasshouse.audit.scoring.score import Scored
+from glasshouse.audit.scoring.wording import defense_labels
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
 from glasshouse.metrics.interval import Interval, paired_gain
 from glasshouse.metrics.shares import paired_share_gain
 from glasshouse.registry import load
+from glasshouse.results.records import Contrast
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 

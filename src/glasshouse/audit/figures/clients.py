@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.attacks.base import ClientScores, DetectorReport
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.result import Exhibit
-from glasshouse.audit.score import Judge, clients_of
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.score import Judge, clients_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.membership import f1
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell
 
 Outcomes = Mapping[str, Sequence[Outcome]]

@@ -8,9 +8,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from glasshouse.audit.classes import announced, as_roles, class_roles, classes_of, gallery_tensors
-from glasshouse.audit.pretraining import Start, measured, start_of, trained
-from glasshouse.audit.property import holders, with_members
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.simulation.classes import announced, as_roles, class_roles, classes_of, gallery_tensors
+from glasshouse.audit.simulation.pretraining import Start, measured, start_of, trained
+from glasshouse.audit.simulation.property import holders, with_members
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
@@ -173,16 +174,6 @@ def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Archit
         )
         for client in range(scenario.federation.clients if models_ else 0)
     }
-
-
-def threat_of(scenario: Scenario) -> Threat:
-    """The scenario's threat model, with what its role sees filled in."""
-    return Threat(
-        role=scenario.threat.role,
-        sees=scenario.sees,
-        changes=frozenset(scenario.threat.changes),
-        client=scenario.threat.client,
-    )
 
 
 def held(part: Batch | None, role: str) -> Batch:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from glasshouse.attacks.base import DefenseGuess, GenerativeAttack, Reconstruction
-from glasshouse.audit.cell import attack_of
-from glasshouse.audit.claims import Outcome
-from glasshouse.audit.generator_scale import CAPTION, COLUMNS, scale_rows
-from glasshouse.audit.landscape import landscape
-from glasshouse.audit.result import Exhibit
-from glasshouse.audit.score import Judge
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.figures.generator_scale import CAPTION, COLUMNS, scale_rows
+from glasshouse.audit.figures.landscape import landscape
+from glasshouse.audit.scoring.score import Judge
 from glasshouse.metrics.shares import proportion_bounds
+from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell
 from glasshouse.transcript.files import read_transcript
 from glasshouse.wire import Batch

@@ -1,0 +1,1 @@
+"""Calls of attacks on what was recorded: units, claims, isolation, replay."""

@@ -1,0 +1,1 @@
+"""What is drawn beside the numbers: one file per family of attacks, found through entry points."""

@@ -1,0 +1,1 @@
+"""From claims to findings: judge, nulls, controls, intervals, verdicts, contrasts."""

@@ -1,0 +1,1 @@
+"""From a scenario to a recorded federation: data, roles, grants, rounds."""

@@ -1,0 +1,1 @@
+"""What an audit found, as plain records: what reports, scripts and notebooks read. Needs no torch."""
