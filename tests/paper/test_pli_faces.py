@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from glasshouse.audit.run import audit
-from glasshouse.results.records import read_result
+from glasshouse.results.files import read_result
 from glasshouse.scenario.load import load
 
 ROOT = Path(__file__).parents[2]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from glasshouse.results.files import write_result
 from glasshouse.results.records import (
     Control,
     Exhibit,
@@ -15,7 +16,6 @@ from glasshouse.results.records import (
     ThreatCard,
     Utility,
     Verdict,
-    write_result,
 )
 
 PASSED = Control(

@@ -6,7 +6,7 @@ import report_specimen as specimen
 from glasshouse.audit.figures.arguments import Point, argument_exhibits
 from glasshouse.audit.run import audit
 from glasshouse.report.exhibits import draw
-from glasshouse.results.records import read_result
+from glasshouse.results.files import read_result
 from glasshouse.scenario.load import load
 from glasshouse.scenario.table import Plugin
 

@@ -23,7 +23,8 @@ from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.interval import Interval
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
-from glasshouse.results.records import Control, Finding, Result, read_result, write_result
+from glasshouse.results.files import read_result, write_result
+from glasshouse.results.records import Control, Finding, Result
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants

@@ -13,7 +13,8 @@ from glasshouse.errors import BadScenario, Undefined
 from glasshouse.registry import load
 from glasshouse.report.html import render
 from glasshouse.report.markdown import markdown
-from glasshouse.results.records import Contrast, read_result, write_result
+from glasshouse.results.files import read_result, write_result
+from glasshouse.results.records import Contrast
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load as load_scenario

@@ -19,7 +19,7 @@ from glasshouse.audit.simulation.watch import SERVER, Watch
 from glasshouse.data.domains import LowerHalfMask
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario
-from glasshouse.results.records import read_result
+from glasshouse.results.files import read_result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
 from glasshouse.store import read_tensors

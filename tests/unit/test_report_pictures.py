@@ -13,7 +13,8 @@ from PIL import Image
 from glasshouse.errors import BadFile
 from glasshouse.report import write_html
 from glasshouse.report.pictures import MOSAIC, STEPS, blur, merged, png, sheet
-from glasshouse.results.records import Exhibit, Result, pictures
+from glasshouse.results.files import pictures
+from glasshouse.results.records import Exhibit, Result
 
 
 def decode(source):

@@ -23,7 +23,8 @@ from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import track
-from glasshouse.results.records import Result, write_result
+from glasshouse.results.files import write_result
+from glasshouse.results.records import Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite

@@ -12,7 +12,7 @@ from glasshouse.report import write_html
 from glasshouse.report.compare import compare as compare_results
 from glasshouse.report.markdown import markdown
 from glasshouse.report.terminal import summary
-from glasshouse.results.records import read_result
+from glasshouse.results.files import read_result
 
 Run = Annotated[Path, typer.Argument(help="a run directory")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]

@@ -11,7 +11,8 @@ from markupsafe import Markup
 from glasshouse import __version__
 from glasshouse.errors import BadFile, DiskFull
 from glasshouse.report import figures, numbers, sections, tables, verdict, words
-from glasshouse.results.records import Result, read_result
+from glasshouse.results.files import read_result
+from glasshouse.results.records import Result
 
 FEW: Final = 3  # with more scenarios than this, the verdict keeps to two sentences for each
 

@@ -19,7 +19,8 @@ from PIL import Image
 
 from glasshouse.errors import BadFile
 from glasshouse.report import words
-from glasshouse.results.records import Exhibit, pictures
+from glasshouse.results.files import pictures
+from glasshouse.results.records import Exhibit
 
 MOSAIC: Final = 3
 STEPS: Final = 8

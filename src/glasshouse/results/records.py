@@ -1,21 +1,8 @@
-"""What an audit found, as data: ``result.json`` in and out. Needs no torch; the report reads only this.
+"""What an audit found, as plain records: everything that a report, a script or a notebook reads."""
 
-The schema is documented in docs/result.md; ``FORMAT`` changes when a field's meaning would.
-"""
-
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, Literal, TypeVar, final
-
-import numpy as np
-from numpy.typing import NDArray
-
-from glasshouse.errors import BadFile, BadValue
-
-FORMAT = 1
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
 
 Verdict = Literal["leaks", "no leak found", "inconclusive", "no power"]
 Settings = Mapping[str, Any]
@@ -47,6 +34,56 @@ class Control:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """The same claims scored against other victims' truth: what an attack gets that ignores the update.
+
+    Attributes:
+        value: the metric on exchanged victims. gain, gain_low, gain_high: of the true pairing over it, paired
+            by victim, signed so that positive is leakage. n: victims.
+    """
+
+    value: float
+    gain: float
+    gain_low: float
+    gain_high: float
+    n: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Victim:
+    """The verdict on one victim: is its own example better matched than held-out ones?
+
+    Attributes:
+        name: of the victim, e.g. ``round 0, client 3, example 1``. value: the metric.
+        rank: held-out examples that match the claim as well or better. compared: M, how many there were.
+        p: (1 + rank) / (1 + M). p_adjusted: Holm's, over the victims of the cell.
+        leaks: ``p_adjusted`` is below .05.
+    """
+
+    name: str
+    value: float
+    rank: int
+    compared: int
+    p: float
+    p_adjusted: float
+    leaks: bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """What the same attack with the same settings got where no defence was on: a cell's power."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    verdict: Verdict
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A score with its uncertainty, baseline and verdict.
 
@@ -61,6 +98,16 @@ class Finding:
         chosen: how the number was chosen ("4 restarts, lowest loss of the attack").
         given: grants that were used. seconds: attack time, all units. about: rounds and clients in words.
         chance: of a guess, where known. median: over victims, None for pooled metrics and shares.
+        claim: kind of the claims that were scored.
+        primary: the metric by which this attack and claim kind are judged, fixed
+            before the run; only such findings reach the headline and the exit code.
+        p: one-sided p-value of "the gain is not above 0".
+        p_adjusted: Holm's, over the primary findings of the run; None for others.
+        exchange: against other victims' truth, None where the metric has no such control.
+        undefended: the same attack without the defences; None where that was not run, or this is it.
+        claimed: victims of whom anything was claimed; the others count as misses.
+        runs: independent federations behind the number; below 4 the interval rests on few of them.
+        victims: one verdict each, for metrics that compare single examples.
     """
 
     scenario: str
@@ -90,6 +137,15 @@ class Finding:
     about: str
     chance: float | None = None
     median: float | None = None
+    claim: str = ""
+    primary: bool = False
+    p: float | None = None
+    p_adjusted: float | None = None
+    exchange: Exchange | None = None
+    undefended: Reference | None = None
+    claimed: int | None = None
+    runs: int | None = None
+    victims: tuple[Victim, ...] = ()
 
 
 @final
@@ -209,6 +265,75 @@ class ThreatCard:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Limit:
+    """One limit of a policy, and what the run can say of it.
+
+    Attributes:
+        scenario: whose policy. subject: what is limited, in words ("gain in psnr of dlg under clip 4").
+        limit: the tolerated number.
+        state: ``holds`` (the whole interval is within it and the controls passed),
+            ``broken``, ``undecided`` (the interval crosses it, or there was no power) or ``unmeasured``.
+        text: one sentence for the report.
+    """
+
+    scenario: str
+    subject: str
+    limit: float
+    state: Literal["holds", "broken", "undecided", "unmeasured"]
+    text: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttackCard:
+    """How an attack describes itself: what the report shows of it.
+
+    Attributes:
+        label: its name in this run. name: as registered. title: for headings ("Inverting Gradients").
+        summary: one line. source: the paper.
+    """
+
+    label: str
+    name: str
+    title: str
+    summary: str
+    source: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MetricCard:
+    """How a metric describes itself: what the report needs to show a number of it.
+
+    Attributes:
+        name: as registered. label: for tables and axes.
+        sentence: what the attack did, with one ``{}`` for the value ("rebuilt private images at PSNR {}").
+        explanation: one line for a reader who never met it.
+        display: ``rate`` as a percentage, ``level`` in decibels, ``plain`` as it is.
+        low, high: what the metric can be at all; None: unbounded.
+        higher_leaks: larger means that more came out. unit: ``dB``, ``share`` or empty.
+        severity: ``images``, ``membership``, ``labels`` or ``other``: what kind of private thing came out;
+            the report orders by it.
+        order: among metrics of one severity, small ones are quoted first.
+        note: what a reader must know who compares the number with a paper's.
+    """
+
+    name: str
+    label: str
+    sentence: str
+    explanation: str
+    display: Literal["rate", "level", "plain"]
+    low: float | None
+    high: float | None
+    higher_leaks: bool
+    unit: str
+    severity: Literal["images", "membership", "labels", "other"] = "other"
+    order: int = 100
+    note: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Everything that one run reports."""
 
@@ -219,85 +344,7 @@ class Result:
     utility: tuple[Utility, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    attacks: tuple[AttackCard, ...] = ()
+    metrics: tuple[MetricCard, ...] = ()
     manifest: Settings = field(default_factory=dict)
-
-
-T = TypeVar("T", "Finding", "Refused", "Utility", "Exhibit", "Contrast", "ThreatCard")
-
-
-def write_result(result: Result, path: Path) -> None:
-    """Write ``result.json``; NaN and infinity are refused.
-
-    Raises:
-        BadValue: a number is not finite.
-    """
-    try:
-        text = json.dumps({"format": FORMAT, **asdict(result)}, allow_nan=False, indent=1, default=_plain)
-    except ValueError as error:
-        raise BadValue(
-            "result.json",
-            needs="finite numbers only",
-            got=_where_not_finite(result),
-            fix="report what is undefined as a refusal",
-        ) from error
-    path.write_text(text + "\n")
-
-
-def read_result(path: Path) -> Result:
-    """Read ``result.json``.
-
-    Raises:
-        BadFile: missing, not JSON, or of a newer format.
-    """
-    try:
-        raw = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadFile(
-            f"result '{path}'", needs="a readable result.json", got=str(error), fix="name a run directory"
-        ) from error
-    if not isinstance(raw, dict) or raw.get("format", 0) != FORMAT:
-        raise BadFile(
-            f"result '{path}'",
-            needs=f"format {FORMAT}",
-            got=f"format {raw.get('format') if isinstance(raw, dict) else type(raw).__name__}",
-            fix="upgrade glasshouse, or run the audit again",
-        )
-    controls = [{**f, "control": Control(**f["control"]) if f["control"] else None} for f in raw["findings"]]
-    return Result(
-        suite=raw["suite"],
-        threats=tuple(_load(ThreatCard, t) for t in raw["threats"]),
-        findings=tuple(_load(Finding, f) for f in controls),
-        refusals=tuple(_load(Refused, r) for r in raw["refusals"]),
-        utility=tuple(_load(Utility, u) for u in raw["utility"]),
-        exhibits=tuple(_load(Exhibit, e) for e in raw["exhibits"]),
-        contrasts=tuple(_load(Contrast, c) for c in raw.get("contrasts", ())),
-        manifest=raw["manifest"],
-    )
-
-
-def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
-    """The images of a ``pictures`` exhibit, (rows, columns, H, W, C) in [0, 1]."""
-    # Opened here: np.load leaves a file open that turns out to be no archive.
-    with (run / exhibit.file).open("rb") as stream, np.load(stream) as archive:
-        return np.asarray(archive["images"], dtype=np.float64)
-
-
-def _load(kind: type[T], raw: Mapping[str, Any]) -> T:
-    known: dict[str, Any] = {f.name: raw[f.name] for f in fields(kind) if f.name in raw}
-    values: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-    return kind(**values)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} in a result")
-
-
-def _where_not_finite(result: Result) -> str:
-    rows: Sequence[Finding | Utility | Contrast] = [*result.findings, *result.utility, *result.contrasts]
-    for row in rows:
-        for name, value in asdict(row).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                return f"{type(row).__name__.lower()} of {row.scenario}: {name} = {value}"
-    return "a number in an exhibit or the manifest"
