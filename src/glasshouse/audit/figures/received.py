@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from glasshouse.attacks.base import HeadReport
+from glasshouse.attacks.base import Appendix
 from glasshouse.attacks.transfer.maui.head import JUDGED
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.simulation.record import GroupRecord
@@ -32,7 +32,13 @@ def received_exhibits(
     suffix = f" ({where})" if where else ""
     made = [*_accuracies(cell, records, suffix)]
     for label, every in attacks.items():
-        reports = [c for o in every.values() for one in o for c in one.claims if isinstance(c, HeadReport)]
+        reports = [
+            c
+            for o in every.values()
+            for one in o
+            for c in one.claims
+            if isinstance(c, Appendix) and c.name == "head"
+        ]
         made += [_curve(cell, label, reports[0], suffix)] if reports else []
     return made + list(_guarded(cell, folders, suffix))
 
@@ -65,12 +71,17 @@ def _interval(share: float, n: int) -> list[float]:
     return [found.value, found.low, found.high, n]
 
 
-def _curve(cell: Cell, label: str, report: HeadReport, suffix: str) -> Exhibit:
-    epochs = len(report.leakage) - 1
+def _curve(cell: Cell, label: str, report: Appendix, suffix: str) -> Exhibit:
+    leakage, accuracy, best = (
+        report.tensors["leakage"],
+        report.tensors["accuracy"],
+        int(report.numbers["best"]),
+    )
+    epochs = len(leakage) - 1
     x = [*range(1, epochs + 1)]
-    last = f"as sent: leakage {float(report.leakage[-1]):.2f}, accuracy {float(report.accuracy[-1]):.2f}"
-    kept = f"kept: epoch {report.best + 1}; " if report.best >= 0 else "not trained; "
-    both = (("leakage", report.leakage.tolist()), ("accuracy", report.accuracy.tolist()))
+    last = f"as sent: leakage {float(leakage[-1]):.2f}, accuracy {float(accuracy[-1]):.2f}"
+    kept = f"kept: epoch {best + 1}; " if best >= 0 else "not trained; "
+    both = (("leakage", leakage.tolist()), ("accuracy", accuracy.tolist()))
     trained = [{"name": f"{name}, epochs", "x": x, "y": y[:-1]} for name, y in both if x]
     sent = [{"name": f"{name}, as sent", "x": [epochs + 1], "y": y[-1:]} for name, y in both]
     return Exhibit(
