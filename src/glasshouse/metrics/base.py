@@ -22,12 +22,12 @@ from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
-ClaimKind = Literal[
-    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense", "utility"
-]
-Reads = Literal[
-    "inputs", "counts", "vectors", "scores", "decisions", "predictions", "source", "labels", "names"
-]
+ClaimKind = str
+"""Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
+``representations``, ``defense``, or another package's; ``utility`` for what is no claim."""
+Reads = str
+"""A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``, ``vectors``,
+``scores``, ``decisions``, ``source``, ``labels``, ``names``; ``predictions`` for utility."""
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""

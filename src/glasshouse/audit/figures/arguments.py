@@ -15,7 +15,8 @@ import numpy as np
 
 from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.score import Judge, judged
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.score import judged
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import arguments, load
 from glasshouse.results.records import Exhibit, Finding

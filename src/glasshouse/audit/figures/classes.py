@@ -13,8 +13,8 @@ from torch import Tensor
 
 from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.class_score import OWN_PRIOR, PRIOR, null_images
-from glasshouse.audit.scoring.score import Judge
+from glasshouse.metrics.gallery import OWN_PRIOR, PRIOR, null_images
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import load
@@ -90,7 +90,7 @@ def _pictures(
     gallery = judge.context.gallery
     assert gallery is not None  # such claims are made under data.domains alone
     labels = claim.labels[:SHOWN]
-    nulls = null_images(gallery, labels, judge.draws)
+    nulls = null_images(gallery, labels, _prior(judge))
     columns = {"private mean": gallery.people[labels], attack: claim.inputs[:SHOWN], **nulls}
     images = torch.stack(list(columns.values()), 1).permute(0, 1, 3, 4, 2).clamp(0, 1).numpy()
     path = folder / "truth" / f"classes-{_plain(attack)}.npz"
@@ -122,7 +122,7 @@ def _curve(
         for claim in every:
             value = metric.score(claim.inputs, claim.labels, context=context).mean()
             points.setdefault(max(claim.about.rounds), []).append(float(value))
-        shown = null_images(context.gallery, every[-1].labels, judge.draws)
+        shown = null_images(context.gallery, every[-1].labels, _prior(judge))
         name = OWN_PRIOR if OWN_PRIOR in shown else PRIOR
         null.append(float(metric.score(shown[name], every[-1].labels, context=context).mean()))
     if len(points) < 2:
@@ -164,7 +164,7 @@ def _nulls(
             assert judge.context.gallery is not None
             shown: dict[str, Tensor] = {
                 attack: claim.inputs,
-                **null_images(judge.context.gallery, claim.labels, judge.draws),
+                **null_images(judge.context.gallery, claim.labels, _prior(judge)),
             }
             for name, images in shown.items():
                 found = metric.score(images, claim.labels, context=judge.context)
@@ -188,3 +188,7 @@ def _title(text: str, cell: Cell) -> str:
 
 def _plain(text: str) -> str:
     return "".join(ch if ch.isalnum() else "-" for ch in text)
+
+
+def _prior(judge: Judge) -> Tensor | None:
+    return None if judge.draws is None else judge.draws.inputs

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from glasshouse.attacks.base import Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.score import Judge, clients_of
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.errors import Undefined
 from glasshouse.metrics.membership import f1
 from glasshouse.results.records import Exhibit
@@ -54,7 +54,7 @@ def _f1_line(label: str, every: Outcomes, judges: Mapping[str, Judge]) -> dict[s
     parts: dict[int, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}
     for folder, outcomes in every.items():
         for claim in (c for o in outcomes for c in o.claims if isinstance(c, ClientScores)):
-            truth = clients_of(claim, judges[folder])
+            truth = judges[folder].truth.with_property(len(claim.scores))
             parts.setdefault(len(claim.about.rounds), []).append((claim.decisions.double().numpy(), truth))
     x, found = [], []
     for rounds in sorted(parts):
@@ -78,7 +78,7 @@ def _f1_line(label: str, every: Outcomes, judges: Mapping[str, Judge]) -> dict[s
 
 def _prior(attacks: Mapping[str, Outcomes], judges: Mapping[str, Judge]) -> float:
     shares = [
-        clients_of(c, judges[folder]).mean()
+        judges[folder].truth.with_property(len(c.scores)).mean()
         for every in attacks.values()
         for folder, outcomes in every.items()
         for o in outcomes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import Reconstruction
-from glasshouse.audit.scoring.score import Judge
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.metrics.match import assign, mse_table, take
 from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell

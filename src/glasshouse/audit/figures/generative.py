@@ -13,7 +13,7 @@ from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.figures.generator_scale import CAPTION, COLUMNS, scale_rows
 from glasshouse.audit.figures.landscape import landscape
-from glasshouse.audit.scoring.score import Judge
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.metrics.shares import proportion_bounds
 from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell

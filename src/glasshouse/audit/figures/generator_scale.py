@@ -18,7 +18,8 @@ from torch import Tensor
 
 from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.score import Judge, score_outcomes
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.interval import RESAMPLES, Interval, paired_gain

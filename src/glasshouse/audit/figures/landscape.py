@@ -21,7 +21,7 @@ from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.scoring.score import Judge
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.errors import Inapplicable
 from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell

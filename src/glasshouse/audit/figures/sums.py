@@ -18,7 +18,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.score import Judge
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.errors import Undefined
 from glasshouse.metrics.interval import Interval, mean_interval
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from glasshouse.attacks.base import Attack
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.scoring.settle import Settled
+from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.results.records import Finding, ThreatCard, Utility
 from glasshouse.scenario.spec import Scenario
 
@@ -21,7 +21,7 @@ CHANGES = {
 }
 
 
-def threat_card(scenario: Scenario, cells: Sequence[Settled]) -> ThreatCard:
+def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
     """The card of one scenario, with the limits of its policy that its findings broke."""
     facts = cells[0].facts if cells else None
     attacks = [attack_of(a.name, a.arguments) for a in scenario.attacks]
