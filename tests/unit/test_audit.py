@@ -18,7 +18,7 @@ from glasshouse.audit.attacking.claims import (
 from glasshouse.audit.attacking.needs import refused
 from glasshouse.audit.scoring import nulls as baseline
 from glasshouse.audit.scoring.finding import gain_of, middle, value_of, verdict_of, within
-from glasshouse.audit.scoring.score import Scored
+from glasshouse.audit.scoring.scored import Scored
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.interval import Interval

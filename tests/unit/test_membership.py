@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from glasshouse.audit.scoring.finding import gain_of
-from glasshouse.audit.scoring.score import COIN, Scored
+from glasshouse.audit.scoring.scored import Scored
+from glasshouse.audit.scoring.scorers import COIN
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.clients import F1, Precision, Recall

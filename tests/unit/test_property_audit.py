@@ -8,7 +8,9 @@ from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
 from glasshouse.audit.figures.clients import client_exhibits
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.score import Judge, clients_of, judged, shifted
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.score import judged
+from glasshouse.audit.scoring.truths import shifted
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.metrics.base import ScoreContext
@@ -96,10 +98,9 @@ def test_only_the_longest_prefix_is_judged(tmp_path):
 
 
 def test_truth_about_clients_needs_one_property():
-    one = scores(1, [True, False, False, False])
-    assert clients_of(one, judge({"membership": (1, 3)})).tolist() == [False, True, False, True]
+    assert judge({"membership": (1, 3)}).truth.with_property(4).tolist() == [False, True, False, True]
     with pytest.raises(Undefined, match="exactly one property"):
-        clients_of(one, judge({}))
+        judge({}).truth.with_property(4)
 
 
 def test_a_negative_control_moves_the_property_to_others():

@@ -7,7 +7,7 @@ import torch
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.figures.sums import merged, sum_exhibits
-from glasshouse.audit.scoring.score import Judge
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.report.exhibits import draw
 from glasshouse.rng import Rng

@@ -26,8 +26,8 @@ ClaimKind = str
 """Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
 ``representations``, ``defense``, or another package's; ``utility`` for what is no claim."""
 Reads = str
-"""A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``, ``vectors``,
-``scores``, ``decisions``, ``source``, ``labels``, ``names``; ``predictions`` for utility."""
+"""A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``,
+``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``; ``predictions`` for utility."""
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.metrics.gallery import OWN_PRIOR, PRIOR, null_images
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.metrics.base import Metric
+from glasshouse.metrics.gallery import OWN_PRIOR, PRIOR, null_images
 from glasshouse.registry import load
 from glasshouse.results.records import Exhibit
 from glasshouse.scenario.axes import Cell

@@ -61,9 +61,7 @@ def _null(metric: Metric, claim: ClassRepresentatives, judge: Judge, count: int)
     return max(scored, key=lambda pair: sign * float(pair[1].mean()))
 
 
-def _exchanged(
-    metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int
-) -> Numbers | None:
+def _exchanged(metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int) -> Numbers | None:
     """The mean over other classes; owners are compared with those of all of them."""
     few = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
     shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + few))

@@ -3,7 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from glasshouse.audit.scoring.finding import gain_of, null_of, p_of, value_of
+import numpy as np
+
+from glasshouse.audit.scoring.finding import KNOWN, gain_of, null_of, p_of, value_of
+from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.scored import Scored
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
@@ -44,6 +47,10 @@ def exchange(scored: Scored, metric: Metric, *, rng: Rng) -> Exchanged | None:
     other = scored.with_exchange()
     if other is None:
         return None
+    if metric.counts and scored.baseline in KNOWN:
+        # Every claim meets as many others: for one that is the same for all, the mean is the share itself.
+        level = float(np.concatenate(other.nulls).mean())
+        other = replace(other, nulls=tuple(np.full(len(v), level) for v in other.values), baseline=CHANCE)
     try:
         stream = rng.child("exchange")
         gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
@@ -55,8 +62,8 @@ def exchange(scored: Scored, metric: Metric, *, rng: Rng) -> Exchanged | None:
 def _exchange_clients(scored: Scored, metric: Metric, rng: Rng) -> Exchanged | None:
     """Against the mean over random exchanges of the clients of each run.
 
-    Whether the number is better than exchanged ones is what its gain over the null already tests, so the lower
-    end is that of the gain.
+    Whether the number is better than exchanged ones is what its gain over the null already tests, so the
+    lower end is that of the gain.
     """
     if not isinstance(metric, PooledMetric):
         return None

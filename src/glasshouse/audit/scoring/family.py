@@ -14,8 +14,8 @@ from glasshouse.results.records import Finding, Reference
 def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]]) -> dict[str, str]:
     """By kind of claim the metric by which an attack is judged: the first that scores the kind.
 
-    Metrics that name the kind come before those that read a part of it. A guess at the defence judges an attack
-    only where it says nothing about data. Nothing here depends on a score.
+    Metrics that name the kind come before those that read a part of it. A guess at the defence judges an
+    attack only where it says nothing about data. Nothing here depends on a score.
     """
     about_data = [kind for kind in kinds if kind.kind != "defense"]
     chosen = {}
@@ -28,7 +28,7 @@ def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]])
 
 
 def with_family(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """All findings of a run, with p-values adjusted over the primary ones, and what they are without defences."""
+    """All findings of a run, with p-values adjusted over the primary ones, and their references."""
     primary = [i for i, f in enumerate(findings) if f.primary and f.p is not None]
     adjusted = dict(zip(primary, holm([findings[i].p or 0.0 for i in primary]), strict=True))
     undefended = {_key(f): f for f in findings if not f.defenses}

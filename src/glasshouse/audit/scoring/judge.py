@@ -1,4 +1,4 @@
-"""The scoring side of a group: truth, what metrics need beside it, null adversaries, and other victims' truth."""
+"""The scoring side of a group: truth, what metrics need beside it, null adversaries, other victims."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -118,7 +118,7 @@ class Judge:
         )
 
     def with_classes_moved(self, by: int) -> "Judge":
-        """The same judge with every private class's images exchanged for those of the class ``by`` places on."""
+        """The same judge with every private class's images exchanged for another's, ``by`` places on."""
         if by not in self.moved:
             self.moved[by] = self.against(relabelled(self.truth, by=by))
         return self.moved[by]

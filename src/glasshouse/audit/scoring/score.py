@@ -94,9 +94,7 @@ def judged(claims: Sequence[Claim]) -> list[Claim]:
     return [c for c in claims if not c.grows or len(c.about.rounds) == longest[c.kind]]
 
 
-def _score_silences(
-    name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]
-) -> Iterator[Scored]:
+def _score_silences(name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]) -> Iterator[Scored]:
     for silence in silences(run.units, kinds, run.judge):
         try:
             one = score_silence(name, metric, silence, run.judge)

@@ -42,7 +42,7 @@ class Scored:
     Attributes:
         values: one array per victim.
         nulls: of the null adversary, shaped like ``values``.
-        exchanged: of the same claims against other victims' truth, shaped like ``values``; None: there are none.
+        exchanged: of the same claims against other victims' truth, shaped like ``values``; None: nobody.
         victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
         baseline: name of the null.
         clients: of pooled metrics, one per federation; values are empty then.

@@ -28,7 +28,7 @@ TURNS: Final = 20
 """How often owners and labels are exchanged; more would only steady the average."""
 
 Scorer = Callable[[str, Metric, Claim, Judge], Scored | None]
-"""Registered name of the metric, the metric, one claim, the judge → numbers; None: this claim does not say."""
+"""Name of the metric, the metric, one claim, the judge → numbers; None: this claim does not say."""
 
 
 def scorer_of(kind: type[Claim], metric: Metric) -> Scorer | None:

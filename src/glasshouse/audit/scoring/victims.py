@@ -68,7 +68,7 @@ def victims_of(name: str, metric: Metric, runs: Sequence[Run]) -> tuple[Victim, 
             rows += [replace(v, name=where + v.name) for v in _of_run(metric, run, seen)]
         except GlasshouseError as error:
             return Skipped(reason=f"{name}: {error}")
-    adjusted = holm([row.p for row in rows]) if rows else []
+    adjusted = holm([row.p for row in rows])
     return tuple(
         replace(row, p_adjusted=float(p), leaks=bool(p < ALPHA))
         for row, p in zip(rows, adjusted, strict=True)
