@@ -6,6 +6,7 @@ An original that nothing was paired with is compared with a mid-grey image (``ma
 and is a miss for the shares. Shape letters as in ``base``.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -51,6 +52,7 @@ class ImageMetric(ABC):
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     def chance(self, context: ScoreContext) -> float | None:
         """Not known without the data: the null baseline tells."""
@@ -72,6 +74,7 @@ class Mse(ImageMetric):
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(mse(*paired("mse", claimed, truth, context)))
@@ -91,6 +94,7 @@ class Psnr(ImageMetric):
         },
     )
     unit: ClassVar[str] = "dB"
+    range: ClassVar[tuple[float, float]] = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
@@ -106,6 +110,7 @@ class Ssim(ImageMetric):
         source="Wang et al. 2004, IEEE TIP 13(4)",
         details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
     )
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
@@ -122,6 +127,7 @@ class MseR(ImageMetric):
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.features is None:
@@ -150,6 +156,7 @@ class Perceptual(ImageMetric):
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.perceptual is None:
@@ -184,6 +191,7 @@ class Identification(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)
@@ -222,6 +230,7 @@ class RateBlind(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 
@@ -249,6 +258,7 @@ class RatePaper(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 

@@ -45,6 +45,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         rng=Rng.root(scenario.seed, salt="judge"),
         among=scenario.audit.baselines,
         defense=" + ".join(d.name for d in scenario.defenses) or "none",
+        run=folder.name,
     )
 
 

@@ -45,6 +45,7 @@ class Judge:
         quoted: null already chosen, by metric name and batch size.
         draws: of the generator of the attack that is judged, where it filed some.
         defense: names of the defences that are on, joined by " + "; "none" without.
+        run: names the federation; claims of one run about the same clients are no further clients.
     """
 
     truth: Truth
@@ -55,6 +56,7 @@ class Judge:
     quoted: dict[tuple[str, int], str] = field(default_factory=dict)
     draws: Batch | None = None
     defense: str = "none"
+    run: str = ""
 
     def null(self, name: str, metric: Metric, count: int) -> str:
         """Name of the null that is quoted for this metric and batch size.
@@ -95,6 +97,7 @@ class Judge:
             quoted=self.quoted,
             draws=self.draws,
             defense=self.defense,
+            run=self.run,
         )
 
     def of(self, outcomes: Iterable[Outcome]) -> "Judge":
@@ -110,20 +113,42 @@ class Judge:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSample:
+    """What was claimed of the clients of one federation.
+
+    Attributes:
+        run: names the federation. scores: (N,), the mean over the claims about it. truth: (N,).
+        claims: how many claims were averaged.
+    """
+
+    run: str
+    scores: NDArray[np.float64]
+    truth: NDArray[np.bool_]
+    claims: int = 1
+
+    def merge(self, other: "ClientSample") -> "ClientSample":
+        """Both as one: a client is one unit however often it was scored."""
+        claims = self.claims + other.claims
+        scores = (self.scores * self.claims + other.scores * other.claims) / claims
+        return dataclasses.replace(self, scores=scores, claims=claims)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Scored:
     """One metric of one attack: for each victim its numbers, and those of the null adversary on the same.
 
     Attributes:
         values, nulls: one array per victim. baseline: name of the null.
         victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
-        clients: (scores, truth) of pooled metrics, one pair per run; values are empty then.
+        clients: of pooled metrics, one per federation; values are empty then.
     """
 
     values: tuple[NDArray[np.float64], ...] = ()
     nulls: tuple[NDArray[np.float64], ...] = ()
     victims: tuple[str, ...] = ()
     baseline: str = ""
-    clients: tuple[tuple[NDArray[np.float64], NDArray[np.bool_]], ...] = ()
+    clients: tuple[ClientSample, ...] = ()
 
     def __add__(self, other: "Scored") -> "Scored":
         """Two claims, rounds or seeds together: the same private data twice is one victim (decision 0007)."""
@@ -133,12 +158,32 @@ class Scored:
             for victim, value, null in zip(part.victims, part.values, part.nulls, strict=True):
                 values.setdefault(victim, []).append(value)
                 nulls.setdefault(victim, []).append(null)
+        clients: dict[tuple[str, bytes], ClientSample] = {}
+        for sample in self.clients + other.clients:
+            key = sample.run, sample.truth.tobytes()
+            clients[key] = clients[key].merge(sample) if key in clients else sample
         return Scored(
             values=tuple(map(np.concatenate, values.values())),
             nulls=tuple(map(np.concatenate, nulls.values())),
             victims=tuple(values),
             baseline=self.baseline or other.baseline,
-            clients=self.clients + other.clients,
+            clients=tuple(clients.values()),
+        )
+
+    def pool_clients(
+        self, *, decisions: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Scores, truth and number of the run of every client.
+
+        Args:
+            decisions: scores are 0 or 1; a client counts as called where most claims called it.
+        """
+        runs = {run: number for number, run in enumerate(dict.fromkeys(c.run for c in self.clients))}
+        scores = np.concatenate([c.scores for c in self.clients])
+        return (
+            (scores > 0.5).astype(np.float64) if decisions else scores,
+            np.concatenate([c.truth for c in self.clients]),
+            np.concatenate([np.full(len(c.truth), runs[c.run], dtype=np.int64) for c in self.clients]),
         )
 
 
@@ -291,7 +336,8 @@ def _score_clients(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     if metric.claim != "clients" or not isinstance(claim, ClientScores):
         return None
     claimed = claim.scores if metric.reads == "scores" else claim.decisions
-    return Scored(clients=((claimed.double().numpy(), clients_of(claim, judge)),), baseline=COIN)
+    sample = ClientSample(run=judge.run, scores=claimed.double().numpy(), truth=clients_of(claim, judge))
+    return Scored(clients=(sample,), baseline=COIN)
 
 
 def clients_of(claim: ClientScores, judge: Judge) -> NDArray[np.bool_]:

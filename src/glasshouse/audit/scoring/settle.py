@@ -18,7 +18,16 @@ from glasshouse.audit.figures.generative import generative_exhibits
 from glasshouse.audit.figures.received import received_exhibits
 from glasshouse.audit.figures.sums import sum_exhibits
 from glasshouse.audit.scoring.contrast import contrasts
-from glasshouse.audit.scoring.finding import gain_of, middle, null_of, value_of, verdict_of, within
+from glasshouse.audit.scoring.finding import (
+    gain_of,
+    middle,
+    null_of,
+    p_of,
+    runs_of,
+    value_of,
+    verdict_of,
+    with_chance,
+)
 from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import Judge, Scored, score_outcomes
 from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
@@ -185,8 +194,11 @@ def _finding(
 ) -> Finding:
     scenario = task.cell.scenario
     stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{metric_name}")
-    value = within(value_of(scored, metric, rng=stream), metric_name)
+    chance = metric.chance(context)
+    scored = with_chance(scored, metric, chance)
+    value = value_of(scored, metric, rng=stream)
     gain = gain_of(scored, metric, rng=stream)
+    null = null_of(scored, metric)
     control = task.controls.get(control_key(attack))
     return Finding(
         scenario=scenario.name,
@@ -204,18 +216,20 @@ def _finding(
         n=value.n,
         unit="clients" if scored.clients else "victims",
         baseline=scored.baseline,
-        baseline_value=null_of(scored, metric),
+        baseline_value=null,
         gain=gain.value,
         gain_low=gain.low,
         gain_high=gain.high,
         control=control,
-        verdict=verdict_of(gain, metric.unit, control),
+        verdict=verdict_of(metric=metric, gain=gain, null=null, control=control),
         chosen=chosen_words(attack),
         given=given_words(scenario, attack),
         seconds=sum(o.seconds for o in every),
         about=_about(scored, every),
         median=None if scored.clients or metric.counts else middle(scored),
-        chance=None if scored.clients else metric.chance(context),
+        chance=None if scored.clients else chance,
+        p=p_of(scored, metric, rng=stream),
+        runs=runs_of(scored),
     )
 
 
