@@ -10,7 +10,7 @@ N clients, M images among which one is identified.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, final, runtime_checkable
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -96,6 +96,7 @@ class Metric(Protocol):
         claim: kind of claim that it scores. reads: the part of the claim that ``score`` gets first.
         higher_leaks: larger means that more came out. unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
         counts: numbers are 0 or 1 per unit, so that a mean is a share and its interval is exact.
+        range: smallest and largest number that is possible at all; infinite where it is unbounded.
         pooled: the metric is also a :class:`PooledMetric`, whose ``pool`` must be used over several claims.
     """
 
@@ -106,6 +107,7 @@ class Metric(Protocol):
     unit: ClassVar[str]
     counts: ClassVar[bool]
     pooled: ClassVar[bool]
+    range: ClassVar[tuple[float, float]]
 
     def chance(self, context: ScoreContext) -> float | None:
         """What a guess without any information gets, where that is known in closed form; else None."""
@@ -141,6 +143,21 @@ class PooledMetric(Protocol):
             claimed: (N,) scores or decisions (0 or 1), as ``reads`` says. truth: (N,).
             runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
             level: coverage of the interval.
+        """
+        ...
+
+    def values(self, claimed: NDArray[np.float64], truths: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The metric alone against each of several truths, which decides whether it is better than guessing.
+
+        Args:
+            claimed: (N,) scores or decisions.
+            truths: (D, N), the true one or exchanges of it.
+
+        Returns:
+            (D,) numbers.
+
+        Raises:
+            Undefined: a truth does not determine the number.
         """
         ...
 

@@ -52,6 +52,7 @@ class ClassMetric(ABC):
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @abstractmethod
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -192,6 +193,7 @@ class SsimPrivate(ClassMetric):
     )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return _sides(claimed, labels, gallery)[0]
@@ -209,6 +211,7 @@ class SsimPublic(ClassMetric):
     )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return _sides(claimed, labels, gallery)[2]
@@ -226,6 +229,7 @@ class SsimGap(ClassMetric):
     )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         mine, _, known = _sides(claimed, labels, gallery)

@@ -61,6 +61,7 @@ class LabelAccuracy:
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         del context

@@ -6,6 +6,7 @@ An original that nothing was paired with is compared with a mid-grey image (``ma
 and is a miss for the shares. Shape letters as in ``base``.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -51,6 +52,7 @@ class ImageMetric(ABC):
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     def chance(self, context: ScoreContext) -> float | None:
         """Not known without the data: the null baseline tells."""
@@ -72,6 +74,7 @@ class Mse(ImageMetric):
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(mse(*paired("mse", claimed, truth, context)))
@@ -97,6 +100,7 @@ class Psnr(ImageMetric):
         },
     )
     unit: ClassVar[str] = "dB"
+    range: ClassVar[tuple[float, float]] = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
@@ -118,6 +122,7 @@ class Ssim(ImageMetric):
         source="Wang et al. 2004, IEEE TIP 13(4)",
         details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
     )
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
@@ -134,6 +139,7 @@ class MseR(ImageMetric):
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.features is None:
@@ -162,6 +168,7 @@ class Perceptual(ImageMetric):
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.perceptual is None:
@@ -196,6 +203,7 @@ class Identification(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)
@@ -234,6 +242,7 @@ class RateBlind(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 
@@ -261,6 +270,7 @@ class RatePaper(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 

@@ -74,6 +74,7 @@ class Leakage:
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     tolerance: float = SAME
 
@@ -108,6 +109,7 @@ class LeakagePrecision:
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     tolerance: float = SAME
 

@@ -63,6 +63,7 @@ class Accuracy:
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         """1/K, right for balanced classes."""

@@ -120,7 +120,7 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
         negative_low=negative.low,
         passed=positive.low > 0 and not negative.low > 0,
         setting=setting,
-        n=len(honest.values) or sum(len(t) for _, t in honest.clients),
+        n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
         metric=metric_name,
     )
 
