@@ -20,6 +20,8 @@ from glasshouse.audit.attacking.claims import (
 )
 from glasshouse.audit.attacking.needs import refused
 from glasshouse.audit.scoring import nulls as baseline
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.audit.scoring.finding import (
     gain_of,
     middle,
@@ -31,8 +33,6 @@ from glasshouse.audit.scoring.finding import (
     with_chance,
     within,
 )
-from glasshouse.audit.scoring.scored import Scored
-from glasshouse.audit.scoring.scorers import GUESS
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.attribution import Attribution, LeakedLabels
 from glasshouse.metrics.base import ScoreContext

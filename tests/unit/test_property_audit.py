@@ -8,9 +8,9 @@ from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
 from glasshouse.audit.figures.clients import client_exhibits
 from glasshouse.audit.run import audit
+from glasshouse.audit.scoring.claims.truths import shifted
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import judged
-from glasshouse.audit.scoring.truths import shifted
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.metrics.base import ScoreContext

@@ -18,10 +18,10 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.claims.truths import relabelled, shifted
 from glasshouse.audit.scoring.finding import gain_of
 from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
-from glasshouse.audit.scoring.truths import relabelled, shifted
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.cache import folder as cache_folder
 from glasshouse.registry import card, load

@@ -5,9 +5,9 @@ from typing import Final, final
 
 import numpy as np
 
+from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.finding import KNOWN, gain_of, null_of, p_of, value_of
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.scored import Scored
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
 from glasshouse.metrics.interval import Interval

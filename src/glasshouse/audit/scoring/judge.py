@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.scoring.claims.truths import relabelled
 from glasshouse.audit.scoring.nulls import EXAMPLES, chosen
-from glasshouse.audit.scoring.truths import relabelled
 from glasshouse.cache import digest
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Features, Metric, ScoreContext

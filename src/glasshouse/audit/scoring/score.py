@@ -6,10 +6,10 @@ from typing import final
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
+from glasshouse.audit.scoring.claims.scored import Scored, gathered
+from glasshouse.audit.scoring.claims.scorers import scorer_of
+from glasshouse.audit.scoring.claims.silence import claimed_kinds, score_silence, silences
 from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.scored import Scored, gathered
-from glasshouse.audit.scoring.scorers import scorer_of
-from glasshouse.audit.scoring.silence import claimed_kinds, score_silence, silences
 from glasshouse.errors import NothingClaimed
 from glasshouse.metrics.base import Metric
 

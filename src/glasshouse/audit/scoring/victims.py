@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
-from glasshouse.audit.scoring.candidates import most_confident
+from glasshouse.audit.scoring.claims.candidates import most_confident
+from glasshouse.audit.scoring.claims.scored import Numbers
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run, judged
-from glasshouse.audit.scoring.scored import Numbers
 from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.multiplicity import holm

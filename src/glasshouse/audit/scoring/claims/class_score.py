@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, ClassRepresentatives
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.nulls import EXAMPLES
-from glasshouse.audit.scoring.scored import Numbers, Scored
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.gallery import null_images
 

@@ -6,11 +6,11 @@ from typing import Final, final
 
 from glasshouse.attacks.base import About, Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.fields import null_numbers
+from glasshouse.audit.scoring.claims.fields import null_numbers
+from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.judge import Judge, Target
-from glasshouse.audit.scoring.rounds import score_rounds
-from glasshouse.audit.scoring.scored import Numbers, Scored
-from glasshouse.audit.scoring.scorers import scorer_of
 from glasshouse.metrics.base import Metric
 
 SILENT: Final = "nothing was claimed: scored like a guess"

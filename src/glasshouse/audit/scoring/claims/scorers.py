@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, Reconstruction, Representations
-from glasshouse.audit.scoring.candidates import most_confident
-from glasshouse.audit.scoring.class_score import score_classes
-from glasshouse.audit.scoring.fields import score_field
+from glasshouse.audit.scoring.claims.candidates import most_confident
+from glasshouse.audit.scoring.claims.class_score import score_classes
+from glasshouse.audit.scoring.claims.fields import score_field
+from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, Scored
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.audit.scoring.nulls import CHANCE, average_score, counts
-from glasshouse.audit.scoring.rounds import score_rounds
-from glasshouse.audit.scoring.scored import ClientSample, Numbers, Scored
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric
 

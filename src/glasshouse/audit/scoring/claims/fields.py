@@ -6,10 +6,10 @@ import numpy as np
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, tensors_of
+from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.rounds import score_rounds
-from glasshouse.audit.scoring.scored import Numbers, Scored
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.wire import Batch

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from glasshouse.attacks.base import About
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
 from glasshouse.audit.scoring.judge import Judge, Target
-from glasshouse.audit.scoring.scored import Numbers, Scored
 from glasshouse.errors import NothingClaimed
 
 Measure = Callable[[Target], Numbers]
