@@ -222,7 +222,10 @@ class Crafted:
         default: broadcast to every client not in ``addressed``.
         addressed: broadcasts to single clients, by id.
         applies: the server applies the aggregate; False: it discards it and restores its model.
-        memory: tensors that the read-out needs later (decoder, bins, ...); kept under ``adversary/``.
+        memory: tensors that the read-out needs later (decoder, bins, ...); kept under ``adversary/``. Of
+            attacks that sort examples into bins the report draws two of them: ``thresholds`` (R,), where the
+            bins begin, and ``brightness`` (N,), what was measured on the auxiliary images; the latter is
+            kept for that figure alone.
     """
 
     default: Broadcast

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import About, Draws
-from glasshouse.audit.figures import generator_scale
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.nulls import GENERATOR, average_score, chosen
+from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.rng import Rng

@@ -11,8 +11,6 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.figures.arguments import argument_exhibits
-from glasshouse.audit.figures.sums import merged
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest, tree_hash
@@ -22,6 +20,7 @@ from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, contr
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.figures.drawing import draw_run
 from glasshouse.progress import track
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Result
@@ -102,6 +101,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         ]
         settled = dict(_drained(workers.each(settle, made), len(made), "scores", log))
     parts = [(p, settled[p.cell.hash]) for p in plans]
+    drawings = draw_run([one.drawings for _, one in parts])
     result = Result(
         suite=suite.name,
         threats=tuple(
@@ -110,14 +110,13 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         findings=tuple(f for _, one in parts for f in one.findings),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
-        exhibits=(
-            *argument_exhibits([p for _, one in parts for p in one.points]),
-            *merged([e for _, one in parts for e in one.exhibits]),
-        ),
+        exhibits=drawings.exhibits,
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )
     _write_notes(plans, log)
+    for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
+        log.write("note", note=note)
     log.write("end")
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))

@@ -216,26 +216,28 @@ class Exhibit:
 
     Attributes:
         kind: ``pictures`` (originals beside reconstructions, in ``file``), ``lines``, ``histogram``,
-            ``bars``, ``boxes`` or ``table``.
+            ``boxes`` or ``table``.
         data: by kind:
             ``lines``: {"x_label", "y_label", "x_log"?, "x_even"?: equal distances between the values of x,
             "series": [{"name", "x", "y", "low"?, "high"?, "null"?: bool, "of"?: number of the series that
-            this one belongs to}]}; ``bars``: as lines, x are category names;
+            this one belongs to}]};
             ``histogram``: {"x_label", "series": [{"name", "values"}]};
             ``boxes``: {"y_label", "series": [{"name", "values"}]};
             ``table``: {"columns": [...], "rows": [[...], ...]};
             ``pictures``: {"columns": [names of the columns], "rows": [labels of the rows]}.
         file: for pictures, an .npz below the run directory: ``images`` (rows, columns, H, W, C) in [0, 1].
         private: columns of ``pictures`` that hold private data; blurred unless the user asks.
+        join: exhibits of several cells with this key were joined into this one; empty: it is of one cell.
     """
 
-    kind: Literal["pictures", "lines", "histogram", "bars", "boxes", "table"]
+    kind: Literal["pictures", "lines", "histogram", "boxes", "table"]
     scenario: str
     title: str
     caption: str
     data: Settings = field(default_factory=dict)
     file: str = ""
     private: tuple[str, ...] = ()
+    join: str = ""
 
 
 @final

@@ -8,7 +8,7 @@ Source: Li et al. 2022 (GGL), arXiv:2203.15696, section 3 (the loss landscape wi
 draw it along the line to an image of the generator, they along two random directions of the latent space.
 """
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -19,13 +19,10 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching import Distance, Objective, Steps, objective
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.parts.transforms import Adaptation
-from glasshouse.audit.attacking.call import adversary_side
-from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.scoring.score import Judge
 from glasshouse.errors import Inapplicable
+from glasshouse.figures.base import GroupEvidence
+from glasshouse.results.exhibits import Place, line, lines
 from glasshouse.results.records import Exhibit
-from glasshouse.scenario.axes import Cell
-from glasshouse.transcript.cut import cut
 from glasshouse.wire import Batch
 
 OFFSETS: Final = tuple(i / 10 for i in range(-5, 11))
@@ -33,61 +30,37 @@ OFFSETS: Final = tuple(i / 10 for i in range(-5, 11))
 
 
 def landscape(
-    cell: Cell,
-    title: str,
-    folder: Path,
-    claim: Reconstruction,
-    judge: Judge,
-    *,
-    distance: Distance,
-    steps: Steps,
-) -> Exhibit | None:
+    place: Place, title: str, group: GroupEvidence, *, distance: Distance, steps: Steps
+) -> Iterator[Exhibit]:
     """Two lines: the loss above its minimum, with the transformation that was detected and without.
 
-    None where there is no single update, or none that can be matched.
+    Nothing where there is no single update, or none that can be matched.
     """
-    if claim.about.client is None or judge.draws is None:
-        return None
-    side = adversary_side(str(folder))
-    view = cut(
-        side.transcript,
-        threat=threat_of(cell.scenario),
-        grants=side.grants,
-        own={},
-        memory={},
-        rounds=claim.about.rounds,
-        client=claim.about.client,
-    )
-    truth, _ = judge.truth.batch(claim.about.rounds[0], claim.about.client)
+    about = group.of(Reconstruction)[0].about
+    if about.client is None or group.prior_samples is None or group.view is None:
+        return
+    truth, _ = group.truth.batch(about.rounds[0], about.client)
     try:
-        client = replica(view, subject="loss landscape")
-        images = None if judge.auxiliary is None else judge.auxiliary.inputs
-        found = detect.detect(client, images=images, rng=judge.rng.child("landscape"))
+        client = replica(group.view(about.rounds, about.client), subject="loss landscape")
+        images = None if group.auxiliary is None else group.auxiliary.inputs
+        defense = detect.detect(client, images=images, rng=group.rng.child("landscape"))
         adaptations = {
-            "adapted": detect.adaptation(found, client, steps=steps),
+            "adapted": detect.adaptation(defense, client, steps=steps),
             "not adapted": Adaptation(),
         }
-        lines = [
-            {
-                "name": name,
-                "x": list(OFFSETS),
-                "y": along(
-                    objective(client, distance=distance, steps=steps, adaptive=adaptation),
-                    truth,
-                    judge.draws.inputs,
-                ),
-            }
-            for name, adaptation in adaptations.items()
-        ]
+        series = []
+        for name, adaptation in adaptations.items():
+            loss = objective(client, distance=distance, steps=steps, adaptive=adaptation)
+            series.append(line(name, OFFSETS, along(loss, truth, group.prior_samples.inputs)))
     except Inapplicable:
-        return None
-    return Exhibit(
-        kind="lines",
-        scenario=cell.scenario.name,
-        title=title,
-        caption="On the line from the first victim's image (0) to a draw of the generator (1): how far the "
+        return
+    yield lines(
+        place,
+        title,
+        "On the line from the first victim's image (0) to a draw of the generator (1): how far the "
         "loss is above its minimum. An attack can find the image where the minimum is at 0.",
-        data={"x_label": "place on the line", "y_label": "loss above its minimum", "series": lines},
+        labels=("place on the line", "loss above its minimum"),
+        series=series,
     )
 
 
