@@ -35,7 +35,7 @@ def install(page: Path, place: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """All packages installed in one folder, their tests run in one process: the page's tests, and what pytest said."""
+    """All packages in one folder, tested in one process: the tests of each page, and what pytest said."""
     place = tmp_path_factory.mktemp("packages")
     tests = {page.stem: install(page, place) for page in PAGES}
     (place / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
