@@ -1,4 +1,4 @@
-"""What every attack by an active server promises beside the promises of all attacks. Shipped with the package.
+"""What attacks by an active server promise beside what all attacks promise. Shipped with the package.
 
 Subclass as ``TestMyAttack``, provide ``name``, ``attack`` and ``settings``; the view is made by playing a toy
 federation under the attack.
