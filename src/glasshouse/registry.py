@@ -26,6 +26,7 @@ GROUPS = (
     "protocols",
     "behaviours",
     "properties",
+    "claims",
 )
 
 

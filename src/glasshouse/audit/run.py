@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -21,6 +21,7 @@ from glasshouse.audit.scoring.nulls import check_names
 from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.record import read_record
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import track
 from glasshouse.results.files import write_result
@@ -28,7 +29,7 @@ from glasshouse.results.records import Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite
-from glasshouse.store import read_json, write_json, write_text
+from glasshouse.store import write_json, write_text
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
     attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
     for group in planned.groups:
         folder = Path(group.folder)
-        if read_json(folder / "group.json")["refusal"] is not None:
+        if read_record(folder).refusal is not None:
             continue
         for position, spec in enumerate(scenario.attacks):
             attack = attack_of(spec.name, spec.arguments)
@@ -181,10 +182,10 @@ def _check_some_ran(groups: list[Group]) -> None:
     Raises:
         BadValue: with the parts of the first refusal.
     """
-    refusals = [read_json(Path(g.folder) / "group.json")["refusal"] for g in groups]
+    refusals = [read_record(Path(g.folder)).refusal for g in groups]
     passive = [r for g, r in zip(groups, refusals, strict=True) if g.active is None]
-    if passive and all(passive):
-        raise BadValue(**passive[0])
+    if passive and passive[0] and all(passive):
+        raise BadValue(**asdict(passive[0]))
 
 
 def _drained(results: Iterator[T], total: int, label: str, log: RunLog) -> list[T]:

@@ -143,7 +143,7 @@ def trained(
     return cached("pretraining", key, make)
 
 
-def measured(start: Start, heldout: Batch | None) -> dict[str, Any] | None:
+def measured(start: Start, heldout: Batch | None) -> dict[str, float] | None:
     """Natural and PGD-10 accuracy of the public features with what they were trained behind, if any."""
     probe = start.public
     if probe is None or heldout is None:
