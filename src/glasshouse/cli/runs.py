@@ -1,21 +1,18 @@
 """``glasshouse report``, ``compare`` and ``replay``: work on runs that are there."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from glasshouse.audit.replay import replay as replay_run
+from glasshouse.cli.options import Json, Run
 from glasshouse.report import write_html
 from glasshouse.report.compare import compare as compare_results
 from glasshouse.report.markdown import markdown
 from glasshouse.report.terminal import summary
 from glasshouse.results.files import read_result
-
-Run = Annotated[Path, typer.Argument(help="a run directory")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def report(
