@@ -43,10 +43,16 @@ def compare(first: Run, second: Run) -> int:
 
 
 def replay(
-    run: Run, attack: Annotated[str, typer.Option(help="registered name")], as_json: Json = False
+    run: Run,
+    attack: Annotated[str, typer.Option(help="registered name")],
+    *,
+    trust_factory: Annotated[
+        bool, typer.Option("--trust-factory", help="run the code of a module:factory that RUN names")
+    ] = False,
+    as_json: Json = False,
 ) -> int:
     """Run ATTACK again on what RUN's adversary saw, without scenario, data and truth; compare claims."""
-    rows = replay_run(run, attack)
+    rows = replay_run(run, attack, trust_factory=trust_factory)
     if as_json:
         print(json.dumps(rows))
     else:

@@ -100,7 +100,7 @@ def _guarded(cell: Cell, folders: Mapping[str, str], suffix: str) -> Iterator[Ex
     attacked = {r % cell.scenario.federation.rounds for r in cell.scenario.audit.rounds}
     seen: dict[str, Seen] = {}
     for label, folder in folders.items():
-        transcript = read_transcript(Path(folder) / "transcript")
+        transcript = read_transcript(Path(folder) / "transcript", trust_factory=True)
         agreed = state(build(transcript.terms.architecture))
         if not seen:
             seen["random weights"] = inspect(agreed, agreed=agreed)
