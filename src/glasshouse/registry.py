@@ -26,6 +26,7 @@ GROUPS = (
     "protocols",
     "behaviours",
     "properties",
+    "claims",
     "figures",
 )
 
@@ -100,12 +101,11 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted(_entries(group)))
 
 
-def load(group: str, name: str) -> Callable[..., Any]:
-    """The factory registered as ``name``.
+def entry(group: str, name: str) -> EntryPoint:
+    """Where the factory registered as ``name`` is; nothing is imported.
 
     Raises:
         UnknownName: no such plug-in; the nearest names are listed.
-        NotInstalled: raised by the plug-in's module when its extra is missing.
     """
     entries = _entries(group)
     if name not in entries:
@@ -115,7 +115,17 @@ def load(group: str, name: str) -> Callable[..., Any]:
             got=f"'{name}'",
             fix=nearest(name, entries) + f"; 'glasshouse list {group}' shows all",
         )
-    factory: Callable[..., Any] = entries[name].load()
+    return entries[name]
+
+
+def load(group: str, name: str) -> Callable[..., Any]:
+    """The factory registered as ``name``.
+
+    Raises:
+        UnknownName: no such plug-in; the nearest names are listed.
+        NotInstalled: raised by the plug-in's module when its extra is missing.
+    """
+    factory: Callable[..., Any] = entry(group, name).load()
     return factory
 
 

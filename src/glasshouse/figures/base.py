@@ -109,8 +109,8 @@ class Federation:
     entropies: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def transcript(self) -> Transcript:
-        """What was sent; read from disk at every call."""
-        return read_transcript(self.folder / "transcript")
+        """What was sent; read from disk at every call. The run wrote it itself, so its model is trusted."""
+        return read_transcript(self.folder / "transcript", trust_factory=True)
 
     def memory(self) -> Mapping[str, Tensor]:
         """The tensors that an active attack kept (``Crafted.memory``); empty without one."""

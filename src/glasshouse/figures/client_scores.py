@@ -7,7 +7,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.attacks.base import ClientScores, DetectorReport
+from glasshouse.attacks.base import Appendix, ClientScores
 from glasshouse.errors import Undefined
 from glasshouse.figures.base import AttackEvidence, CellEvidence
 from glasshouse.metrics.membership import f1
@@ -82,17 +82,17 @@ def _prior(cell: CellEvidence) -> float:
     return float(np.mean(shares))
 
 
-def _reports(attack: AttackEvidence) -> list[DetectorReport]:
-    return attack.of(DetectorReport)
+def _reports(attack: AttackEvidence) -> list[Appendix]:
+    return [one for one in attack.of(Appendix) if one.name == "detectors"]
 
 
-def _detector(place: Place, report: DetectorReport) -> Iterator[Exhibit]:
+def _detector(place: Place, report: Appendix) -> Iterator[Exhibit]:
     rounds = list(report.about.rounds)
-    peak = float(report.norm.max()) or 1.0
+    peak = float(report.tensors["norm"].max()) or 1.0
     curves = {
-        "accuracy": report.accuracy,
-        "overlap": report.overlap,
-        f"norm of the weights ÷ {peak:.3g}": report.norm / peak,
+        "accuracy": report.tensors["accuracy"],
+        "overlap": report.tensors["overlap"],
+        f"norm of the weights ÷ {peak:.3g}": report.tensors["norm"] / peak,
     }
     yield lines(
         place,
@@ -105,10 +105,10 @@ def _detector(place: Place, report: DetectorReport) -> Iterator[Exhibit]:
         yield histogram(
             place,
             f"Features in round {rounds[at]}",
-            f"Held-out shadow clients, first seed; overlap {float(report.overlap[at]):.2f}.",
+            f"Held-out shadow clients, first seed; overlap {float(report.tensors['overlap'][at]):.2f}.",
             label="linear feature of an update",
             values={
-                "without the property": report.without[at].tolist(),
-                "with the property": report.having[at].tolist(),
+                "without the property": report.tensors["without"][at].tolist(),
+                "with the property": report.tensors["having"][at].tolist(),
             },
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import HeadReport
+from glasshouse.attacks.base import Appendix
 from glasshouse.attacks.transfer.maui.head import JUDGED
 from glasshouse.figures.base import AttackEvidence, CellEvidence, Part, Share
 from glasshouse.guard.inspect import Seen, inspect
@@ -21,7 +21,7 @@ class CraftedModels:
     """Of public features and of what active attacks sent: accuracy, making of a head, the guard's view."""
 
     card: ClassVar[Card] = Card(summary="what clients received: accuracy, crafted heads, what a guard finds")
-    reads: ClassVar[frozenset[type | Part]] = frozenset({HeadReport, "public_model", "sent", "active"})
+    reads: ClassVar[frozenset[type | Part]] = frozenset({Appendix, "public_model", "sent", "active"})
 
     def draw(self, cell: CellEvidence) -> Iterator[Exhibit]:
         yield from _accuracies(cell)
@@ -32,8 +32,8 @@ class CraftedModels:
         yield from _guard(cell)
 
 
-def _reports(attack: AttackEvidence) -> list[HeadReport]:
-    return attack.of(HeadReport)
+def _reports(attack: AttackEvidence) -> list[Appendix]:
+    return [one for one in attack.of(Appendix) if one.name == "head"]
 
 
 def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:
@@ -59,12 +59,13 @@ def _row(name: str, share: Share) -> list[object]:
     return [name, interval.value, interval.low, interval.high, share.n]
 
 
-def _head(cell: CellEvidence, label: str, report: HeadReport) -> Exhibit:
-    epochs = len(report.leakage) - 1
+def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:
+    leakage, accuracy = (report.tensors[name].tolist() for name in ("leakage", "accuracy"))
+    epochs, best = len(leakage) - 1, int(report.numbers["best"])
     x = [*range(1, epochs + 1)]
-    last = f"as sent: leakage {float(report.leakage[-1]):.2f}, accuracy {float(report.accuracy[-1]):.2f}"
-    kept = f"kept: epoch {report.best + 1}; " if report.best >= 0 else "not trained; "
-    both = (("leakage", report.leakage.tolist()), ("accuracy", report.accuracy.tolist()))
+    last = f"as sent: leakage {leakage[-1]:.2f}, accuracy {accuracy[-1]:.2f}"
+    kept = f"kept: epoch {best + 1}; " if best >= 0 else "not trained; "
+    both = (("leakage", leakage), ("accuracy", accuracy))
     trained = [line(f"{name}, epochs", x, y[:-1]) for name, y in both if x]
     sent = [line(f"{name}, as sent", [epochs + 1], y[-1:]) for name, y in both]
     return lines(

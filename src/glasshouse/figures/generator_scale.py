@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.attacks.base import Draws, Reconstruction
+from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.errors import Undefined
 from glasshouse.figures.base import GroupEvidence
 from glasshouse.metrics.base import Metric
@@ -98,9 +98,9 @@ def scale_rows(
     ]
 
 
-def _samples(group: GroupEvidence) -> list[Draws]:
+def _samples(group: GroupEvidence) -> list[PriorSamples]:
     """What the generator draws for each victim."""
-    return group.of(Draws)
+    return group.of(PriorSamples)
 
 
 def of_another(made: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
@@ -188,7 +188,7 @@ def _paired(metric: Metric, made: Scores, null: Scores, *, rng: Rng) -> str:
     return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
 
 
-def _by_label(draws: Draws, auxiliary: Batch | None, count: int) -> Tensor:
+def _by_label(draws: PriorSamples, auxiliary: Batch | None, count: int) -> Tensor:
     """For each label the draw nearest to that label's mean auxiliary image (of all, where it has none)."""
     assert auxiliary is not None  # the caller has checked
     chosen = []

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import DefenseGuess, Draws, GenerativeAttack, Reconstruction
+from glasshouse.attacks.base import DefenseGuess, GenerativeAttack, PriorSamples, Reconstruction
 from glasshouse.figures.base import AttackEvidence, CellEvidence, GroupEvidence, pixels
 from glasshouse.figures.generator_scale import CAPTION, COLUMNS, scale_rows
 from glasshouse.figures.landscape import landscape
@@ -26,7 +26,7 @@ class Generators:
     """Samples beside the nearest auxiliary image, lower and upper bound of the scores, the loss landscape."""
 
     card: ClassVar[Card] = Card(summary="attacks through a generator: samples, bounds, loss landscape")
-    reads: ClassVar[frozenset[type]] = frozenset({DefenseGuess, Draws})
+    reads: ClassVar[frozenset[type]] = frozenset({DefenseGuess, PriorSamples})
 
     def draw(self, cell: CellEvidence) -> Iterator[Exhibit]:
         for attack in cell.attacks:

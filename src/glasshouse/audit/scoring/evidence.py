@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.scoring.score import Judge, score_outcomes
-from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.figures.base import (
     AttackEvidence,
     CellEvidence,
@@ -81,30 +80,34 @@ def attack_evidence(
     )
 
 
-def federation_of(scenario: Scenario, group: Group, facts: Mapping[str, Any]) -> Federation:
-    """One simulated federation, from what was filed of it (``group.json``)."""
-    if facts["refusal"] is not None:
-        return Federation(folder=Path(group.folder), active=_active(scenario, group), ran=False)
-    public, sent = facts["facts"].get("pretrained"), facts.get("sent")
+def federation_of(scenario: Scenario, folder: Path, record: GroupRecord) -> Federation:
+    """One simulated federation, from what was filed of it."""
+    attack = None if record.active is None else scenario.attacks[record.active]
+    active = "" if attack is None else attack.label or attack.name
+    if record.refusal is not None:
+        return Federation(folder=folder, active=active, ran=False)
+    public, sent = record.facts.pretrained, record.sent
     return Federation(
-        folder=Path(group.folder),
-        active=_active(scenario, group),
-        rounds=facts["rounds"],
+        folder=folder,
+        active=active,
+        rounds=record.rounds,
         attacked=frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds),
-        curve=tuple((round_, share) for round_, share in facts.get("curve", ())),
-        accuracy=None if facts["utility"] is None else facts["utility"]["value"],
-        sent=None if sent is None else Share(**sent),
-        public_model=PublicModel(**public) if public else None,
-        parties=tuple(PartyAccuracy(**row) for row in facts.get("parties") or ()),
-        entropies=facts.get("entropies") or {},
+        curve=record.curve,
+        accuracy=None if record.utility is None else record.utility["value"],
+        sent=None if sent is None else Share(value=sent["value"], n=int(sent["n"])),
+        public_model=_public_model(public) if public else None,
+        parties=tuple(PartyAccuracy(**row) for row in record.parties),
+        entropies=record.entropies,
     )
 
 
-def _active(scenario: Scenario, group: Group) -> str:
-    if group.active is None:
-        return ""
-    attack = scenario.attacks[group.active]
-    return attack.label or attack.name
+def _public_model(measured: Mapping[str, float]) -> PublicModel:
+    return PublicModel(
+        natural=measured["natural"],
+        n=int(measured["n"]),
+        robust=measured["robust"],
+        n_robust=int(measured["n_robust"]),
+    )
 
 
 def _group(
@@ -115,7 +118,7 @@ def _group(
         return None if scored is None else scored.nulls
 
     def view(rounds: tuple[int, ...], client: int | None) -> View:
-        side = adversary_side(str(federation.folder))
+        side = adversary_side(str(federation.folder), trust_factory=True)
         return cut(
             side.transcript,
             threat=threat_of(scenario),

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
@@ -16,6 +16,7 @@ from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import Judge, Scored, score_outcomes
 from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
 from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import Facts, GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.figures.base import AttackEvidence
 from glasshouse.figures.drawing import Drawings, draw_cell
@@ -25,7 +26,6 @@ from glasshouse.results.records import Contrast, Control, Finding, Refused, Util
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
-from glasshouse.store import read_json
 from glasshouse.wire import Refusal
 
 
@@ -50,7 +50,7 @@ class Settled:
     utility: tuple[Utility, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
     drawings: Drawings = field(default_factory=Drawings)
-    facts: Mapping[str, Any]
+    facts: Facts | None
     seconds: float
 
 
@@ -68,24 +68,27 @@ def settle(task: CellTask) -> tuple[str, Settled]:
     """Score all attacks of a cell over all its groups (seeds); returns the cell's hash with it."""
     started = time.process_time()
     cell, scenario = task.cell, task.cell.scenario
-    facts = [read_json(Path(g.folder) / "group.json") for g in task.groups]
+    records = [read_record(Path(g.folder)) for g in task.groups]
     judges: dict[str, Judge] = {}
     findings: list[Finding] = []
     refusals: list[Refused] = []
     attacks: list[AttackEvidence] = []
-    federations = {g.folder: federation_of(scenario, g, f) for g, f in zip(task.groups, facts, strict=True)}
+    federations = {
+        g.folder: federation_of(scenario, Path(g.folder), record)
+        for g, record in zip(task.groups, records, strict=True)
+    }
     attack_seconds = 0.0
     numbers: dict[str, dict[str, Scored]] = {}
     for position, attack in enumerate(scenario.attacks):
         needs_own = bool(attack_of(attack.name, attack.arguments).needs.changes)
         mine = [
             (g, f)
-            for g, f in zip(task.groups, facts, strict=True)
+            for g, f in zip(task.groups, records, strict=True)
             if (g.active == position if needs_own else g.active is None)
         ]
-        ready = [g for g, f in mine if f["refusal"] is None]
+        ready = [g for g, f in mine if f.refusal is None]
         outcomes = {g.folder: _outcomes(g, position, attack) for g in ready}
-        said = [Refusal(**f["refusal"]) for _, f in mine if f["refusal"]]
+        said = [f.refusal for _, f in mine if f.refusal]
         said += [o.refusal for every in outcomes.values() for o in every if o.refusal]
         refusals += [_refused(cell, r) for r in dict.fromkeys(said)]
         attack_seconds += sum(o.seconds for every in outcomes.values() for o in every)
@@ -106,14 +109,14 @@ def settle(task: CellTask) -> tuple[str, Settled]:
             )
         )
     drawings = draw_cell(cell_evidence(cell, task.run, attacks, list(federations.values())))
-    seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
+    seconds = sum(f.seconds for f in records) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
         findings=tuple(findings),
         refusals=tuple(refusals),
-        utility=tuple(_utility(cell, task.groups, facts)),
+        utility=tuple(_utility(cell, records)),
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
         drawings=drawings,
-        facts=facts[0]["facts"] if facts else {},
+        facts=records[0].facts if records else None,
         seconds=seconds,
     )
 
@@ -221,21 +224,24 @@ def _refused(cell: Cell, refusal: Refusal) -> Refused:
     )
 
 
-def _utility(cell: Cell, groups: Sequence[Group], facts: Sequence[Mapping[str, Any]]) -> Iterator[Utility]:
-    for group, fact in zip(groups, facts, strict=True):
-        found = fact["utility"]
-        if found is None:
+def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
+    for record in records:
+        if record.utility is None:
             continue
-        tampered = f", under {cell.scenario.attacks[group.active].name}" if group.active is not None else ""
-        guarantee = fact["facts"].get("guarantee") or (None, None)
+        active = record.active
+        tampered = f", under {cell.scenario.attacks[active].name}" if active is not None else ""
+        guarantee = record.facts.guarantee or (None, None)
         yield Utility(
             scenario=cell.scenario.name,
             cell=cell.hash,
             axes=dict(cell.axes),
             defenses=defense_labels(cell.scenario),
             metric="accuracy" + tampered,
-            rounds=fact["rounds"],
+            rounds=record.rounds,
             epsilon=guarantee[0],
             delta=guarantee[1],
-            **found,
+            value=record.utility["value"],
+            low=record.utility["low"],
+            high=record.utility["high"],
+            n=int(record.utility["n"]),
         )
