@@ -9,31 +9,24 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-import torch
 
 from glasshouse import registry
-from glasshouse.attacks.base import About, Labels, Reconstruction
+from glasshouse.attacks.base import Labels, Reconstruction
 from glasshouse.audit.run import audit
 from glasshouse.errors import BadValue, DiskFull, Undefined
 from glasshouse.figures.arguments import Arguments
-from glasshouse.figures.base import AttackEvidence, CellEvidence, Federation, GroupEvidence, PluginSettings
 from glasshouse.figures.drawing import draw_cell, draw_run
 from glasshouse.figures.federation import FederationFigure
 from glasshouse.figures.gallery import Gallery
 from glasshouse.figures.joining import join_exhibits
-from glasshouse.metrics.base import ScoreContext
 from glasshouse.registry import Card
 from glasshouse.report.html import render
 from glasshouse.results.exhibits import Place, check_exhibit, histogram, line, lines, pictures, table
 from glasshouse.results.files import read_result
 from glasshouse.results.records import Exhibit
-from glasshouse.rng import Rng
 from glasshouse.scenario.load import load
-from glasshouse.testing.figure_contract import FigureContract
-from glasshouse.truth.record import Truth, Used
-from glasshouse.wire import Batch
+from glasshouse.testing.figure_contract import FigureContract, toy_cell
 
-IMAGES = torch.rand((4, 1, 4, 4), generator=Rng.root(0).torch())
 PLACE = Place(scenario="toy", axes={"federation.clients": 2})
 
 
@@ -95,53 +88,22 @@ def figures(monkeypatch):
 
 @pytest.fixture
 def cell(tmp_path):
-    federation = Federation(
-        folder=tmp_path,
-        rounds=3,
-        curve=((0, 0.1), (1, 0.5)),
-        accuracy=0.75,
-        entropies={"clients": [0.5, 0.1]},
-    )
-    (tmp_path / "truth").mkdir()
-    truth = Truth(
-        private=Batch(inputs=IMAGES, labels=torch.arange(4)),
-        shards={0: (0, 1, 2, 3)},
-        used={(0, 0): Used(steps=((0, 1, 2, 3),), behaviour="honest")},
-    )
-    claim = Reconstruction(
-        about=About(rounds=(0,), client=0),
-        inputs=IMAGES.flip(0),
-        labels=torch.arange(4),
-        confidence=torch.ones(4),
-    )
-    group = GroupEvidence(
-        federation=federation, claims=(claim,), truth=truth, context=ScoreContext(), rng=Rng.root(0)
-    )
-    attack = AttackEvidence(
-        key="00-mine", label="Mine", settings=PluginSettings(name="mine"), attack=None, groups=(group,)
-    )
-    return CellEvidence(place=replace(PLACE, run=tmp_path), attacks=(attack,), federations=(federation,))
+    return toy_cell(tmp_path)
 
 
-class Contract(FigureContract):
-    @pytest.fixture
-    def cell(self, cell):
-        return cell
-
-
-class TestForeignFigure(Contract):
+class TestForeignFigure(FigureContract):
     @pytest.fixture
     def figure(self):
         return ClaimedLabels()
 
 
-class TestGallery(Contract):
+class TestGallery(FigureContract):
     @pytest.fixture
     def figure(self):
         return Gallery()
 
 
-class TestFederationFigure(Contract):
+class TestFederationFigure(FigureContract):
     @pytest.fixture
     def figure(self):
         return FederationFigure()
