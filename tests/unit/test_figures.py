@@ -185,8 +185,26 @@ def test_a_figure_of_the_run_sees_all_cells_and_may_fail_too(cell, figures):
     every = [draw_cell(cell), draw_cell(cell)]
     (chart, *_) = draw_run(every).exhibits
     assert chart.data["series"][0]["y"] == [1, 1]
-    figures(mine=failing(ZeroDivisionError()))
-    assert "figure 'mine' failed on the run" in draw_run(every).notes[0]
+
+    class Failing(ClaimedLabels):
+        def draw_run(self, collected):
+            raise ZeroDivisionError
+
+    figures(mine=Failing)
+    drawings = draw_run(every)
+    assert "figure 'mine' failed on the run" in drawings.notes[0]
+    assert [e.kind for e in drawings.exhibits] == ["table", "table"]
+
+
+def test_a_number_that_is_not_finite_never_reaches_the_result(cell, figures):
+    class Infinite(ClaimedLabels):
+        def draw(self, cell):
+            yield lines(cell.place, "t", "c", labels=("x", "y"), series=[line("a", [0], [float("inf")])])
+
+    figures(mine=Infinite)
+    drawings = draw_cell(cell)
+    assert drawings.exhibits == ()
+    assert "not finite" in drawings.notes[0]
 
 
 def chart(*series, join="k", scenario="toy"):

@@ -263,5 +263,5 @@ def has_any(cell: CellEvidence, reads: Iterable[type | Part]) -> bool:
 
 def pixels(images: Tensor) -> NDArray[np.float32]:
     """Images (N, C, H, W) as pictures of an exhibit, (N, H, W, C) in [0, 1]."""
-    found: NDArray[np.float32] = images.permute(0, 2, 3, 1).clamp(0, 1).float().numpy()
-    return found
+    arrays: NDArray[np.float32] = images.permute(0, 2, 3, 1).clamp(0, 1).float().numpy()
+    return arrays

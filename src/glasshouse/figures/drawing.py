@@ -1,7 +1,8 @@
 """Asks every registered figure to draw. One that fails costs itself and a line of the log, not the audit."""
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -32,58 +33,45 @@ class Drawings:
 def draw_cell(cell: CellEvidence) -> Drawings:
     """What all registered figures show of one cell."""
     exhibits: list[Exhibit] = []
-    collected: dict[str, tuple[Any, ...]] = {}
+    collected: dict[str, list[Any]] = {}
     notes: list[str] = []
     for name in names("figures"):
-        made: list[Exhibit] = []
-        parts: list[Any] = []
-        with_figure = _reader(name, cell, made, parts)
-        notes += _note(name, cell.place.heading(cell.place.scenario), with_figure)
-        exhibits += made
-        if parts:
-            collected[name] = tuple(parts)
-    return Drawings(exhibits=tuple(exhibits), collected=collected, notes=tuple(notes))
+        with _noting_failure(name, cell.place.heading(cell.place.scenario), notes):
+            figure = _figure(name)
+            if not has_any(cell, figure.reads):
+                continue
+            if isinstance(figure, Figure):
+                exhibits.extend(_checked(name, figure.draw(cell)))
+            if isinstance(figure, RunFigure):
+                collected.setdefault(name, []).extend(figure.collect(cell))
+    parts = {name: tuple(every) for name, every in collected.items()}
+    return Drawings(exhibits=tuple(exhibits), collected=parts, notes=tuple(notes))
 
 
 def draw_run(cells: Sequence[Drawings]) -> Drawings:
-    """The exhibits of a run: those that join cells first, then those of the cells, in order."""
+    """The exhibits of a run: those drawn from all cells at once, then those of the cells, joined by key."""
     exhibits: list[Exhibit] = []
     notes: list[str] = []
     for name in dict.fromkeys(name for one in cells for name in one.collected):
-        made: list[Exhibit] = []
         parts = [part for one in cells for part in one.collected.get(name, ())]
-        notes += _note(name, "the run", _run_reader(name, parts, made))
-        exhibits += made
+        with _noting_failure(name, "the run", notes):
+            figure = _figure(name)
+            if isinstance(figure, RunFigure):
+                exhibits.extend(_checked(name, figure.draw_run(parts)))
     joined = join_exhibits([e for one in cells for e in one.exhibits])
     return Drawings(exhibits=(*exhibits, *joined), notes=tuple(notes))
 
 
-def _reader(name: str, cell: CellEvidence, made: list[Exhibit], parts: list[Any]) -> Callable[[], None]:
-    def read() -> None:
-        figure = load("figures", name)()
-        if not isinstance(figure, Figure | RunFigure):
-            raise BadValue(
-                f"figure '{name}'",
-                needs="'card', 'reads', and 'draw' or 'collect' with 'draw_run'",
-                got=f"a {type(figure).__name__} without them",
-                fix="docs/plugins.md shows a complete figure",
-            )
-        if not has_any(cell, figure.reads):
-            return
-        if isinstance(figure, Figure):
-            made.extend(_checked(name, figure.draw(cell)))
-        if isinstance(figure, RunFigure):
-            parts.extend(figure.collect(cell))
-
-    return read
-
-
-def _run_reader(name: str, parts: Sequence[Any], made: list[Exhibit]) -> Callable[[], None]:
-    def read() -> None:
-        figure = load("figures", name)()
-        made.extend(_checked(name, figure.draw_run(parts)))
-
-    return read
+def _figure(name: str) -> Figure | RunFigure:
+    figure = load("figures", name)()
+    if not isinstance(figure, Figure | RunFigure):
+        raise BadValue(
+            f"figure '{name}'",
+            needs="'card', 'reads', and 'draw' or 'collect' with 'draw_run'",
+            got=f"a {type(figure).__name__} without them",
+            fix="docs/plugins/figure.md shows a complete figure",
+        )
+    return figure
 
 
 def _checked(name: str, exhibits: Iterable[Exhibit]) -> Iterator[Exhibit]:
@@ -92,14 +80,14 @@ def _checked(name: str, exhibits: Iterable[Exhibit]) -> Iterator[Exhibit]:
         yield exhibit
 
 
-def _note(name: str, where: str, draw: Callable[[], None]) -> list[str]:
-    """Draw; what went wrong, as at most one sentence. Exhibits made before the error are kept."""
+@contextmanager
+def _noting_failure(name: str, where: str, notes: list[str]) -> Iterator[None]:
+    """An error within the block becomes a note; the exhibits that were made before it are kept."""
     try:
-        draw()
+        yield
     except (DiskFull, Interrupted):
         raise
     except GlasshouseError as error:
-        return [f"figure '{name}' did not finish {where}: {error}"]
+        notes.append(f"figure '{name}' did not finish {where}: {error}")
     except Exception:  # noqa: BLE001 - a figure of another package may raise anything; it costs that figure alone
-        return [f"figure '{name}' failed on {where}: {traceback.format_exc()}"]
-    return []
+        notes.append(f"figure '{name}' failed on {where}: {traceback.format_exc()}")

@@ -103,20 +103,20 @@ def _samples(group: GroupEvidence) -> list[PriorSamples]:
     return group.of(PriorSamples)
 
 
-def of_another(made: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
-    """For each victim what was made of the next one's update that shares no label; None without one."""
-    found = []
+def of_another(claimed: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
+    """For each victim what was claimed of the next one that shares no label; None without one."""
+    others = []
     for i, mine in enumerate(truths):
         following = [(i + k) % len(truths) for k in range(1, len(truths))]
-        other = [
+        fitting = [
             j
             for j in following
             if len(truths[j]) == len(mine) and not torch.isin(truths[j].labels, mine.labels).any()
         ]
-        if not other:
+        if not fitting:
             return None
-        found.append(made[other[0]])
-    return found
+        others.append(claimed[fitting[0]])
+    return others
 
 
 def _row(
@@ -155,14 +155,14 @@ def _means(every: Scores) -> NDArray[np.float64]:
     return np.array([v.mean() for v in every])
 
 
-def _share(made: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) -> str:
+def _share(attack: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) -> str:
     """(attack - null) / (ceiling - null) with its interval; no interval where a resample has no room."""
 
     def share(a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
         gain, room = sign * (a.mean(-1) - b.mean(-1)), sign * (c.mean(-1) - b.mean(-1))
         return np.where(room > 0, gain / np.where(room > 0, room, 1.0), np.nan)
 
-    sides = [_means(every) for every in (made, null, ceiling)]
+    sides = [_means(every) for every in (attack, null, ceiling)]
     value, victims = float(share(*sides)), len(sides[0])
     if np.isnan(value):
         return "no room"
@@ -174,18 +174,18 @@ def _share(made: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) 
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _paired(metric: Metric, made: Scores, null: Scores, *, rng: Rng) -> str:
+def _paired(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> str:
     """By how much the attack leaks more than a null about the same victims, with its interval."""
-    if len(made) < 2:
+    if len(attack) < 2:
         return "one victim"
-    found: Interval
+    gain: Interval
     if metric.counts:
-        victims = np.repeat(np.arange(len(made)), [len(v) for v in made])
-        found = paired_share_gain(np.concatenate(made), np.concatenate(null), victims)
-        found = found if metric.higher_leaks else found.negated()
+        victims = np.repeat(np.arange(len(attack)), [len(v) for v in attack])
+        gain = paired_share_gain(np.concatenate(attack), np.concatenate(null), victims)
+        gain = gain if metric.higher_leaks else gain.negated()
     else:
-        found = paired_gain(_means(made), _means(null), rng=rng, higher_leaks=metric.higher_leaks)
-    return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+        gain = paired_gain(_means(attack), _means(null), rng=rng, higher_leaks=metric.higher_leaks)
+    return f"{gain.value:.3g} [{gain.low:.3g}, {gain.high:.3g}]"
 
 
 def _by_label(draws: PriorSamples, auxiliary: Batch | None, count: int) -> Tensor:

@@ -73,12 +73,12 @@ def line(
         null: the line is what others are compared with.
         of: number of the line of the same chart that this one stands beside.
     """
-    made: dict[str, Any] = {"name": name, "x": list(x), "y": list(y)}
+    series: dict[str, Any] = {"name": name, "x": list(x), "y": list(y)}
     if band is not None:
-        made |= {"low": list(band[0]), "high": list(band[1])}
+        series |= {"low": list(band[0]), "high": list(band[1])}
     if null:
-        made["null"] = True
-    return made if of is None else {**made, "of": of}
+        series["null"] = True
+    return series if of is None else {**series, "of": of}
 
 
 def lines(
