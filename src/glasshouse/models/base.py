@@ -3,6 +3,7 @@
 Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
@@ -47,26 +48,29 @@ class Normalize(nn.Module):
 
     def __init__(self, *, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
-        center, scale = _per_channel(mean), _per_channel(std)
-        if not bool((scale > 0).all() and scale.isfinite().all() and center.isfinite().all()):
+        if not (all(map(math.isfinite, _numbers(mean))) and all(0 < s < math.inf for s in _numbers(std))):
             raise BadValue(
                 "normalisation of a model",
                 needs="finite numbers, std > 0",
                 got=f"mean = {mean}, std = {std}",
                 fix="use mean 0 and std 1 for no scaling",
             )
-        self.register_buffer("mean", center, persistent=False)
-        self.register_buffer("std", scale, persistent=False)
+        self.register_buffer("mean", _per_channel(mean), persistent=False)
+        self.register_buffer("std", _per_channel(std), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels (B, C, H, W) in [0, 1] → the same shape, centred and scaled."""
         return (x - self.mean) / self.std
 
 
+def _numbers(value: float | Sequence[float]) -> tuple[float, ...]:
+    return tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
+
+
 def _per_channel(value: float | Sequence[float]) -> Tensor:
     """A scalar, or (C, 1, 1)."""
-    number = torch.tensor(value, dtype=torch.float32)
-    return number if number.ndim == 0 else number.view(-1, 1, 1)
+    numbers = torch.tensor(_numbers(value))
+    return numbers.view(-1, 1, 1) if isinstance(value, Sequence) else numbers[0]
 
 
 @final
