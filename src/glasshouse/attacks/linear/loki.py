@@ -114,7 +114,7 @@ class Loki:
         return Crafted(
             default=addressed(None),
             addressed={client: addressed(client) for client in range(terms.clients)},
-            memory={"thresholds": thresholds, "brightness": brightness},
+            memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -102,7 +102,7 @@ class RobbingTheFed:
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**agreed_state(view), **tensors}
             ),
-            memory={"thresholds": thresholds, "brightness": brightness},
+            memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -153,7 +153,7 @@ class ScaleMia:
             memory={
                 **decoder,
                 "thresholds": thresholds,
-                "brightness": brightness,
+                "brightness": brightness,  # brightness: only for the figure
                 "measure": measure,
                 f"levels.{number}": levels,
             },
