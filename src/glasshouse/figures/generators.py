@@ -48,7 +48,7 @@ def _generator(cell: CellEvidence, attack: AttackEvidence, generative: Generativ
     )
     yield table(
         cell.place,
-        f"{attack.label}: both ends of its scale",
+        f"{attack.label}: lower and upper bounds for its generator",
         CAPTION,
         columns=COLUMNS,
         rows=scale_rows(cell.metrics, group, prior=prior, latent=generative.latent),
@@ -87,13 +87,15 @@ def _defense(cell: CellEvidence, attack: AttackEvidence) -> Iterator[Exhibit]:
     if not guesses:
         return
     right = " + ".join(d.name for d in cell.defenses) or "none"
+    active = f"Active: {right}" if cell.defenses else "No defence was active"
     hits = sum(g.name == right for g in guesses)
     low, high = proportion_bounds(hits, len(guesses))
     counts = Counter(g.name for g in guesses).most_common()
     yield table(
         cell.place,
         f"{attack.label}: which defence it sees",
-        f"On were: {right}. Named right: {hits} of {len(guesses)} ({low:.2f} to {high:.2f}).",
+        f"{active}. The attack recognised that on {hits} of {len(guesses)} updates (share {low:.2f} to "
+        f"{high:.2f}, 95 % interval).",
         columns=["named", "updates", "right"],
         rows=[[name, str(count), "yes" if name == right else ""] for name, count in counts],
     )

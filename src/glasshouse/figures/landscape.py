@@ -1,4 +1,4 @@
-"""The loss that an attack goes down, along a line through the true image, with and without adaptation.
+"""The loss that an attack minimises, along a line through the true image, with and without adaptation.
 
 A defence that transforms the gradient moves the minimum away from the private image; repeating the
 transformation on the candidate brings it back. Drawn on the scoring side: it needs the truth, and no attack
