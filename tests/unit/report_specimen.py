@@ -254,16 +254,6 @@ def drawn_exhibits(scenario: str) -> list[Exhibit]:
         "name": "Scale-MIA",
         "values": [*draw.normal(29, 2, 400).tolist(), *draw.normal(11, 1.5, 120).tolist()],
     }
-    bars = [
-        {
-            "name": "blind",
-            "x": ["m = 64", "m = 256", "m = 1024"],
-            "y": [0.94, 0.84, 0.53],
-            "low": [0.92, 0.82, 0.5],
-            "high": [0.95, 0.86, 0.55],
-        },
-        {"name": "the paper's count", "x": ["m = 64", "m = 256", "m = 1024"], "y": [0.95, 0.855, 0.54]},
-    ]
     entropy = [
         (n, draw.normal(m, s, 60).clip(0, 1).tolist())
         for n, m, s in (
@@ -307,13 +297,6 @@ def drawn_exhibits(scenario: str) -> list[Exhibit]:
             title="PSNR of what came out",
             caption="Bimodal.",
             data={"x_label": "PSNR, dB", "series": [psnr]},
-        ),
-        Exhibit(
-            kind="bars",
-            scenario=scenario,
-            title="Examples recovered by batch size",
-            caption="",
-            data={"x_label": "batch size", "y_label": "share of examples", "series": bars},
         ),
         Exhibit(
             kind="boxes",

@@ -229,7 +229,7 @@ class Exhibit:
         private: columns of ``pictures`` that hold private data; blurred unless the user asks.
     """
 
-    kind: Literal["pictures", "lines", "histogram", "bars", "boxes", "table"]
+    kind: Literal["pictures", "lines", "histogram", "boxes", "table"]
     scenario: str
     title: str
     caption: str
