@@ -308,14 +308,6 @@ class Behaviour(Protocol):
         ...
 
 
-class Guard(Protocol):
-    """Client side: looks at a model before training on it, and at an update before sending it."""
-
-    def inspect(self, broadcast: Broadcast, *, agreed: Architecture) -> Inspection: ...
-
-    def preflight(self, update: Update, batch: Batch) -> Inspection: ...
-
-
 class Recorder(Protocol):
     """Receives all that happens in a simulation; the only thing that sees both wire and truth."""
 

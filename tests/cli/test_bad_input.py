@@ -274,7 +274,7 @@ def test_a_full_disk_is_one_error(tmp_path, capsys, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     arguments = running()(tmp_path)
-    monkeypatch.setattr("glasshouse.store.tempfile.mkstemp", full)
+    monkeypatch.setattr("glasshouse.disk.tempfile.mkstemp", full)
     code, said = outcome(arguments, capsys)
     assert code == 2
     assert "space" in said

@@ -236,7 +236,7 @@ def test_a_run_without_result_is_an_error(tmp_path):
 def test_a_page_that_cannot_be_written_says_so(tmp_path):
     specimen.write(Result(suite="none"), tmp_path)
     (tmp_path / "report.html").mkdir()
-    with pytest.raises(BadFile, match="a file that can be written"):
+    with pytest.raises(BadFile, match="a place that can be written"):
         write_html(tmp_path)
 
 
@@ -245,7 +245,7 @@ def test_a_page_without_room_says_so(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     specimen.write(Result(suite="none"), tmp_path)
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(DiskFull, match="free some space"):
         write_html(tmp_path)
 

@@ -21,6 +21,7 @@ from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, contr
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
+from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.figures.drawing import draw_run
 from glasshouse.progress import track
@@ -29,7 +30,7 @@ from glasshouse.results.records import Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite
-from glasshouse.store import write_json, write_text
+from glasshouse.store import write_json
 
 T = TypeVar("T")
 

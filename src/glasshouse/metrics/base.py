@@ -23,11 +23,9 @@ from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
 ClaimKind = Literal[
-    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense", "utility"
+    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense"
 ]
-Reads = Literal[
-    "inputs", "counts", "vectors", "scores", "decisions", "predictions", "source", "labels", "names"
-]
+Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "source", "labels", "names"]
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""
@@ -96,7 +94,6 @@ class Metric(Protocol):
         claim: kind of claim that it scores. reads: the part of the claim that ``score`` gets first.
         higher_leaks: larger means that more came out. unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
         counts: numbers are 0 or 1 per unit, so that a mean is a share and its interval is exact.
-        pooled: the metric is also a :class:`PooledMetric`, whose ``pool`` must be used over several claims.
     """
 
     card: ClassVar[Card]
@@ -105,7 +102,6 @@ class Metric(Protocol):
     higher_leaks: ClassVar[bool]
     unit: ClassVar[str]
     counts: ClassVar[bool]
-    pooled: ClassVar[bool]
 
     def chance(self, context: ScoreContext) -> float | None:
         """What a guess without any information gets, where that is known in closed form; else None."""

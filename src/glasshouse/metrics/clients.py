@@ -28,7 +28,6 @@ class ClientMetric(ABC):
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
 
     @abstractmethod
     def pool(

@@ -60,7 +60,6 @@ class LabelAccuracy:
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     def chance(self, context: ScoreContext) -> float | None:
         del context

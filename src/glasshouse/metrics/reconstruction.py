@@ -50,7 +50,6 @@ class ImageMetric(ABC):
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
 
     def chance(self, context: ScoreContext) -> float | None:
         """Not known without the data: the null baseline tells."""

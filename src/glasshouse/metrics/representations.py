@@ -73,7 +73,6 @@ class Leakage:
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     tolerance: float = SAME
 
@@ -107,7 +106,6 @@ class LeakagePrecision:
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     tolerance: float = SAME
 

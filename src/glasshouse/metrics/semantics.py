@@ -35,7 +35,6 @@ class DefenseNamed:
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     choices: int = 8
 

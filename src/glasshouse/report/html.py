@@ -1,6 +1,5 @@
 """One self-contained page: no script, no network, no file beside it."""
 
-import errno
 import re
 from pathlib import Path
 from typing import Final
@@ -9,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from glasshouse import __version__
-from glasshouse.errors import BadFile, DiskFull
+from glasshouse.disk import write_text
 from glasshouse.report import figures, numbers, sections, tables, verdict, words
 from glasshouse.results.files import read_result
 from glasshouse.results.records import Result
@@ -96,23 +95,7 @@ def save(page: str, path: Path) -> Path:
     Raises:
         DiskFull: no room. BadFile: the place cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise BadFile(
-                f"report '{path}'",
-                needs="a file that can be written",
-                got=error.strerror or str(error),
-                fix="choose another place, or change its permissions",
-            ) from error
-        raise DiskFull(
-            f"report '{path.name}'",
-            needs="a writable run directory with room for the page",
-            got=f"{error.strerror} after {numbers.plain(len(page) / 1e6)} MB",
-            fix="free some space; 'glasshouse report RUN' writes the page again",
-        ) from error
+    write_text(path, page, fix="free some space; 'glasshouse report RUN' writes the page again")
     return path
 
 

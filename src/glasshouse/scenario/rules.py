@@ -25,7 +25,7 @@ def foreseen(scenario: Scenario) -> tuple[Refusal, ...]:
     found: dict[Refusal, None] = {}
     for cell in cells(scenario):
         for plugin in cell.scenario.attacks:
-            needs = registry.load("attacks", plugin.name)(**plugin.arguments).needs
+            needs = registry.create(registry.load("attacks", plugin.name), plugin.arguments).needs
             subject = f"attack '{plugin.label or plugin.name}'"
             for want, got, fix in _lacks(cell.scenario, needs):
                 found[Refusal(subject=subject, needs=want, got=got, fix=fix)] = None
