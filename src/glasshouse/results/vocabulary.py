@@ -25,3 +25,18 @@ GRANTS: Final[Mapping[str, str]] = {
     "challenge": "examples of which some are private",
     "cohorts": "who took part in each round",
 }
+NULLS: Final[Mapping[str, str]] = {
+    "chance": "random guessing",
+    "coin that knows the prior and how many were called": "random guessing that knows how many clients are "
+    "positive",
+    "guess among the clients or classes": "random guessing among the clients or classes",
+    "guess among the clients": "random guessing among the clients",
+    "mean auxiliary image": "the average of similar public images",
+    "random auxiliary image": "a similar public image drawn at random",
+    "mean image of a guessed class": "the average public image of a guessed class",
+    "grey image": "a plain grey image",
+    "labels drawn from auxiliary data": "labels drawn at random from similar public data",
+    "random draw of the attack's generator": "an image drawn at random from the attack's own generator",
+    "mean of the public images of the private domain": "the average of the public images of the same kind",
+}
+"""What guesses without the update, as a reader meets it."""

@@ -118,7 +118,7 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
     if data.private_source and among_others:
         yield Problem(
             path="audit.metrics",
-            needs="no metric that compares with other images of the same data where data.private_source is set",
+            needs="no metric that needs other images of the same data where data.private_source is set",
             got=", ".join(f'"{name}"' for name in among_others),
             hint="the other images would come from data.source",
         )

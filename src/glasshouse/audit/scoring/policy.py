@@ -87,8 +87,8 @@ def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
 
 def _gain_row(cell: Cell, f: Finding, card: MetricCard, limit: float, title: str) -> Limit:
     state, reason = state_of_gain(f, limit)
-    low, high = _amount(f.gain_low, card), _amount(f.gain_high, card)
-    text = f"{title}, {_place(cell)}: the gain in {card.label} is {_amount(f.gain, card)} [{low}, {high}]"
+    bounds = f"[{_number(f.gain_low, card)}, {_number(f.gain_high, card)}]"
+    text = f"{title}, {_place(cell)}: the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
     return Limit(
         scenario=cell.scenario.name,
         subject=f"gain in {card.label} of {title}, {_place(cell)}",
@@ -155,7 +155,9 @@ def _title(attack: Plugin, result: Result) -> str:
 
 
 def _place(cell: Cell, *, capital: bool = False) -> str:
-    names = " + ".join(defense_labels(cell.scenario))
+    given = [v for path, v in cell.axes.items() if path.startswith("defenses") and isinstance(v, str)]
+    own = " + ".join(defense_labels(cell.scenario))
+    names = given[0] if own and given else own
     axes = ", ".join(
         f"{path.rsplit('.', 1)[-1]} = {value}"
         for path, value in cell.axes.items()
@@ -166,6 +168,10 @@ def _place(cell: Cell, *, capital: bool = False) -> str:
 
 
 def _amount(value: float, card: MetricCard) -> str:
-    if card.display == "rate":
-        return f"{100 * value:.3g} points"
-    return f"{value:.3g} dB" if card.display == "level" else f"{value:.3g}"
+    unit = {"rate": " points", "level": " dB"}.get(card.display, "")
+    return _number(value, card) + unit
+
+
+def _number(value: float, card: MetricCard) -> str:
+    shown = f"{100 * value if card.display == 'rate' else value:.3g}"
+    return shown.replace("-", "\u2212")
