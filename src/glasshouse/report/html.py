@@ -10,10 +10,11 @@ from markupsafe import Markup
 
 from glasshouse import __version__
 from glasshouse.errors import BadFile, DiskFull
-from glasshouse.report import figures, numbers, sections, tables, verdict, words
-from glasshouse.report.answer import overall
-from glasshouse.report.choice import ORDER, Choice, choose
-from glasshouse.report.policy import MARKS, policy
+from glasshouse.report import figures, numbers, sections, tables, words
+from glasshouse.report.verdicts import stories
+from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.verdicts.choice import ORDER, Choice, choose
+from glasshouse.report.verdicts.policy import MARKS, policy
 from glasshouse.results.files import read_result
 from glasshouse.results.records import Result
 
@@ -52,7 +53,7 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
             suite=result.suite,
             version=__version__,
             answer=overall(result, choice),
-            stories=[(by_name[story.scenario], story) for story in verdict.stories(result, choice)],
+            stories=[(by_name[story.scenario], story) for story in stories.stories(result, choice)],
             terms=terms(choice),
             policy=policy(result),
             sections=parts,

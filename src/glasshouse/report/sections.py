@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import final
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import exhibits, figures, pictures, tables, verdict
+from glasshouse.report import exhibits, figures, pictures, tables
 from glasshouse.report.cards import Cards
-from glasshouse.report.choice import ORDER, Choice
+from glasshouse.report.verdicts import stories
+from glasshouse.report.verdicts.choice import ORDER, Choice
 from glasshouse.results.records import Exhibit, Result, ThreatCard
 
 
@@ -36,7 +37,7 @@ class Section:
     anchor: str
     name: str
     card: ThreatCard | None
-    story: verdict.Story
+    story: stories.Story
     counts: tuple[tuple[str, int], ...]
     panels: tuple[figures.Panel, ...]
     trade: figures.Trade | None
@@ -70,15 +71,15 @@ class Section:
 
 def sections(result: Result, run: Path, choice: Choice, *, show_private: bool) -> list[Section]:
     """One section per scenario, in the order of the suite."""
-    by_name = {story.scenario: story for story in verdict.stories(result, choice)}
+    by_name = {story.scenario: story for story in stories.stories(result, choice)}
     return [
         _section(result, run, by_name[name], choice.of(name), anchor=f"s{i}", show_private=show_private)
-        for i, name in enumerate(verdict.scenarios(result), start=1)
+        for i, name in enumerate(stories.scenarios(result), start=1)
     ]
 
 
 def _section(
-    result: Result, run: Path, story: verdict.Story, choice: Choice, *, anchor: str, show_private: bool
+    result: Result, run: Path, story: stories.Story, choice: Choice, *, anchor: str, show_private: bool
 ) -> Section:
     name, cards = story.scenario, choice.cards
     found = [f for f in result.findings if f.scenario == name]

@@ -9,11 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.report import readings, tables, verdict, words
-from glasshouse.report.answer import overall
-from glasshouse.report.choice import Choice, choose
-from glasshouse.report.policy import MARKS as LIMIT_MARKS
-from glasshouse.report.policy import Policy, policy
+from glasshouse.report import readings, tables, words
+from glasshouse.report.verdicts import stories
+from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.verdicts.choice import Choice, choose
+from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
+from glasshouse.report.verdicts.policy import Policy, policy
 from glasshouse.results.records import Finding, Result, Utility
 
 MOST: Final = 12  # rows shown of a long list
@@ -34,7 +35,7 @@ def summary(result: Result) -> Group:
     parts: list[RenderableType] = [heading(answer.text, answer.kind or ""), line(answer.qualification)]
     if answer.count:
         parts.append(line(answer.count, "dim"))
-    for story in verdict.stories(result, choice):
+    for story in stories.stories(result, choice):
         parts += [Text(), line(story.scenario, "bold")]
         parts += [_sentence(s.kind, s.text) for s in story.sentences]
         rows = list(_strongest(result, choice.of(story.scenario)))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import final
 
 from glasshouse.report import readings, words
-from glasshouse.report.choice import ORDER, Choice, severity, victims_out
-from glasshouse.report.sentences import (
+from glasshouse.report.verdicts.choice import ORDER, Choice, severity, victims_out
+from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
     additions,
     deed,

@@ -6,8 +6,8 @@ from typing import final
 
 from glasshouse.report import words
 from glasshouse.report.cards import KINDS, SEVERITIES
-from glasshouse.report.choice import ORDER, Choice, victims_out
-from glasshouse.report.sentences import NOT_SAFE
+from glasshouse.report.verdicts.choice import ORDER, Choice, victims_out
+from glasshouse.report.verdicts.sentences import NOT_SAFE
 from glasshouse.results.judgement import ONE_SIDE, expected_by_luck, leaking_victims
 from glasshouse.results.records import Finding, Result, Verdict
 

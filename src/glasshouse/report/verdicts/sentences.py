@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import Cards
-from glasshouse.report.choice import Choice
+from glasshouse.report.verdicts.choice import Choice
 from glasshouse.results.judgement import expected_by_luck, leaking_victims
 from glasshouse.results.records import Control, Finding, Refused, Utility
 
