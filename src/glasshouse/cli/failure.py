@@ -65,6 +65,8 @@ def failure_message(error: Exception) -> str:
     """What the user sees: what failed, where the report is, and what to do."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("report  ")]
     cause = f"{type(error).__name__}: {error}".splitlines()[0]
-    fix = "--resume goes on with what is finished; --debug shows the traceback; please report this as an issue"
+    fix = (
+        "--resume goes on with what is finished; --debug shows the traceback; please report this as an issue"
+    )
     lines = ["glasshouse failed in a way that nobody foresaw", f"got     {cause}", *notes, f"fix     {fix}"]
     return "\n  ".join(lines)

@@ -155,6 +155,16 @@ def percent(value: float) -> str:
     return bare(value, ACCURACY)
 
 
+def probability(value: float) -> str:
+    """A p-value with three decimals.
+
+    Example:
+        >>> probability(0.0154), probability(0.00002)
+        ('0.015', '< 0.001')
+    """
+    return "< 0.001" if finite(value) < 0.0005 else f"{value:.3f}"
+
+
 def seconds(value: float) -> str:
     r"""A duration.
 

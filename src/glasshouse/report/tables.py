@@ -204,7 +204,7 @@ def _victims(f: Finding, cards: Cards) -> VictimSheet:
             v.name,
             numbers.value(v.value, card, f.unit_of_value),
             f"{v.rank:,} of {v.compared:,}",
-            f"{numbers.plain(v.p, digits=3)} ({numbers.plain(v.p_adjusted, digits=3)})",
+            f"{numbers.probability(v.p)} ({numbers.probability(v.p_adjusted)})",
             v.leaks,
         )
         for v in sorted(f.victims, key=lambda v: (not v.leaks, v.p_adjusted))
@@ -254,8 +254,8 @@ def _exchange(f: Finding, cards: Cards) -> str:
 def _p(f: Finding) -> str:
     if f.p is None:
         return "–"
-    own = numbers.plain(f.p, digits=3)
-    return own if f.p_adjusted is None else f"{own} ({numbers.plain(f.p_adjusted, digits=3)})"
+    own = numbers.probability(f.p)
+    return own if f.p_adjusted is None else f"{own} ({numbers.probability(f.p_adjusted)})"
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
