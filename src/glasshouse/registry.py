@@ -38,6 +38,7 @@ class Card:
 
     Attributes:
         summary: one line.
+        title: for headings and sentences ("Inverting Gradients"); empty: the registered name.
         source: paper or origin, short: ``"Zhu et al. 2019, arXiv:1906.08935"``; empty for our own.
         threat: who can run it, in words; empty where it does not apply.
         grants: side knowledge that it needs, by name.
@@ -51,6 +52,7 @@ class Card:
     """
 
     summary: str
+    title: str = ""
     source: str = ""
     threat: str = ""
     grants: tuple[str, ...] = ()

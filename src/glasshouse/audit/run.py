@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -15,8 +15,10 @@ from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
+from glasshouse.audit.scoring.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.control import ControlTask, control
 from glasshouse.audit.scoring.nulls import check_names
+from glasshouse.audit.scoring.policy import policy_limits
 from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
@@ -82,6 +84,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     """
     started = time.perf_counter()
     plans = plan(suite, out.resolve())
+    cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
     _prepare(suite, plans, out, resume=resume)
     log = RunLog(out)
     facts = manifest(
@@ -115,8 +118,11 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         utility=tuple(u for _, one in parts for u in one.utility),
         exhibits=drawings.exhibits,
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
+        attacks=attack_cards(p.cell.scenario for p in plans),
+        metrics=cards,
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )
+    result = replace(result, limits=policy_limits([p.cell for p in plans], result))
     _write_notes(plans, log)
     for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
         log.write("note", note=note)

@@ -133,7 +133,7 @@ def _histogram(data: Mapping[str, Any]) -> Drawing:
         steps = _path(np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(share, 2), [0.0]]), across, up)
         shapes.append(svg.tag("polygon", class_=f"area {_style(i, series[i])}", points=steps))
     text = f"Distribution of {data['x_label']}: {_names(series)}."
-    percent = [numbers.bare(t, "label_accuracy") for t in up.ticks]
+    percent = [numbers.percent(t) for t in up.ticks]
     return Drawing(
         x_label=str(data["x_label"]),
         y_label="share of the values, %",

@@ -47,6 +47,7 @@ class Loki:
     """
 
     card: ClassVar[Card] = Card(
+        title="LOKI",
         summary="per-client convolutions in front of an imprint module: the sum falls apart by client",
         source="Zhao et al. 2024, arXiv:2303.12233",
         threat="malicious server: changes the architecture, addresses each client, sees only the sum",
