@@ -17,7 +17,7 @@ from glasshouse.audit.scoring.finding import gain_of
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import Run, score_metric
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.base import ScoreContext, Wording
 from glasshouse.metrics.clients import Auc
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, RatePaper
@@ -49,7 +49,8 @@ class BrightnessError:
     higher_leaks: ClassVar[bool] = False
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
+    wording: ClassVar[Wording] = Wording(label="brightness", sentence="saw {}", explanation="how bright")
+    requires: ClassVar[frozenset[str]] = frozenset()
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context):

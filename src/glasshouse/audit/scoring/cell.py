@@ -9,13 +9,12 @@ from typing import final
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Unit, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.figures.arguments import points
 from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
 from glasshouse.audit.scoring.contrast import contrasts
 from glasshouse.audit.scoring.family import primary_metrics
-from glasshouse.audit.scoring.illustrate import exhibits
+from glasshouse.audit.scoring.illustrate import illustrate
 from glasshouse.audit.scoring.judge import Judge, judge_of
 from glasshouse.audit.scoring.measurement import Measured, finding_of
 from glasshouse.audit.scoring.score import Run, score_metric
@@ -59,25 +58,14 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     runs = {i: _runs(task, i, records, judges) for i in range(len(scenario.attacks))}
     scores = {i: score_attack(task, attack, runs[i]) for i, attack in enumerate(scenario.attacks)}
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
-    drawn = exhibits(task, records, runs)
+    drawings = illustrate(task, records, runs, {i: one.findings for i, one in scores.items()})
     spent = sum(o.seconds for every in runs.values() for run in every for o in run.outcomes)
     return cell.hash, CellResult(
         findings=tuple(f for one in scores.values() for f in one.findings),
         refusals=tuple(_refusals(task, records, runs, scores)),
         utility=tuple(_utility(cell, records)),
-        exhibits=tuple(drawn),
+        drawings=drawings,
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
-        points=tuple(
-            point
-            for i, attack in enumerate(scenario.attacks)
-            for point in points(
-                cell,
-                attack,
-                scores[i].findings,
-                {run.folder: run.outcomes for run in runs[i]},
-                {run.folder: run.judge for run in runs[i]},
-            )
-        ),
         facts=records[0].facts if records else None,
         notes=tuple(note for one in scores.values() for note in one.notes),
         seconds=sum(r.seconds for r in records) + spent + time.process_time() - started,
@@ -90,7 +78,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     metrics: dict[str, Metric] = {p.name: load("metrics", p.name)(**p.arguments) for p in plugins}
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
-    single = next((n for n in (*primary.values(), *metrics) if can_judge_victims(metrics[n])), None)
+    ordered = sorted(metrics, key=lambda name: metrics[name].wording.order)
+    single = next((name for name in ordered if can_judge_victims(metrics[name])), None)
     findings, refusals, numbers, notes = [], [], {}, []
     for name, metric in metrics.items():
         try:

@@ -12,19 +12,20 @@ from glasshouse.results.records import Finding, Reference
 
 
 def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]]) -> dict[str, str]:
-    """By kind of claim the metric by which an attack is judged: the first that scores the kind.
+    """By kind of claim the metric by which an attack is judged: the first in order that scores the kind.
 
-    Metrics that name the kind come before those that read a part of it. A guess at the defence judges an
-    attack only where it says nothing about data. Nothing here depends on a score.
+    The order is the one that metrics declare, then that of the scenario. Metrics that name the kind come
+    before those that read a part of it. One that is not about private data judges an attack only where none
+    is. Nothing here depends on a score.
     """
-    about_data = [kind for kind in kinds if kind.kind != "defense"]
     chosen = {}
-    for kind in about_data or kinds:
+    for kind in kinds:
         able = [name for name, metric in metrics.items() if scorer_of(kind, metric)]
         own = [name for name in able if metrics[name].claim == kind.kind]
         if able:
-            chosen[kind.kind] = (own or able)[0]
-    return chosen
+            chosen[kind.kind] = min(own or able, key=lambda name: metrics[name].wording.order)
+    private = {kind: name for kind, name in chosen.items() if metrics[name].wording.private}
+    return private or chosen
 
 
 def with_family(findings: Sequence[Finding]) -> tuple[Finding, ...]:

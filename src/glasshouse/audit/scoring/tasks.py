@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
-from glasshouse.audit.figures.arguments import Point
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import Facts
-from glasshouse.results.records import Contrast, Control, Exhibit, Finding, Refused, Utility
+from glasshouse.figures.drawing import Drawings
+from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 
@@ -40,9 +40,8 @@ class CellResult:
         findings: one per attack and metric that scores its claims.
         refusals: of federations, attacks and metrics.
         utility: held-out accuracy, per federation.
-        exhibits: drawn beside the numbers.
+        drawings: what the figures made of it.
         contrasts: between attacks.
-        points: the findings again, with the settings of the attacks.
         facts: of the first federation; None: none ran.
         notes: what could not be said, for the log.
         seconds: processor time of simulation, attacks and scoring.
@@ -51,9 +50,8 @@ class CellResult:
     findings: tuple[Finding, ...] = ()
     refusals: tuple[Refused, ...] = ()
     utility: tuple[Utility, ...] = ()
-    exhibits: tuple[Exhibit, ...] = ()
+    drawings: Drawings = field(default_factory=Drawings)
     contrasts: tuple[Contrast, ...] = ()
-    points: tuple[Point, ...] = ()
     facts: Facts | None
     notes: tuple[str, ...] = ()
     seconds: float

@@ -12,9 +12,9 @@ def chosen_words(attack: Plugin) -> str:
     plugin = attack_of(attack.name, attack.arguments)
     restarts = plugin.restarts if isinstance(plugin, RestartingAttack) else 1
     return (
-        f"{restarts} restarts, the one with the attack's lowest own loss"
+        f"best of {restarts} restarts, chosen by the attack's own loss"
         if restarts > 1
-        else "one run, no choice"
+        else "a single run; nothing was selected afterwards"
     )
 
 

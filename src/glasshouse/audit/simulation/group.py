@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.needs import attack_of, refusal_of, refused
+from glasshouse.audit.hashes import write_hashes
 from glasshouse.audit.simulation.accuracy import Accuracies
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import granted
@@ -96,6 +97,7 @@ def simulate(group: Group) -> str:
         except (Inapplicable, BadValue) as error:  # it diverged, or what is asked of the clients cannot be
             refusal = refusal_of(error)
     _file(folder, built, recorder, memory, refusal)
+    write_hashes(folder)
     utility = (watch.utility() if watch else _utility(built, final)) if refusal is None else None
     record = GroupRecord(
         seed=group.seed,

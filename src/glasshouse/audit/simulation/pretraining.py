@@ -24,7 +24,7 @@ from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import Recipe, accuracy, fit
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Pretraining, Scenario
-from glasshouse.store import read_weights
+from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
 OURS = {"adversarial", "behind", "head_epochs"}
