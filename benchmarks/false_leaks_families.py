@@ -1,5 +1,4 @@
-"""Kinds of measurements for the study of false leaks: how each looks without and with a leak, and its exact
-test.
+"""Kinds of measurements for the study of false leaks: how each looks, and its exact test.
 
 Plain arrays, so that the same data can be judged by any version of the rules.
 """
@@ -38,6 +37,8 @@ class Sample:
     p: float | None = None
 
 
+Cell = Callable[[Floats, Floats, Floats], Floats]
+"""From what a claim, a truth, and the two together bring, to a score."""
 Draw = Callable[[Random, int, bool], Sample]
 """From a stream, the number of victims (or clients), and whether something leaks, to a measurement."""
 
@@ -76,15 +77,15 @@ def share_effect(n: int, chance: float) -> float:
 
 
 def normal_differences(random: Random, n: int, leaks: bool) -> Sample:
+    """PSNR whose gain is normal; exact: Student's paired t."""
     null = random.normal(12, 3, n)
     values = null + random.normal(2 * t_effect(n) if leaks else 0, 2, n)
     p = float(stats.ttest_rel(values, null, alternative="greater").pvalue)
     return Sample(values=values[:, None], null=null[:, None], p=p)
 
 
-def _crossed(random: Random, n: int, cell: Callable[[Floats, Floats, Floats], Floats]) -> tuple[Floats,
-Floats]:
-    """Scores (n, n) of claims on truths, and those (n,) of the null on the truths, averaged over ten guesses."""
+def _crossed(random: Random, n: int, cell: Cell) -> tuple[Floats, Floats]:
+    """Scores (n, n) of claims on truths, and those (n,) of the null on the truths, a mean of ten guesses."""
     truths = random.normal(size=n)
     scores = cell(random.normal(size=(n, 1)), truths[None], random.normal(size=(n, n)))
     guesses = cell(random.normal(size=(10, n)), truths[None], random.normal(size=(10, n)))
@@ -99,10 +100,13 @@ def _exchangeable(scores: Floats, null: Floats, own: Floats) -> Sample:
 
 def bounded(random: Random, n: int, leaks: bool) -> Sample:
     """SSIM: between -1 and 1, skewed upwards."""
-    scores, null = _crossed(random, n, lambda a, b, e: np.tanh(0.25 * np.exp(0.5 * (0.6 * a + 0.6 * b + 0.5
-    * e)))) own = np.diag(scores) + (0.16 *
-    t_effect(n) if leaks else 0) return
-    _exchangeable(scores, null, np.minimum(own, 1))
+
+    def cell(claim: Floats, truth: Floats, both: Floats) -> Floats:
+        return np.asarray(np.tanh(0.25 * np.exp(0.3 * claim + 0.3 * truth + 0.25 * both)))
+
+    scores, null = _crossed(random, n, cell)
+    own = np.diag(scores) + (0.16 * t_effect(n) if leaks else 0)
+    return _exchangeable(scores, null, np.minimum(own, 1))
 
 
 def skewed_errors(random: Random, n: int, leaks: bool) -> Sample:
@@ -121,7 +125,8 @@ def rare_failures(random: Random, n: int, leaks: bool) -> Sample:
 
 def rare_successes(random: Random, n: int, leaks: bool) -> Sample:
     """PSNR of guesses of which one in twenty is close by luck; with a leak, every second is."""
-    scores, null = _crossed(random, n, lambda a, b, e: 12 + 2 * b + 1.5 * e + 12 * (e > stats.norm.ppf(0.95)))
+    rare = stats.norm.ppf(0.95)
+    scores, null = _crossed(random, n, lambda _, b, e: 12 + 2 * b + 1.5 * e + 12 * (e > rare))
     own = np.diag(scores) + (12 * (random.random(n) < 0.5) if leaks else 0)
     return _exchangeable(scores, null, own)
 
@@ -151,7 +156,7 @@ def clustered_chance(rho: float) -> Draw:
 
 
 def paired_shares(draws: int, share: float) -> Draw:
-    """One outcome per victim against a null adversary's on the same victims, averaged over ``draws`` guesses."""
+    """One outcome per victim against a null adversary's on the same victims, a mean of ``draws`` guesses."""
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         rate = random.beta(10 * share, 10 * (1 - share), (n, 1))
@@ -182,12 +187,14 @@ def _called(scores: Floats, truth: NDArray[np.bool_]) -> Floats:
 
 
 def ranked_clients(random: Random, n: int, leaks: bool) -> Sample:
+    """Scores of one federation's clients; exact: Mann and Whitney's test."""
     scores, truth = _scores(random, n, _shift(n, leaks))
     p = float(stats.mannwhitneyu(scores[truth], scores[~truth], alternative="greater", method="exact").pvalue)
     return Sample(clients=(("0", scores, truth),), p=p)
 
 
 def called_clients(random: Random, n: int, leaks: bool) -> Sample:
+    """Decisions about one federation's clients; exact: Fisher's test."""
     scores, truth = _scores(random, n, _shift(n, leaks) * 1.3)
     called = _called(scores, truth)
     caught, members = int(called @ truth), int(truth.sum())

@@ -19,7 +19,7 @@ from glasshouse.errors import Undefined
 from glasshouse.rng import Rng
 
 EXCHANGES = 1999
-"""A p-value of .025 is then known to within .007."""
+"""How many are drawn: a p-value of .025 is then known to within .007."""
 FEW_RUNS = 4
 """From so many runs on, a difference between runs can be seen and is allowed for."""
 
@@ -64,7 +64,7 @@ def compare_with_guesses(
     """
     everyone = np.ones(len(truth), dtype=bool)
     value = float(values(everyone, truth[None])[0])
-    guessed = values(everyone, exchange_truth(truth, runs, rng=rng))
+    guessed = values(everyone, exchange_truth(truth, runs, draws=EXCHANGES, rng=rng))
     guessed = guessed + max(0.0, chance - float(guessed.mean()))
     p = (1 + int((guessed >= value - 1e-12).sum())) / (1 + len(guessed))
     tail = (1 - level) / 2
@@ -77,7 +77,7 @@ def compare_with_guesses(
     return GuessTest(p=p, low=low if p < tail else min(low, 0.0))
 
 
-def exchange_truth(truth: Bools, runs: Ints, *, rng: Rng, draws: int = EXCHANGES) -> Bools:
+def exchange_truth(truth: Bools, runs: Ints, *, draws: int, rng: Rng) -> Bools:
     """``draws`` random exchanges of the truth among the clients of each run, (D, N)."""
     out = np.tile(truth, (draws, 1))
     random = rng.numpy()
