@@ -92,7 +92,7 @@ def resample_less() -> None:
     test whatever their number; fewer of them cost power.
     """
     interval.RESAMPLES = 50
-    permutation.EXCHANGES = 399
+    permutation.EXCHANGES = 999
 
 
 def row(family: Family, *, leaks: bool, runs: int) -> str:
