@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics import membership
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
 from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
@@ -24,12 +24,13 @@ class ClientMetric(ABC):
     """A number over all clients of several runs: what all metrics here declare alike."""
 
     card: ClassVar[Card]
+    wording: ClassVar[Wording]
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "decisions"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @abstractmethod
@@ -73,6 +74,14 @@ class F1(ClientMetric):
         summary="harmonic mean of precision and recall over clients, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives, or more: a coin"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="F1",
+        sentence="found the clients in question with F1 {}",
+        explanation="Balance of finding all the clients in question and accusing no others: 1 is perfect,"
+        " so higher is worse; random guessing reaches about the share of such clients.",
+        severity="membership",
+        order=30,
+    )
     unit: ClassVar[str] = ""
 
     def chance(self, context: ScoreContext) -> float | None:
@@ -102,6 +111,15 @@ class Precision(ClientMetric):
         summary="share of the clients called positive that are, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="precision",
+        sentence="named clients of which {} were right",
+        explanation="Share of the accused clients that were accused rightly: higher is worse; random "
+        "guessing reaches the share of such clients.",
+        display="rate",
+        severity="membership",
+        order=430,
+    )
 
     def values(self, claimed: Floats, truths: Bools) -> Floats:
         if not claimed.any():
@@ -122,6 +140,15 @@ class Recall(ClientMetric):
     card: ClassVar[Card] = Card(
         summary="share of the positive clients that are called so, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share called positive"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="recall",
+        sentence="found {} of the clients in question",
+        explanation="Share of the clients in question that were found: higher is worse; random guessing "
+        "finds as large a share as it accuses.",
+        display="rate",
+        severity="membership",
+        order=420,
     )
 
     def chance(self, context: ScoreContext) -> float | None:
@@ -149,6 +176,14 @@ class Auc(ClientMetric):
         source="interval: Newcombe 2006, Statistics in Medicine 25(4)",
         details={"direction": "up is worse for privacy", "chance": "0.5"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="AUC",
+        sentence="told members from others with AUC {}",
+        explanation="How often a client in question gets a higher score than another client: 1 is always,"
+        " so higher is worse; random guessing reaches 0.5.",
+        severity="membership",
+        order=40,
+    )
     reads: ClassVar[Reads] = "scores"
     unit: ClassVar[str] = ""
 
@@ -160,7 +195,7 @@ class Auc(ClientMetric):
         members, total = truths.sum(1), len(claimed)
         if not ((members > 0) & (members < total)).all():
             raise _undefined("auc")
-        ranks = truths @ stats.rankdata(claimed)
+        ranks = truths @ scipy.stats.rankdata(claimed)
         return np.asarray((ranks - members * (members + 1) / 2) / (members * (total - members)))
 
     def pool(
@@ -182,6 +217,15 @@ class TprAtFpr(ClientMetric):
         summary="share of positive clients found at a tolerated share of false alarms, exact interval",
         source="Carlini et al. 2022, arXiv:2112.03570",
         details={"direction": "up is worse for privacy", "chance": "the tolerated share of false alarms"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="found at a low false-alarm rate",
+        sentence="found {} of the clients in question at a low rate of false alarms",
+        explanation="Share of the clients in question that were found while hardly any other was accused:"
+        " higher is worse; random guessing finds as large a share as it may accuse wrongly.",
+        display="rate",
+        severity="membership",
+        order=50,
     )
     reads: ClassVar[Reads] = "scores"
 

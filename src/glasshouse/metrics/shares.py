@@ -15,8 +15,8 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.interval import Interval, bad_level, check_level, one_victim
@@ -169,7 +169,7 @@ def share_p_value(hits: ArrayLike, chance: float, clusters: ArrayLike | None = N
             raise one_victim("share", int(count))
         residuals = np.bincount(index, weights=y - share).astype(np.float64)
         effective.append(_effective(share, residuals, len(y), 0.95))
-    return min(float(stats.beta.cdf(chance, share * n, n - share * n + 1)) for n in effective)
+    return min(float(scipy.stats.beta.cdf(chance, share * n, n - share * n + 1)) for n in effective)
 
 
 def paired_share_gain(
@@ -207,7 +207,7 @@ def paired_share_gain(
     """
     difference, index, sizes = _paired(hits, null_hits, clusters, level)
     gain, (centre, error) = float(difference.mean()), _gain(difference, index, sizes)
-    half = float(stats.t.ppf((1 + level) / 2, len(sizes) - 1)) * error
+    half = float(scipy.stats.t.ppf((1 + level) / 2, len(sizes) - 1)) * error
     low = max(-1.0, min(centre - half, gain))
     if low > 0 and _swap_p_value(hits, null_hits, sizes) >= (1 - level) / 2:
         low = 0.0
@@ -228,7 +228,7 @@ def paired_share_p_value(hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayL
     """
     difference, index, sizes = _paired(hits, null_hits, clusters, 0.95)
     centre, error = _gain(difference, index, sizes)
-    return max(float(stats.t.sf(centre / error, len(sizes) - 1)), _swap_p_value(hits, null_hits, sizes))
+    return max(float(scipy.stats.t.sf(centre / error, len(sizes) - 1)), _swap_p_value(hits, null_hits, sizes))
 
 
 def _swap_p_value(hits: ArrayLike, null_hits: ArrayLike, sizes: NDArray[np.intp]) -> float:
@@ -306,15 +306,15 @@ def _effective(share: float, residuals: NDArray[np.float64], n: int, level: floa
     variance = count / (count - 1) * float((residuals**2).sum()) / n**2
     raw = share * (1 - share) / max(variance, 1e-12)
     tail = (1 + level) / 2
-    adjust = (float(stats.t.ppf(tail, n - 1)) / float(stats.t.ppf(tail, count - 1))) ** 2
+    adjust = (float(scipy.stats.t.ppf(tail, n - 1)) / float(scipy.stats.t.ppf(tail, count - 1))) ** 2
     return min(raw * adjust, float(n))
 
 
 def _exact(hits: float, n: float, level: float) -> tuple[float, float]:
     """Clopper-Pearson by quantiles of the beta distribution, which also takes fractions."""
     tail = (1 - level) / 2
-    low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+    low = float(scipy.stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
+    high = float(scipy.stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
     return low, high
 
 
