@@ -11,7 +11,7 @@ FILE_BYTES: Final = 2**30
 JSON_BYTES: Final = 2**24
 """Bytes of one JSON or TOML file."""
 JSONL_BYTES: Final = 2**26
-"""Bytes of one file of JSON lines."""
+"""Bytes of one file of JSON lines, or of one batch of CIFAR-10."""
 LINE_BYTES: Final = 2**20
 """Bytes of one of its lines."""
 RESULT_BYTES: Final = 2**28

@@ -165,7 +165,7 @@ def _read(name: str, folder: Path) -> str:
 def _parse(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadFile(
             f"scenario '{name}'",
             needs="valid TOML",
