@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 import report_specimen as specimen
 
-from glasshouse.errors import BadFile, BadValue, DiskFull
+from glasshouse.errors import BadFile, DiskFull
 from glasshouse.report import write_html
 from glasshouse.results.records import Result
 
@@ -202,7 +202,7 @@ def test_a_number_that_is_none_is_refused(field, tmp_path):
     file = tmp_path / "result.json"
     number = getattr(specimen.finding(), field)
     file.write_text(file.read_text().replace(f'"{field}": {number}', f'"{field}": NaN'))
-    with pytest.raises(BadValue, match="finite number"):
+    with pytest.raises(BadFile, match="finite number"):
         write_html(tmp_path)
 
 

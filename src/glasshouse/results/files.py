@@ -5,10 +5,10 @@ The schema is documented in docs/result.md; ``FORMAT`` changes when a field's me
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +19,11 @@ from glasshouse.outside import limits
 from glasshouse.outside.arrays import read_arrays
 from glasshouse.outside.files import parse_json, plain_file, read_limited, reason
 from glasshouse.results.records import (
-    AttackCard,
     Contrast,
-    Control,
-    Exchange,
     Exhibit,
     Finding,
-    Limit,
-    MetricCard,
-    Reference,
-    Refused,
     Result,
-    ThreatCard,
     Utility,
-    Victim,
 )
 
 FORMAT = 2
