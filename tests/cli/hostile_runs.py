@@ -96,7 +96,7 @@ def tensors(edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) 
 
 
 def safetensors_bytes(header: Any, *, length: int | None = None, size: int = 0) -> bytes:
-    """A file with this header (or these bytes for one), which may claim another length, and ``size`` zeros."""
+    """A file with this header (or these bytes for one), perhaps of another length, and ``size`` zeros."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + bytes(size)
 
@@ -267,8 +267,8 @@ RUNS: dict[str, Case] = {
     "claims: a list": text("claims/*/*/claims.json", "[]"),
     "claims: of a kind that is not there": text(
         "claims/*/*/claims.json",
-        '{"claims": [{"kind": "os.system", "about": {"rounds": [], "client": 0}, "tensors": [], "plain": {}}],'
-        ' "refusal": null, "seconds": 1, "notes": []}',
+        '{"claims": [{"kind": "os.system", "about": {"rounds": [], "client": 0}, "tensors": [], "plain": {}}'
+        '], "refusal": null, "seconds": 1, "notes": []}',
     ),
     "claims: a unit with another name": changed(renamed_unit),
     "scenario: 100,000 brackets": text("scenario.toml", "a = " + "[" * 100_000),

@@ -1,4 +1,4 @@
-"""Files from strangers: one error with its four parts, no code run, nothing read outside, no flood of memory."""
+"""Files from strangers: one error with its four parts, no code run, nothing read outside, little memory."""
 
 import json
 import os

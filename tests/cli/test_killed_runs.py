@@ -82,7 +82,6 @@ def timeless(value: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_eight_kills_at_random_moments_change_nothing(tmp_path):
     whole = audit(tmp_path, "whole")
     assert whole.wait(timeout=300) == 0, whole.stderr.read().decode()

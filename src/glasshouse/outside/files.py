@@ -71,8 +71,8 @@ def check_plain_tree(folder: Path, *, subject: str) -> None:
     """Everything below ``folder`` is a folder or a plain file, and no file is a bomb of holes.
 
     Raises:
-        BadFile: no such folder, one that cannot be read, an entry that is neither (the first is named), or more
-            than ``limits.FILES``.
+        BadFile: no such folder, one that cannot be read, an entry that is neither (the first is named), or
+            more than ``limits.FILES``.
     """
     count = 0
     waiting = [folder]
