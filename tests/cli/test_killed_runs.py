@@ -50,11 +50,9 @@ def end(task: int) -> int:
 
 
 def test_a_killed_worker_says_how_to_go_on():
-    with (
-        pytest.raises(WorkerKilled, match=r"out of memory\?(?s:.*)--jobs 1 --resume") as caught,
-        Workers(2) as w,
-    ):
-        list(w.each(end, [1, 2]))
+    with pytest.raises(WorkerKilled, match="out of memory") as caught, Workers(2) as workers:
+        list(workers.each(end, [1, 2]))
+    assert "--jobs 1 --resume" in caught.value.fix
     assert caught.value.exit_code == 70
     with pytest.raises(WorkerKilled, match="was killed"):
         each(end, [1, 2], processes=2, label="ends")
@@ -63,7 +61,8 @@ def test_a_killed_worker_says_how_to_go_on():
 def audit(place: Path, out: str, *, resume: bool = False) -> subprocess.Popen[bytes]:
     """The command line, in a process group of its own."""
     (place / "killed.toml").write_text(SCENARIO)
-    command = [sys.executable, "-m", "glasshouse", "audit", "killed.toml", "--out", out, "--jobs", "2"]
+    start = "from glasshouse.cli import main; main()"
+    command = [sys.executable, "-c", start, "audit", "killed.toml", "--out", out, "--jobs", "2"]
     return subprocess.Popen(
         [*command, *(["--resume"] if resume else [])],
         cwd=place,

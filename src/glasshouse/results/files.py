@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.arrays import read_arrays
@@ -37,6 +38,7 @@ def write_result(result: Result, path: Path) -> None:
 
     Raises:
         BadValue: a number is not finite.
+        DiskFull, BadFile: it could not be written.
     """
     try:
         text = json.dumps({"format": FORMAT, **asdict(result)}, allow_nan=False, indent=1, default=_plain)
@@ -47,7 +49,7 @@ def write_result(result: Result, path: Path) -> None:
             got=_where_not_finite(result),
             fix="report what is undefined as a refusal",
         ) from error
-    path.write_text(text + "\n")
+    write_text(path, text + "\n")
 
 
 def read_result(path: Path) -> Result:
