@@ -16,8 +16,8 @@ from glasshouse.audit.figures.sums import merged
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest, tree_hash
+from glasshouse.audit.preflight.inspect import check_suite
 from glasshouse.audit.scoring.control import ControlTask, control
-from glasshouse.audit.scoring.nulls import check_names
 from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
@@ -50,8 +50,6 @@ class Plan:
 
 def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
     """All cells of all scenarios, with the groups each one needs."""
-    for scenario in suite.scenarios:
-        check_names(scenario.audit.baselines)
     return tuple(
         Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out)))
         for member in suite.members
@@ -75,10 +73,12 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     """Run everything that ``suite`` asks for below ``out``; pieces that are there already are kept.
 
     Raises:
+        BadScenario: some cell cannot be audited; what ``check`` would have said.
         BadFile: ``out`` holds a run and ``resume`` is not set, or another suite's run.
         Interrupted: Ctrl-C; what is finished is kept.
     """
     started = time.perf_counter()
+    check_suite(suite)
     plans = plan(suite, out.resolve())
     _prepare(suite, plans, out, resume=resume)
     log = RunLog(out)

@@ -7,7 +7,7 @@ import sys
 import typer
 from typer._click.exceptions import ClickException  # typer exports it under no other name
 
-from glasshouse.cli import audit, listing, runs
+from glasshouse.cli import audit, check, listing, runs
 from glasshouse.cli.guard import guard
 from glasshouse.errors import GlasshouseError
 from glasshouse.process import settle
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("audit")(audit.audit)
-app.command("check")(audit.check)
+app.command("check")(check.check)
 app.command("list")(listing.list_plugins)
 app.command("show")(listing.show)
 app.command("replay")(runs.replay)

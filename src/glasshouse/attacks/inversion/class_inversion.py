@@ -18,7 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs
 from glasshouse.errors import Inapplicable
 from glasshouse.images import total_variation
 from glasshouse.models.build import build, load
@@ -70,6 +70,11 @@ class ClassInversion:
     learning_rate: float = 0.3
     smoothness: float = 0.01
     patience: int = 50
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations per round and client."""
+        return Budget(unit="iterations", amount=self.iterations)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with updates; the images of a round start from those of the one before.

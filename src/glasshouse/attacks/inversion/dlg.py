@@ -17,7 +17,7 @@ Breaks when: the activations are not smooth (with ReLU the distance jumps), the 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.matching import objective
@@ -54,6 +54,11 @@ class DLG:
     iterations: int = 300
     goal: float = 1e-8
     adaptive: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.iterations, restarts=self.restarts)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update, with the labels that came out.

@@ -9,7 +9,7 @@ the paper covers one image). Granted labels are used instead where there are any
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.labels import known_labels
@@ -46,6 +46,11 @@ class IDLG:
     iterations: int = 300
     goal: float = 1e-8
     adaptive: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.iterations, restarts=self.restarts)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update, with the inferred labels.

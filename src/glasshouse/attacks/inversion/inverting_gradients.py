@@ -22,7 +22,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
 from glasshouse.attacks.parts import detect, step_order
 from glasshouse.attacks.parts.exact import check_positive, claimed
 from glasshouse.attacks.parts.labels import known_labels
@@ -76,6 +76,11 @@ class InvertingGradients:
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.iterations, restarts=self.restarts)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update.

@@ -73,10 +73,13 @@ class Loki:
                 "attack 'loki'", needs="width >= 1", got=f"{self.width}", fix="correct the attack's table"
             )
 
+    budget: ClassVar[None] = None
+
     @property
     def needs(self) -> Needs:
         return Needs(
             sees=frozenset({"broadcast"}),
+            any_of=frozenset({"update", "aggregate"}),
             scope="round",
             changes=frozenset({"architecture", "addressing"}),
             grants=frozenset({"auxiliary"}),
@@ -116,6 +119,10 @@ class Loki:
             addressed={client: addressed(client) for client in range(terms.clients)},
             memory={"thresholds": thresholds, "brightness": brightness},
         )
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that are not registered."""
+        in_front(architecture, name="imprint", arguments={}, subject="attack 'loki'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic

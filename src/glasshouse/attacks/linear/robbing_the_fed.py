@@ -24,7 +24,7 @@ from glasshouse.errors import BadValue
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Broadcast, Crafted
+from glasshouse.wire import Architecture, Broadcast, Crafted
 
 FAINT = 1e-5
 """A bin below this share of the strongest one counts as empty: about the rounding of a float32 sum."""
@@ -74,10 +74,13 @@ class RobbingTheFed:
                 fix="correct the attack's table",
             )
 
+    budget: ClassVar[None] = None
+
     @property
     def needs(self) -> Needs:
         return Needs(
             sees=frozenset({"broadcast"}),
+            any_of=frozenset({"update", "aggregate"}),
             scope="round",
             changes=frozenset({"architecture"}),
             grants=frozenset({"auxiliary"}),
@@ -104,6 +107,10 @@ class RobbingTheFed:
             ),
             memory={"thresholds": thresholds, "brightness": brightness},
         )
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that are not registered."""
+        in_front(architecture, name="imprint", arguments={}, subject="attack 'robbing_the_fed'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic

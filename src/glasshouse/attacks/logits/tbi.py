@@ -11,7 +11,7 @@ from typing import ClassVar, final
 import torch
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.logits.invert import Task, Training, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
@@ -47,6 +47,11 @@ class Tbi:
     weight_decay: float = 1e-4
     width: int = 1024
     bfloat16: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Epochs of the inversion network."""
+        return Budget(unit="epochs", amount=self.epochs)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, of all private classes; it names no client."""

@@ -73,6 +73,10 @@ class Prolin(SumReader):
     start: Literal["ridge", "uniform"] = "ridge"
     iterations: int = 5000
 
+    def search(self) -> tuple[str, int]:
+        """Iterations over all prefixes at once."""
+        return "iterations", self.iterations
+
     def fault(self) -> BadValue | None:
         if not (self.ridge >= 0 and self.iterations >= 1):
             return BadValue(

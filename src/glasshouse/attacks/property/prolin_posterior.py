@@ -66,6 +66,10 @@ class ProlinPosterior(SumReader):
     sweeps: int = 200
     chains: int = 4
 
+    def search(self) -> tuple[str, int]:
+        """Sweeps of all chains, per prefix."""
+        return "sweeps", self.sweeps * self.chains
+
     def fault(self) -> BadValue | None:
         if not (0 < self.prior < 1 and self.sweeps >= 4 and self.chains >= 1):
             return BadValue(

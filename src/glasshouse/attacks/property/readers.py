@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, ClientScores, DetectorReport, Needs
+from glasshouse.attacks.base import About, Budget, Claim, ClientScores, DetectorReport, Needs
 from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
@@ -69,6 +69,10 @@ class SumReader(ABC):
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores (P, N), higher for clients with the property, and decisions (P, N) bool, per prefix."""
 
+    def search(self) -> tuple[str, int] | None:
+        """Unit and length of the search, for estimators that search; None: a closed form."""
+        return None
+
     def fault(self) -> BadValue | None:
         """What is wrong with the settings beyond the shared ones."""
         return None
@@ -85,6 +89,18 @@ class SumReader(ABC):
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",
             grants=frozenset({"auxiliary"}) | what.grants,
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """The estimator's own search, and the shadow clients of every round, which estimators share."""
+        unit, amount = self.search() or ("evaluations", 0)
+        return Budget(
+            unit=unit,
+            amount=amount,
+            training=2 * method_of(self.method).pairs,
+            trained="shadow clients",
+            every_round=True,
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

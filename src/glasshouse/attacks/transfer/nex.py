@@ -15,13 +15,15 @@ preimages.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs
 from glasshouse.attacks.parts.columns import Readout
+from glasshouse.attacks.parts.frozen import check_tail
 from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
 from glasshouse.attacks.parts.ir_matching import Distance
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
 
 
 @final
@@ -52,7 +54,10 @@ class Nex:
         },
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}), scope="round", protocols=frozenset({"fedsgd", "fedavg", "transfer"})
+        sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
+        scope="round",
+        protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
     )
 
     readout: Readout = "unexplained"
@@ -78,6 +83,15 @@ class Nex:
             distance=distance,
             step=self.step,
         )
+
+    @property
+    def budget(self) -> Budget:
+        """Steps of the inversion of every image that is read."""
+        return self.inversion.budget
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that do not end in two linear layers with biases."""
+        check_tail(architecture, subject="attack 'nex'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Representations, and images where ``invert`` asks for them.

@@ -25,12 +25,12 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Draws, Needs, Reconstruction
+from glasshouse.attacks.base import PROBE, About, Budget, Claim, Draws, Needs, Reconstruction
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
 from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
-from glasshouse.attacks.inversion.ggl.search import Budget
+from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import Recipe
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import check_positive
@@ -143,6 +143,22 @@ class GGL:
             uses=frozenset({"labels", "auxiliary"}),
         )
 
+    @property
+    def budget(self) -> Budget:
+        """Candidates of every trial; a probe evaluates one population, in one process."""
+        return Budget(
+            unit="evaluations",
+            amount=self.evaluations,
+            restarts=self.restarts,
+            probe={
+                "evaluations": min(max(PROBE, self.population), self.evaluations),
+                "training_steps": min(PROBE, self.training_steps),
+                "processes": 1,
+            },
+            training=self.training_steps if generators.needs_data(self.generator) else 0,
+            trained="the generator",
+        )
+
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """A reconstruction of the B images, a guess at the defence, and draws of the generator.
 
@@ -158,7 +174,7 @@ class GGL:
             detect.adaptation(found, client, steps=self.local_steps) if self.adaptive else Adaptation()
         )
         fit = self.fit(client, prior, labels, adaptation)
-        budget = Budget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
+        budget = TrialBudget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
         best = minimise(
             fit,
             self.optimizer,

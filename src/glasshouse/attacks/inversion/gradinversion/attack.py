@@ -25,7 +25,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
@@ -97,6 +97,11 @@ class GradInversion:
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.iterations, restarts=self.restarts)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Draws, Needs
+from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Draws, Needs
 from glasshouse.attacks.logits.invert import Task, Training, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, prior_images
@@ -133,6 +133,11 @@ class Pli:
                 got='prior = "none"',
                 fix="set prior or shrink = 0",
             )
+
+    @property
+    def budget(self) -> Budget:
+        """Epochs of all of one client's inversion networks."""
+        return Budget(unit="epochs", amount=self.epochs * self.networks)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, each image attributed to a client; and the prior images."""

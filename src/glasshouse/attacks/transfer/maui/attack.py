@@ -20,9 +20,9 @@ from typing import ClassVar, final, get_args
 
 import torch
 
-from glasshouse.attacks.base import About, Claim, HeadReport, Needs
+from glasshouse.attacks.base import About, Budget, Claim, HeadReport, Needs
 from glasshouse.attacks.parts.columns import Readout
-from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, frozen, sent
+from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
 from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
 from glasshouse.attacks.parts.ir_matching import Distance
 from glasshouse.attacks.transfer.maui import tune
@@ -32,7 +32,7 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Broadcast, Crafted
+from glasshouse.wire import Architecture, Broadcast, Crafted
 
 _MODES = get_args(Mode)
 
@@ -84,6 +84,7 @@ class Maui:
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
         scope="round",
         changes=frozenset({"parameters"}),
         grants=frozenset({"auxiliary"}),
@@ -223,6 +224,15 @@ class Maui:
                 'later round (audit.rounds) with federation.keep.rounds = "all"',
             )
         return max(1, round(1 / math.sqrt(min(self.shares) * max(self.shares))))
+
+    @property
+    def budget(self) -> Budget:
+        """Steps of the inversion of every image that is read."""
+        return self.inversion.budget
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that do not end in two linear layers with biases."""
+        check_tail(architecture, subject="attack 'maui'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Representations and images, and how the head came about.
