@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from glasshouse.audit.cost import Row, Timer, costs
-from glasshouse.audit.preflight.inspect import Warnings, foreseen_refusals, problems
+from glasshouse.audit.preflight.inspect import Warnings, check_suite, foreseen_refusals, problems
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
@@ -23,6 +23,7 @@ def check(
 ) -> int:
     """Validate SCENARIO, say which attacks will refuse, and what it will cost."""
     suite = load(name, sets, inspect=problems)
+    check_suite(suite)
     warnings = foreseen_refusals(suite)
     rows = costs(suite, timer=_stopwatch() if probe else None)
     if as_json:

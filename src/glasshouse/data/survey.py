@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from glasshouse.data.paths import existing
+from glasshouse.data.sources import load
 from glasshouse.errors import BadFile
 
 SPLITS = ("train", "val", "test")
@@ -35,6 +36,7 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 UNREADABLE = (
     OSError,
     EOFError,
+    TypeError,
     ValueError,
     LookupError,
     struct.error,
@@ -65,26 +67,28 @@ def survey(source: str, resize: int | None = None, channels: int | None = None) 
     """Count what ``source`` holds; None: a kind that cannot be counted without reading it.
 
     Raises:
-        BadFile: missing, or not of its kind.
+        BadFile, BadValue: missing, or not of its kind; as its reader says it.
     """
     kind, _, where = source.partition(":")
     if kind not in KINDS:
         return None
     try:
         found = KINDS[kind](where)
-    except UNREADABLE as error:
-        raise BadFile(
-            f"data '{source}'",
-            needs="files that can be read",
-            got=f"{type(error).__name__}: {error}",
-            fix="get the files again; docs/data.md says how",
-        ) from error
+    except UNREADABLE:
+        return _read_whole(source, resize, channels)
     if found is None:
         return None
     depth, height, width = found.shape
     return replace(
         found, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
     )
+
+
+def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey:
+    """Of files that are not as they should be: the reader says what is wrong, or copes with it."""
+    data = load(source, resize=resize, channels=channels)
+    counts = {name: Counter(images.labels.tolist()) for name, images in data.splits.items()}
+    return Survey(counts=counts, shape=data.input_shape, classes=data.classes)
 
 
 def _digits(where: str) -> Survey | None:
@@ -96,6 +100,8 @@ def _digits(where: str) -> Survey | None:
 
 def _npz(where: str) -> Survey | None:
     path = existing(where, name=f"npz:{where}")
+    if not zipfile.is_zipfile(path):
+        raise zipfile.BadZipFile(str(path))
     counts: dict[str, Mapping[int, int]] = {}
     shape: tuple[int, ...] = ()
     with np.load(path, allow_pickle=False) as archive:

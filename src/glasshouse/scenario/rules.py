@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from glasshouse import registry
 from glasshouse.errors import Problem
+from glasshouse.scenario.feasible import feasibility_problems
 from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.traits import Traits, traits_of
@@ -12,7 +13,13 @@ from glasshouse.traits import Traits, traits_of
 
 def rule_problems(scenario: Scenario) -> list[Problem]:
     """Contradictions within one scenario whose axes are expanded."""
-    return [*_federation(scenario), *_data(scenario), *_threat(scenario), *_audit(scenario)]
+    return [
+        *_federation(scenario),
+        *_data(scenario),
+        *_threat(scenario),
+        *_audit(scenario),
+        *feasibility_problems(scenario),
+    ]
 
 
 def _federation(scenario: Scenario) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.matching import objective
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.limits import Count, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -50,9 +51,9 @@ class DLG:
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
 
-    restarts: int = 4
-    iterations: int = 300
-    goal: float = 1e-8
+    restarts: Count = 4
+    iterations: Count = 300
+    goal: NotNegative = 1e-8
     adaptive: bool = False
 
     @property

@@ -15,6 +15,7 @@ from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import objective
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.limits import Count, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -42,9 +43,9 @@ class IDLG:
         sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
     )
 
-    restarts: int = 4
-    iterations: int = 300
-    goal: float = 1e-8
+    restarts: Count = 4
+    iterations: Count = 300
+    goal: NotNegative = 1e-8
     adaptive: bool = False
 
     @property

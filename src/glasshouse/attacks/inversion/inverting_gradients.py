@@ -30,6 +30,7 @@ from glasshouse.attacks.parts.matching import Steps, objective
 from glasshouse.attacks.parts.optimise import Descent, adam, random_start, roughness
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -68,10 +69,10 @@ class InvertingGradients:
         sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
     )
 
-    restarts: int = 4
-    iterations: int = 600
-    learning_rate: float = 0.1
-    tv: float = 0.01
+    restarts: Count = 4
+    iterations: Count = 600
+    learning_rate: Positive = 0.1
+    tv: NotNegative = 0.01
     signed: bool = True
     adaptive: bool = False
     local_steps: Steps = "simulate"

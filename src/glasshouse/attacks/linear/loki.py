@@ -26,6 +26,7 @@ from glasshouse.attacks.parts.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.linear_leakage import normal_thresholds
 from glasshouse.attacks.parts.summed import summed
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -65,7 +66,7 @@ class Loki:
         },
     )
 
-    width: int = 4
+    width: Count = 4
 
     def __post_init__(self) -> None:
         if self.width < 1:

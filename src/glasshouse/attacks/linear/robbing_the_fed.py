@@ -21,6 +21,7 @@ from glasshouse.attacks.parts.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.linear_leakage import normal_thresholds, read_rows, read_single_rows
 from glasshouse.attacks.parts.summed import summed
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -62,7 +63,7 @@ class RobbingTheFed:
         },
     )
 
-    bins: int = 1024
+    bins: Count = 1024
     variant: Literal["linear", "sparse"] = "linear"
 
     def __post_init__(self) -> None:

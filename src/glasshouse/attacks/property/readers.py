@@ -16,6 +16,7 @@ from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count
 from glasshouse.registry import Card, arguments, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -63,7 +64,7 @@ class SumReader(ABC):
     looks_for: str = "membership"
     settings: Settings = field(default_factory=dict)
     method: Mapping[str, Any] = field(default_factory=dict)
-    every: int = 10
+    every: Count = 10
 
     @abstractmethod
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:

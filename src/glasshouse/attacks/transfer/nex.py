@@ -20,6 +20,7 @@ from glasshouse.attacks.parts.columns import Readout
 from glasshouse.attacks.parts.frozen import check_tail
 from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
 from glasshouse.attacks.parts.ir_matching import Distance
+from glasshouse.limits import Count, Natural, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -62,11 +63,11 @@ class Nex:
 
     readout: Readout = "unexplained"
     invert: Invert = "generator"
-    iterations: int = 0
-    images: int = 64
-    alpha: float = 0.1
-    tv: float = 0.5
-    step: float = 0.8
+    iterations: Natural = 0
+    images: Count = 64
+    alpha: NotNegative = 0.1
+    tv: NotNegative = 0.5
+    step: Positive = 0.8
     bf16: bool = True
 
     def __post_init__(self) -> None:

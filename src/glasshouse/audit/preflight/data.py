@@ -43,7 +43,9 @@ def _survey(
     try:
         return survey(source, resize, channels), []
     except GlasshouseError as error:
-        return None, [Problem(path=path, needs=error.needs, got=error.got, hint=error.fix)]
+        return None, [
+            Problem(path=path, needs=error.needs, got=f"{error.subject}: {error.got}", hint=error.fix)
+        ]
 
 
 def data_problems(scenario: Scenario, found: Survey) -> Iterator[Problem]:

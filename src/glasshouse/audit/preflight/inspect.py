@@ -1,6 +1,7 @@
 """Everything that an audit of a scenario would refuse, in one list, without running anything."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from glasshouse import registry
 from glasshouse.audit.preflight.data import data_problems, surveyed
@@ -23,8 +24,7 @@ def problems(scenario: Scenario) -> list[Problem]:
     if found is not None:
         wrong += [*data_problems(scenario, found), *network_problems(scenario, found)]
         wrong += _labels(scenario, found.classes)
-    wrong += [*_auxiliary(scenario), *_baselines(scenario)]
-    return wrong or refused_altogether(scenario, found)
+    return [*wrong, *_auxiliary(scenario), *_baselines(scenario)]
 
 
 def check_suite(suite: Suite) -> None:
@@ -36,9 +36,10 @@ def check_suite(suite: Suite) -> None:
     wrong: dict[Problem, None] = {}
     for scenario in suite.scenarios:
         where = f"{scenario.name} " if len(suite.members) > 1 else ""
-        for cell in cells(scenario):
-            for one in problems(cell.scenario):
-                wrong[Problem(path=where + one.path, needs=one.needs, got=one.got, hint=one.hint)] = None
+        every = [one for cell in cells(scenario) for one in problems(cell.scenario)]
+        if not every and (refused := refused_altogether(scenario)) is not None:
+            every = [refused]
+        wrong |= dict.fromkeys(replace(one, path=where + one.path) for one in every)
     if wrong:
         raise BadScenario(f"suite '{suite.name}'", list(wrong))
 

@@ -7,9 +7,11 @@ import torch
 
 from glasshouse.attacks.base import ModelBound
 from glasshouse.audit.attacking.needs import attack_of, foreseen, refusal_of
+from glasshouse.audit.preflight.data import surveyed
 from glasshouse.audit.preflight.network import Network, agreed, fault_of, sketched
 from glasshouse.data.survey import Survey
 from glasshouse.errors import Inapplicable, Problem
+from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -24,15 +26,20 @@ def refusal_in(scenario: Scenario, attack: Plugin, found: Survey | None) -> Refu
     return _on_model(attack.name, json.dumps(attack.arguments, sort_keys=True), agreed(scenario, found))
 
 
-def refused_altogether(scenario: Scenario, found: Survey | None) -> list[Problem]:
-    """A problem where no attack of the scenario can run."""
-    refusals = [refusal_in(scenario, attack, found) for attack in scenario.attacks]
-    reasons = [r for r in refusals if r is not None]
-    if not reasons or len(reasons) < len(refusals):
-        return []
-    first = reasons[0]
+def refused_altogether(scenario: Scenario) -> Problem | None:
+    """A problem where no attack can run in any cell; in some cells, it is a result."""
+    first: Refusal | None = None
+    for cell in cells(scenario):
+        found = surveyed(cell.scenario)[0]
+        for attack in cell.scenario.attacks:
+            refusal = refusal_in(cell.scenario, attack, found)
+            if refusal is None:
+                return None
+            first = first or refusal
+    if first is None:
+        return None
     needs = f"an attack that can run; {first.subject} needs {first.needs}"
-    return [Problem(path="attacks", needs=needs, got=first.got, hint=first.fix)]
+    return Problem(path="attacks", needs=needs, got=first.got, hint=first.fix)
 
 
 @lru_cache(maxsize=256)

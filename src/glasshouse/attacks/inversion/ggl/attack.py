@@ -39,6 +39,7 @@ from glasshouse.attacks.parts.matching import Distance, Objective, Steps, object
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -95,28 +96,28 @@ class GGL:
     )
 
     generator: str = generators.WGAN
-    latent: int = 128
-    width: int = 32
+    latent: Count = 128
+    width: Count = 32
     conditional: bool = False
     mirror: bool = False
-    training_steps: int = 5000
-    training_batch: int = 64
-    training_rate: float = 2e-4
-    critic_steps: int = 5
+    training_steps: Count = 5000
+    training_batch: Count = 64
+    training_rate: Positive = 2e-4
+    critic_steps: Count = 5
     optimizer: Optimiser = "cma_es"
-    evaluations: int = 2500
-    seconds: float = 0.0
-    restarts: int = 1
-    population: int = 50
-    learning_rate: float = 0.1
+    evaluations: Count = 2500
+    seconds: NotNegative = 0.0
+    restarts: Count = 1
+    population: Count = 50
+    learning_rate: Positive = 0.1
     signed: bool = False
     distance: Distance = "squared"
     regulariser: Regulariser = "kl"
-    strength: float = 0.1
+    strength: NotNegative = 0.1
     adaptive: bool = True
     local_steps: Steps = "simulate"
     bf16: bool = False
-    processes: int = 1
+    processes: Count = 1
 
     def __post_init__(self) -> None:
         counts = {"restarts": self.restarts, "evaluations": self.evaluations, "population": self.population}

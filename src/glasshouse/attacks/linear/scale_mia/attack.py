@@ -31,6 +31,7 @@ from glasshouse.attacks.parts.linear_leakage import (
 from glasshouse.attacks.parts.linear_tail import LinearTail, find_tail
 from glasshouse.attacks.parts.summed import summed
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, Natural, NotNegative, Positive
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -78,16 +79,16 @@ class ScaleMia:
         },
     )
 
-    training_steps: int = 24_000
-    training_batch: int = 64
-    training_rate: float = 0.012
+    training_steps: Count = 24_000
+    training_batch: Count = 64
+    training_rate: Positive = 0.012
     mirror: bool = True
-    variational: float = 0.0
+    variational: NotNegative = 0.0
     bfloat16: bool = False
     fit: Literal["normal", "smoothed"] = "smoothed"
     design: Design = "ladder"
-    span: float = 0.0
-    local_steps: int = 0
+    span: NotNegative = 0.0
+    local_steps: Natural = 0
 
     def __post_init__(self) -> None:
         good = self.training_steps >= 1 and self.training_batch >= 1 and self.training_rate > 0
