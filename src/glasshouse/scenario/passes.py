@@ -15,7 +15,9 @@ def passes(scenario: Scenario) -> int:
     how, weights, public = scenario.model.pretraining, scenario.model.weights, scenario.data.public
     if not (weights or how.epochs):
         return 0
-    train = 0 if weights else how.epochs * public * (1 + how.adversarial.taken)
+    against = how.adversarial
+    ascent = {"none": 0, "fgsm": 1}.get(against.method, against.steps)
+    train = 0 if weights else how.epochs * public * (1 + ascent)
     features = traits_of(scenario.federation.protocol).start == "features"
     fitted = features and how.head_epochs and (weights or how.behind == "linear")
     return train + (min(HEAD_IMAGES, public) if fitted else 0)

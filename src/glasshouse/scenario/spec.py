@@ -109,11 +109,6 @@ class Adversarial(Table):
     step: Positive | None = None
     steps: Count = 10
 
-    @property
-    def taken(self) -> int:
-        """Steps for each image, each a pass through the model and back."""
-        return {"none": 0, "fgsm": 1}.get(self.method, self.steps)
-
 
 @final
 class Pretraining(Table):
