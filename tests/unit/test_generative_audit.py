@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.attacks.base import About, Draws
-from glasshouse.audit.figures import generator_scale
+from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.nulls import GENERATOR, average_score, chosen
+from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.rng import Rng
@@ -59,7 +59,7 @@ def test_draws_become_the_quoted_null_only_where_they_are_the_strongest():
 
 
 def test_the_best_draw_by_label_is_the_one_nearest_to_the_label_s_mean():
-    draws = Draws(
+    draws = PriorSamples(
         about=About(rounds=(0,)),
         inputs=torch.tensor([0.0, 0.7, 1.0]).reshape(3, 1, 1, 1),
         labels=torch.tensor([1, 1, 1]),
@@ -110,7 +110,7 @@ def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkey
     titles = [e.title for e in result.exhibits]
     assert sum("which defence it sees" in t for t in titles) == 1
     assert sum("samples of its generator" in t for t in titles) == 1
-    (scale,) = [e for e in result.exhibits if "both ends" in e.title]
+    (scale,) = [e for e in result.exhibits if "lower and upper bounds" in e.title]
     (row,) = scale.data["rows"]
     assert len(row) == len(scale.data["columns"]) == 10
     nulls = [float(v) for v in row[1:5] if v]

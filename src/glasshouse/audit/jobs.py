@@ -8,11 +8,12 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
 from glasshouse.errors import Interrupted
-from glasshouse.process import begin
+from glasshouse.process import begin, worker_killed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,6 +46,7 @@ class Workers:
 
         Raises:
             Interrupted: Ctrl-C; running pieces are abandoned, finished ones were yielded.
+            WorkerKilled: the system ended a worker.
         """
         try:
             if self._jobs <= 1 or len(tasks) <= 1:
@@ -56,6 +58,8 @@ class Workers:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
+        except BrokenProcessPool as error:
+            raise worker_killed("audit") from error
         except KeyboardInterrupt as error:
             raise Interrupted(
                 "audit",

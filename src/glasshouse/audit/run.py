@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -11,24 +11,28 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.figures.arguments import argument_exhibits
-from glasshouse.audit.figures.sums import merged
+from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
-from glasshouse.audit.manifest import manifest, tree_hash
+from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
+from glasshouse.audit.scoring.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.control import ControlTask, control
+from glasshouse.audit.scoring.policy import policy_limits
 from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.record import read_record
+from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.figures.drawing import draw_run
 from glasshouse.progress import track
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite
-from glasshouse.store import read_json, write_json, write_text
+from glasshouse.store import write_json
 
 T = TypeVar("T")
 
@@ -80,6 +84,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     started = time.perf_counter()
     check_suite(suite)
     plans = plan(suite, out.resolve())
+    cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
     _prepare(suite, plans, out, resume=resume)
     log = RunLog(out)
     facts = manifest(
@@ -102,6 +107,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         ]
         settled = dict(_drained(workers.each(settle, made), len(made), "scores", log))
     parts = [(p, settled[p.cell.hash]) for p in plans]
+    drawings = draw_run([one.drawings for _, one in parts])
     result = Result(
         suite=suite.name,
         threats=tuple(
@@ -110,14 +116,16 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         findings=tuple(f for _, one in parts for f in one.findings),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
-        exhibits=(
-            *argument_exhibits([p for _, one in parts for p in one.points]),
-            *merged([e for _, one in parts for e in one.exhibits]),
-        ),
+        exhibits=drawings.exhibits,
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
+        attacks=attack_cards(p.cell.scenario for p in plans),
+        metrics=cards,
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )
+    result = replace(result, limits=policy_limits([p.cell for p in plans], result))
     _write_notes(plans, log)
+    for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
+        log.write("note", note=note)
     log.write("end")
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
@@ -128,9 +136,10 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
     """Every call of every attack in one cell; only of groups whose federation ran."""
     scenario = planned.cell.scenario
     attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
+    trust_factory = any(":" in m.name for m in (scenario.model, *scenario.federation.client_models))
     for group in planned.groups:
         folder = Path(group.folder)
-        if read_json(folder / "group.json")["refusal"] is not None:
+        if read_record(folder).refusal is not None:
             continue
         for position, spec in enumerate(scenario.attacks):
             attack = attack_of(spec.name, spec.arguments)
@@ -146,6 +155,7 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
                     attack_seed=scenario.attack_seed,
                     unit=unit,
                     device=device,
+                    trust_factory=trust_factory,
                 )
 
 
@@ -165,6 +175,7 @@ def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) 
                 got="a run" if not resume else "a run of another scenario",
                 fix="choose another --out, or --resume the scenario that was started there",
             )
+        verify_hashes(out)
     write_text(out / "scenario.given.toml", suite.given)
     for member in suite.members:
         name = "scenario.toml" if len(suite.members) == 1 else f"scenarios/{member.scenario.name}.toml"
@@ -181,10 +192,10 @@ def _check_some_ran(groups: list[Group]) -> None:
     Raises:
         BadValue: with the parts of the first refusal.
     """
-    refusals = [read_json(Path(g.folder) / "group.json")["refusal"] for g in groups]
+    refusals = [read_record(Path(g.folder)).refusal for g in groups]
     passive = [r for g, r in zip(groups, refusals, strict=True) if g.active is None]
-    if passive and all(passive):
-        raise BadValue(**passive[0])
+    if passive and passive[0] and all(passive):
+        raise BadValue(**asdict(passive[0]))
 
 
 def _drained(results: Iterator[T], total: int, label: str, log: RunLog) -> list[T]:
@@ -207,9 +218,9 @@ def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:
 
 
 def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:
-    """Hashes of transcript and truth of every group, by its folder's name."""
+    """Hashes of what every group recorded, by its folder's name."""
     folders = [Path(g.folder) for p in plans for g in p.groups]
-    return {f.name: {part: tree_hash(f / part) for part in ("transcript", "truth")} for f in folders}
+    return {f.name: part_hashes(f) for f in folders}
 
 
 def _seconds(parts: list[tuple[Plan, Settled]], started: float) -> dict[str, float]:

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics.image import lpip
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.base import ScoreContext, Wording
 from glasshouse.metrics.reconstruction import ImageMetric, paired
 from glasshouse.registry import Card
 
 try:
     import torchvision  # noqa: F401  (torchmetrics takes its backbones from there)
+    from torchmetrics.image import lpip
 
     _MISSING = ""
 except (ImportError, RuntimeError) as error:  # RuntimeError: a wheel built for another build of torch
@@ -47,6 +47,14 @@ class Lpips(ImageMetric):
             "direction": "down is worse for privacy",
             "chance": "depends on the data: see the null baseline",
         },
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="LPIPS",
+        sentence="rebuilt private images at LPIPS distance {}",
+        explanation="Difference of both images as people would judge it: 0 is the same, so lower is "
+        "worse. What guessing reaches depends on the images.",
+        severity="images",
+        order=210,
     )
     higher_leaks: ClassVar[bool] = False
 

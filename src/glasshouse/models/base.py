@@ -3,8 +3,9 @@
 Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
 
 import torch
@@ -36,27 +37,40 @@ def published(rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]) -> Ca
 
 @final
 class Normalize(nn.Module):
-    """``(x - mean) / std``, the same in every channel: from pixels in [0, 1] to what the layers expect.
+    """``(x - mean) / std``: from pixels in [0, 1] to what the layers expect.
 
-    Its numbers are public constants of the architecture. They are no parameters, and they are not in
-    the ``state_dict``: nothing of them is ever broadcast or uploaded.
+    ``mean`` and ``std`` are one number for all channels, or one per channel. They are public constants of the
+    architecture, no parameters, and not in the ``state_dict``: nothing of them is ever broadcast or uploaded.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, *, mean: float, std: float) -> None:
+    def __init__(self, *, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
-        if not std > 0:
+        if not (all(map(math.isfinite, _numbers(mean))) and all(0 < s < math.inf for s in _numbers(std))):
             raise BadValue(
-                "normalisation of a model", needs="std > 0", got=f"std = {std}", fix="use 1 for no scaling"
+                "normalisation of a model",
+                needs="finite numbers, std > 0",
+                got=f"mean = {mean}, std = {std}",
+                fix="use mean 0 and std 1 for no scaling",
             )
-        self.register_buffer("mean", torch.tensor(float(mean)), persistent=False)
-        self.register_buffer("std", torch.tensor(float(std)), persistent=False)
+        self.register_buffer("mean", _per_channel(mean), persistent=False)
+        self.register_buffer("std", _per_channel(std), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels (B, C, H, W) in [0, 1] → the same shape, centred and scaled."""
         return (x - self.mean) / self.std
+
+
+def _numbers(value: float | Sequence[float]) -> tuple[float, ...]:
+    return tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
+
+
+def _per_channel(value: float | Sequence[float]) -> Tensor:
+    """A scalar, or (C, 1, 1)."""
+    numbers = torch.tensor(_numbers(value))
+    return numbers.view(-1, 1, 1) if isinstance(value, Sequence) else numbers[0]
 
 
 @final

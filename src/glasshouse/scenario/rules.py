@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from glasshouse import registry
 from glasshouse.errors import Problem
 from glasshouse.scenario.feasible import feasibility_problems
+from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.traits import Traits, traits_of
@@ -85,11 +86,13 @@ def _behaviours(scenario: Scenario) -> Iterator[Problem]:
 
 def _data(scenario: Scenario) -> Iterator[Problem]:
     data = scenario.data
-    if data.private_source and any(m.name == "identification" for m in scenario.audit.metrics):
+    among_others = metrics_requiring(scenario, "distractors")
+    if data.private_source and among_others:
         yield Problem(
             path="audit.metrics",
-            needs="no identification where data.private_source is another data set (its distractors are not)",
-            got='"identification"',
+            needs="no metric that needs other images of the same data where data.private_source is set",
+            got=", ".join(f'"{name}"' for name in among_others),
+            hint="the other images would come from data.source",
         )
     if data.alpha is not None and data.partition != "dirichlet":
         yield Problem(
@@ -234,7 +237,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             got="0",
             hint="give a number, or set audit.utility = false",
         )
-    if "identification" in names and scenario.data.heldout < audit.distractors:
+    if metrics_requiring(scenario, "distractors") and scenario.data.heldout < audit.distractors:
         yield Problem(
             path="audit.distractors",
             needs=f"at most data.heldout = {scenario.data.heldout}, where they are drawn from",

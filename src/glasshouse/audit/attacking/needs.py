@@ -6,7 +6,7 @@ from typing import Any
 from glasshouse.attacks.base import Attack, Needs
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.errors import GlasshouseError
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.transcript.grants import Grants
@@ -16,7 +16,7 @@ from glasshouse.wire import Refusal
 
 def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
     """The attack with its settings."""
-    attack: Attack = load("attacks", name)(**arguments)
+    attack: Attack = create(load("attacks", name), arguments)
     return attack
 
 

@@ -8,6 +8,7 @@ from typing import final
 
 from glasshouse.data.survey import Survey, survey
 from glasshouse.errors import GlasshouseError, Problem
+from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Scenario
 
 CLASSES_EACH = {"pathological": 2}
@@ -75,8 +76,8 @@ def _weights(scenario: Scenario) -> Iterator[Problem]:
 
 def _parts(scenario: Scenario) -> Iterator[Part]:
     data = scenario.data
-    names = {m.name for m in scenario.audit.metrics}
-    heldout = max(data.heldout, scenario.audit.distractors if "identification" in names else 0)
+    distractors = scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
+    heldout = max(data.heldout, distractors)
     sizes = {
         "private": ("data.examples", scenario.federation.clients * data.examples),
         "auxiliary": ("data.auxiliary", data.auxiliary),

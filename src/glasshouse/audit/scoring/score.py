@@ -15,8 +15,8 @@ from glasshouse.attacks.base import (
     ClassRepresentatives,
     ClientScores,
     DefenseGuess,
-    Draws,
     Labels,
+    PriorSamples,
     Reconstruction,
     Representations,
 )
@@ -99,7 +99,7 @@ class Judge:
 
     def of(self, outcomes: Iterable[Outcome]) -> "Judge":
         """The judge of one attack: with what it filed of its generator as a further null."""
-        filed = [c for o in outcomes for c in o.claims if isinstance(c, Draws)]
+        filed = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
         if not filed:
             return self
         draws = Batch(
@@ -291,26 +291,9 @@ def _score_clients(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     if metric.claim != "clients" or not isinstance(claim, ClientScores):
         return None
     claimed = claim.scores if metric.reads == "scores" else claim.decisions
-    return Scored(clients=((claimed.double().numpy(), clients_of(claim, judge)),), baseline=COIN)
-
-
-def clients_of(claim: ClientScores, judge: Judge) -> NDArray[np.bool_]:
-    """Who has the property that the claim is about, (N,).
-
-    Raises:
-        Undefined: there is no such property, or several.
-    """
-    marked = list(judge.truth.marked.values())
-    if len(marked) != 1:
-        raise Undefined(
-            "scores of clients",
-            needs="exactly one property that some clients have",
-            got=", ".join(judge.truth.marked) or "none",
-            fix="give federation.behaviours, or data.members",
-        )
-    truth = np.zeros(len(claim.scores), dtype=bool)
-    truth[list(marked[0])] = True
-    return truth
+    return Scored(
+        clients=((claimed.double().numpy(), judge.truth.with_property(len(claim.scores))),), baseline=COIN
+    )
 
 
 def relabelled(truth: Truth) -> Truth:

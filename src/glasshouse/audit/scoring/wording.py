@@ -11,9 +11,9 @@ def chosen_words(attack: Plugin) -> str:
     budget = attack_of(attack.name, attack.arguments).budget
     restarts = 1 if budget is None else budget.restarts
     return (
-        f"{restarts} restarts, the one with the attack's lowest own loss"
+        f"best of {restarts} restarts, chosen by the attack's own loss"
         if restarts > 1
-        else "one run, no choice"
+        else "a single run; nothing was selected afterwards"
     )
 
 

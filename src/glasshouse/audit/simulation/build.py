@@ -12,6 +12,7 @@ from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.simulation.classes import announced, as_roles, class_roles, classes_of, gallery_tensors
 from glasshouse.audit.simulation.pretraining import Start, measured, start_of, trained
 from glasshouse.audit.simulation.property import holders, with_members
+from glasshouse.audit.simulation.record import Facts
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
@@ -24,6 +25,7 @@ from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
 from glasshouse.rng import Rng
+from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Grants, Pretraining, Scenario
 from glasshouse.traits import traits_of
 from glasshouse.transcript.record import Keep
@@ -45,7 +47,7 @@ class Built:
             accuracy on it. attacked: rounds. keep: policy of the transcript.
         scoring: tensors of the scoring side (distractors, auxiliary data for nulls, perceptual network).
         marked: clients with the property under audit, by its name.
-        facts: for the report, plain data.
+        facts: for the report.
     """
 
     setting: Setting
@@ -60,7 +62,7 @@ class Built:
     keep: Keep
     scoring: Mapping[str, Tensor]
     marked: Mapping[str, tuple[int, ...]]
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 def build(scenario: Scenario, *, seed: int) -> Built:
@@ -101,15 +103,15 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             **({} if dealt is None else gallery_tensors(scenario, dealt)),
         },
         marked=marked,
-        facts={
-            "data": _data_words(source, roles),
-            "public": source.public
+        facts=Facts(
+            data=_data_words(source, roles),
+            public=source.public
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
-            "model": f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
-            "guarantee": _guarantee(setting),
-            "pretrained": measured(start, roles.heldout if scenario.audit.utility else None),
-        },
+            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
+            guarantee=_guarantee(setting),
+            pretrained=measured(start, roles.heldout if scenario.audit.utility else None),
+        ),
     )
 
 
@@ -206,10 +208,8 @@ def _wants(scenario: Scenario) -> dict[Role, Want]:
 
 
 def _distractors(scenario: Scenario) -> int:
-    """Images that only identification needs: other ones of the private examples' distribution."""
-    return (
-        scenario.audit.distractors if any(m.name == "identification" for m in scenario.audit.metrics) else 0
-    )
+    """How many other images of the private examples' distribution the metrics need."""
+    return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
 
 
 def _guarantee(setting: Setting) -> tuple[float, float] | None:
@@ -283,13 +283,12 @@ def _behaviours(
 
 def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
     """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
-    wanted = {m.name for m in scenario.audit.metrics}
     found: dict[str, Tensor] = {}
     if roles.auxiliary is not None and len(roles.auxiliary):
         found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
     if count := _distractors(scenario):
         found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
-    if wanted & {"perceptual", "attribute_agreement"} and roles.auxiliary is not None:
+    if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
         stand_in = network(architecture.input_shape, architecture.classes)
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)

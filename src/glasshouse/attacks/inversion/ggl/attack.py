@@ -25,7 +25,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import PROBE, About, Budget, Claim, Draws, Needs, Reconstruction
+from glasshouse.attacks.base import PROBE, About, Budget, Claim, Needs, PriorSamples, Reconstruction
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
@@ -72,6 +72,7 @@ class GGL:
     """
 
     card: ClassVar[Card] = Card(
+        title="GGL",
         summary="searches a generator's latent space for the image whose transformed gradient fits",
         source="Li et al. 2022, arXiv:2203.15696",
         threat="server, sees single updates, holds auxiliary images",
@@ -245,10 +246,10 @@ def _scale(client: Replica, distance: Objective) -> float:
     return square / distance.target_square / len(client.update.tensors)
 
 
-def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> Draws:
+def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> PriorSamples:
     """Images that the generator makes of the inferred labels, without a look at the rest of the update."""
     repeated = labels.repeat(-(-DRAWS // len(labels)))[:DRAWS]
     points = torch.randn(len(repeated), latent, generator=rng.torch())
     with torch.no_grad():
         images = prior(points.to(labels.device), repeated)
-    return Draws(about=about, inputs=images.float(), labels=repeated)
+    return PriorSamples(about=about, inputs=images.float(), labels=repeated)

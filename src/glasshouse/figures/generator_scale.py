@@ -1,0 +1,200 @@
+"""The scale on which an attack through a generator stands: nulls at one end, the ceiling at the other.
+
+Nulls: the one that the finding quotes, a draw of the generator, the best of many draws by the inferred
+label, and the attack on another victim's update. The ceiling is the true image itself inverted through the
+generator, here on the scoring side, where the truth may be used. A poor ceiling says that the generator is
+poor, not that nothing leaks.
+
+Shape letters: N images, D latent entries, C channels, H and W pixels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.attacks.base import PriorSamples, Reconstruction
+from glasshouse.errors import Undefined
+from glasshouse.figures.base import GroupEvidence
+from glasshouse.metrics.base import Metric
+from glasshouse.metrics.interval import RESAMPLES, Interval, paired_gain
+from glasshouse.metrics.shares import paired_share_gain
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+Prior = Callable[[Tensor, Tensor], Tensor]
+Scores = Sequence[NDArray[np.float64]]
+"""Of one adversary: an array per victim."""
+
+STEPS: Final = 300
+STARTS: Final = 4
+NULLS: Final = ("quoted null", "random draw", "best draw by label", "another's update")
+COLUMNS: Final = (
+    "metric", *NULLS, "attack", "ceiling", "share of ceiling", "gain over the draw",
+    "gain over the strongest",
+)  # fmt: skip
+CAPTION: Final = (
+    "Means over victims, 95 % intervals in brackets. Gains are paired and above 0 where the attack leaks "
+    "more. Strongest: the best of the four nulls on these very victims. Share: gain over it, of what the "
+    "ceiling gains over it. Another's update: the attack on the update of a victim of another class."
+)
+
+
+def inverted(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, rng: Rng) -> Tensor:
+    """The generator's images (N, C, H, W) nearest to ``images`` (mean squared error), as Adam finds them.
+
+    The best of ``STARTS`` starts from N(0, 1), ``STEPS`` steps each; it may miss the optimum, so it is a
+    lower bound on the ceiling.
+    """
+    count = len(images)
+    wanted, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
+    points = torch.randn(STARTS * count, latent, generator=rng.torch()).requires_grad_()
+    optimizer = torch.optim.Adam([points], lr=0.1)
+    best, errors = wanted.clone(), torch.full((STARTS * count,), torch.inf)
+    for _ in range(STEPS):
+        candidates = prior(points, repeated)
+        error = (candidates - wanted).square().flatten(1).mean(1)
+        (points.grad,) = torch.autograd.grad(error.sum(), points)
+        with torch.no_grad():
+            better = error < errors
+            best[better], errors[better] = candidates.detach()[better], error.detach()[better]
+        optimizer.step()
+    chosen = errors.reshape(STARTS, count).argmin(0)
+    return best.reshape(STARTS, count, *images.shape[1:])[chosen, torch.arange(count)]
+
+
+def scale_rows(
+    metrics: Mapping[str, Metric], group: GroupEvidence, *, prior: Prior, latent: int
+) -> list[list[str]]:
+    """A row of ``COLUMNS`` for each of the metrics that compares images."""
+    claims = group.of(Reconstruction)
+    truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
+    samples = _samples(group)
+    ceiling = inverted(
+        prior,
+        torch.cat([t.inputs for t in truths]),
+        torch.cat([t.labels for t in truths]),
+        latent=latent,
+        rng=group.rng.child("ceiling"),
+    )
+    claimed = [c.inputs for c in claims]
+    images: dict[str, Sequence[Tensor] | None] = {
+        "random draw": [d.inputs[: len(t)] for d, t in zip(samples, truths, strict=True)],
+        "best draw by label": [
+            _by_label(d, group.auxiliary, len(t)) for d, t in zip(samples, truths, strict=True)
+        ],
+        "another's update": of_another(claimed, truths),
+        "attack": claimed,
+        "ceiling": list(torch.split(ceiling, [len(t) for t in truths])),
+    }
+    available = {which: every for which, every in images.items() if every is not None}
+    return [
+        [name, *_row(name, metric, group, truths=truths, images=available)]
+        for name, metric in metrics.items()
+        if metric.claim == "reconstruction" and metric.reads == "inputs"
+    ]
+
+
+def _samples(group: GroupEvidence) -> list[PriorSamples]:
+    """What the generator draws for each victim."""
+    return group.of(PriorSamples)
+
+
+def of_another(claimed: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
+    """For each victim what was claimed of the next one that shares no label; None without one."""
+    others = []
+    for i, mine in enumerate(truths):
+        following = [(i + k) % len(truths) for k in range(1, len(truths))]
+        fitting = [
+            j
+            for j in following
+            if len(truths[j]) == len(mine) and not torch.isin(truths[j].labels, mine.labels).any()
+        ]
+        if not fitting:
+            return None
+        others.append(claimed[fitting[0]])
+    return others
+
+
+def _row(
+    name: str,
+    metric: Metric,
+    group: GroupEvidence,
+    *,
+    truths: Sequence[Batch],
+    images: Mapping[str, Sequence[Tensor]],
+) -> list[str]:
+    def scores(claimed: Sequence[Tensor]) -> Scores:
+        return [
+            metric.score(x, t.inputs, context=group.context) for x, t in zip(claimed, truths, strict=True)
+        ]
+
+    try:
+        quoted = None if group.null_scores is None else group.null_scores(name, metric)
+        by_source = {which: scores(claimed) for which, claimed in images.items()}
+    except Undefined as error:
+        return [f"not determined: {error.got}"] + [""] * (len(COLUMNS) - 2)
+    if quoted is not None:
+        by_source["quoted null"] = quoted
+    sign = 1 if metric.higher_leaks else -1
+    means = {which: float(_means(every).mean()) for which, every in by_source.items()}
+    strongest = max((which for which in NULLS if which in means), key=lambda which: sign * means[which])
+    attack, rng = by_source["attack"], group.rng.child(f"scale/{name}")
+    return [
+        *(f"{means[which]:.4g}" if which in means else "" for which in (*NULLS, "attack", "ceiling")),
+        _share(attack, by_source[strongest], by_source["ceiling"], sign, rng=rng.child("share")),
+        _paired(metric, attack, by_source["random draw"], rng=rng.child("draw")),
+        _paired(metric, attack, by_source[strongest], rng=rng.child("strongest")),
+    ]
+
+
+def _means(every: Scores) -> NDArray[np.float64]:
+    return np.array([v.mean() for v in every])
+
+
+def _share(attack: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) -> str:
+    """(attack - null) / (ceiling - null) with its interval; no interval where a resample has no room."""
+
+    def share(a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
+        gain, room = sign * (a.mean(-1) - b.mean(-1)), sign * (c.mean(-1) - b.mean(-1))
+        return np.where(room > 0, gain / np.where(room > 0, room, 1.0), np.nan)
+
+    sides = [_means(every) for every in (attack, null, ceiling)]
+    value, victims = float(share(*sides)), len(sides[0])
+    if np.isnan(value):
+        return "no room"
+    rows = rng.numpy().integers(0, victims, (RESAMPLES, victims))
+    drawn = share(*(side[rows] for side in sides))
+    if victims < 2 or np.isnan(drawn).any():
+        return f"{value:.2f}"
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _paired(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> str:
+    """By how much the attack leaks more than a null about the same victims, with its interval."""
+    if len(attack) < 2:
+        return "one victim"
+    gain: Interval
+    if metric.counts:
+        victims = np.repeat(np.arange(len(attack)), [len(v) for v in attack])
+        gain = paired_share_gain(np.concatenate(attack), np.concatenate(null), victims)
+        gain = gain if metric.higher_leaks else gain.negated()
+    else:
+        gain = paired_gain(_means(attack), _means(null), rng=rng, higher_leaks=metric.higher_leaks)
+    return f"{gain.value:.3g} [{gain.low:.3g}, {gain.high:.3g}]"
+
+
+def _by_label(draws: PriorSamples, auxiliary: Batch | None, count: int) -> Tensor:
+    """For each label the draw nearest to that label's mean auxiliary image (of all, where it has none)."""
+    assert auxiliary is not None  # the caller has checked
+    chosen = []
+    for label in draws.labels[:count]:
+        mine = auxiliary.inputs[auxiliary.labels == label]
+        middle = (mine if len(mine) else auxiliary.inputs).mean(0)
+        candidates = draws.inputs[draws.labels == label]
+        chosen.append(candidates[(candidates - middle).square().flatten(1).sum(1).argmin()])
+    return torch.stack(chosen)
