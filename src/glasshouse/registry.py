@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, final
 
-from glasshouse.errors import BadValue, UnknownName
+from glasshouse.errors import BadValue, BrokenPlugin, GlasshouseError, UnknownName
 
 GROUPS = (
     "attacks",
@@ -76,22 +76,16 @@ def carded(card: Card) -> Callable[[F], F]:
 
 
 @functools.cache
-def _entries(group: str) -> dict[str, EntryPoint]:
+def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+    """Entry points of ``group`` by name; more than one where packages disagree about a name."""
     if group not in GROUPS:
         raise UnknownName(
             f"registry '{group}'", needs=f"one of {', '.join(GROUPS)}", got=group, fix=nearest(group, GROUPS)
         )
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=f"glasshouse.{group}"):
-        if entry.name in found and found[entry.name].value != entry.value:
-            raise BadValue(
-                f"plug-in '{entry.name}' of {group}",
-                needs="one package per name",
-                got=f"{found[entry.name].value} and {entry.value}",
-                fix="uninstall one of them, or rename it",
-            )
-        found[entry.name] = entry
-    return found
+        entries.setdefault(entry.name, {})[entry.value] = entry
+    return {name: tuple(by_value.values()) for name, by_value in entries.items()}
 
 
 def names(group: str) -> tuple[str, ...]:
@@ -105,6 +99,7 @@ def load(group: str, name: str) -> Callable[..., Any]:
     Raises:
         UnknownName: no such plug-in; the nearest names are listed.
         NotInstalled: raised by the plug-in's module when its extra is missing.
+        BrokenPlugin: its module cannot be imported, or two packages register the name.
     """
     entries = _entries(group)
     if name not in entries:
@@ -114,7 +109,29 @@ def load(group: str, name: str) -> Callable[..., Any]:
             got=f"'{name}'",
             fix=nearest(name, entries) + f"; 'glasshouse list {group}' shows all",
         )
-    factory: Callable[..., Any] = entries[name].load()
+    if len(entries[name]) > 1:
+        raise BrokenPlugin(
+            f"plug-in '{name}' of {group}",
+            needs="one package per name",
+            got=" and ".join(sorted(entry.value for entry in entries[name])),
+            fix="uninstall one of them, or rename it",
+        )
+    return _import(entries[name][0], group)
+
+
+def _import(entry: EntryPoint, group: str) -> Callable[..., Any]:
+    try:
+        factory: Callable[..., Any] = entry.load()
+    except GlasshouseError:
+        raise
+    except Exception as error:
+        package = entry.dist.name if entry.dist else entry.module
+        raise BrokenPlugin(
+            f"plug-in '{entry.name}' of {group}",
+            needs=f"package '{package}' to be importable",
+            got=f"{type(error).__name__}: {error}",
+            fix=f"repair or uninstall '{package}'; everything else works without it",
+        ) from error
     return factory
 
 

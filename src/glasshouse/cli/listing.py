@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from glasshouse.errors import NotInstalled, UnknownName
+from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
 from glasshouse.registry import GROUPS, arguments, card, load, names, nearest
 from glasshouse.scenario.load import preset_text, presets
 
@@ -79,6 +79,8 @@ def _row(group: str, name: str) -> dict[str, Any]:
         found = card(group, name)
     except NotInstalled as error:
         return {"name": name, "summary": f"not installed: {error.fix}"}
+    except BrokenPlugin as error:
+        return {"name": name, "summary": f"warning: cannot be used: {error.got}; {error.fix}"}
     row = dataclasses.asdict(found)
     return {"name": name, **row, "grants": ", ".join(found.grants)}
 
