@@ -16,6 +16,12 @@ linear_input = failing_package:Another
 """
 
 
+def run(arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    return stop.value.code
+
+
 @pytest.fixture
 def broken(tmp_path, monkeypatch):
     """An installed package whose modules cannot be imported."""
@@ -47,7 +53,7 @@ def test_a_broken_plugin_says_what_is_wrong(broken, name, got):
 
 def test_the_other_names_work_and_the_list_warns(broken, capsys):
     assert registry.card("attacks", "dlg").summary
-    assert main(["list", "attacks", "--json"]) == 0
+    assert run(["list", "attacks", "--json"]) == 0
     summaries = {row["name"]: row["summary"] for row in json.loads(capsys.readouterr().out)}
     assert "warning: cannot be used: ModuleNotFoundError" in summaries["needs_missing"]
     assert "warning" not in summaries["idlg"]
@@ -56,6 +62,6 @@ def test_the_other_names_work_and_the_list_warns(broken, capsys):
 def test_a_scenario_that_names_a_broken_plugin_is_refused_without_a_traceback(broken, tmp_path, capsys):
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('name = "x"\n[[attacks]]\nname = "needs_missing"\n')
-    assert main(["check", str(scenario)]) == 2
+    assert run(["check", str(scenario)]) == 2
     printed = capsys.readouterr()
     assert "a_module_that_nobody_has" in printed.out + printed.err
