@@ -1,6 +1,7 @@
 """A whole audit: cells, federations, attacks, controls, scores, findings; in pieces that are kept."""
 
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from glasshouse.audit.figures.sums import merged
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest, tree_hash
-from glasshouse.audit.scoring.control import ControlTask, control
+from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.nulls import check_names
 from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.scoring.threat_card import threat_card
@@ -88,19 +89,20 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         device=device,
         jobs=jobs,
     )
-    with Workers(jobs) as workers:
-        groups = [g for p in plans for g in p.groups]
-        log.write("start", suite=suite.name, resume=resume)
-        _drained(workers.each(simulate, groups), len(groups), "federations", log)
-        _check_some_ran(groups)
-        tasks = [t for p in plans for t in attack_tasks(p, device)]
-        _drained(workers.each(run_attack, tasks), len(tasks), "attacks", log)
-        wanted = list(dict.fromkeys(t for p in plans for t in _control_tasks(p)))
-        controls = dict(_drained(workers.each(control, wanted), len(wanted), "controls", log))
-        made = [
-            CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls) for p in plans
-        ]
-        settled = dict(_drained(workers.each(settle, made), len(made), "scores", log))
+    log.write("start", suite=suite.name, resume=resume)
+    with tempfile.TemporaryDirectory() as place:
+        wanted = _control_tasks(plans, Path(place), device)
+        with Workers(jobs, apart=True) as plugin_workers:
+            _run_plugins(plans, wanted, plugin_workers, device, log)
+        with Workers(jobs) as workers:  # new processes: no attack ever ran where its claims are scored
+            controls = dict(
+                _drained(workers.each(judge_control, wanted), len(wanted), "controls judged", log)
+            )
+            made = [
+                CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls)
+                for p in plans
+            ]
+            settled = dict(_drained(workers.each(settle, made), len(made), "scores", log))
     parts = [(p, settled[p.cell.hash]) for p in plans]
     result = Result(
         suite=suite.name,
@@ -149,10 +151,31 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
                 )
 
 
-def _control_tasks(planned: Plan) -> Iterator[ControlTask]:
-    if planned.cell.scenario.audit.controls:
-        for spec in planned.cell.scenario.attacks:
-            yield ControlTask(key=control_key(spec), attack=spec.name, arguments=json.dumps(spec.arguments))
+def _run_plugins(
+    plans: tuple[Plan, ...], controls: list[ControlTask], workers: Workers, device: str, log: RunLog
+) -> None:
+    """Everything in which foreign code acts: federations, attacks, and the attacks' controls."""
+    groups = [g for p in plans for g in p.groups]
+    _drained(workers.each(simulate, groups), len(groups), "federations", log)
+    _check_some_ran(groups)
+    tasks = [t for p in plans for t in attack_tasks(p, device)]
+    _drained(workers.each(run_attack, tasks), len(tasks), "attacks", log)
+    _drained(workers.each(run_control, controls), len(controls), "controls", log)
+
+
+def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
+    """One control for each attack with its settings, in folders below ``place``."""
+    specs = [s for p in plans if p.cell.scenario.audit.controls for s in p.cell.scenario.attacks]
+    return [
+        ControlTask(
+            key=key,
+            attack=spec.name,
+            arguments=json.dumps(spec.arguments, sort_keys=True),
+            folder=str(place / str(position)),
+            device=device,
+        )
+        for position, (key, spec) in enumerate({control_key(s): s for s in specs}.items())
+    ]
 
 
 def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:
@@ -198,6 +221,9 @@ def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:
     """What attacks had to say (a fallback, say), each sentence once per attack and cell."""
     for planned in plans:
         for group in planned.groups:
+            if (crafting := Path(group.folder) / "notes.json").is_file():
+                for note in read_json(crafting):
+                    log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
             said: dict[tuple[str, str], int] = {}
             for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
                 for note in read_outcome(path.parent).notes:

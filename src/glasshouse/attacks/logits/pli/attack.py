@@ -73,19 +73,6 @@ class Pli:
         control={
             "setting": "five of ten digits private, one client, FedGEMS, a black lower half, three networks",
             "scenario": EASY,
-            "arguments": {
-                "prior": "mean",
-                "prior_weight": 0.03,
-                "temperature": 3.0,
-                "reads": "paired",
-                "networks": 3,
-                "shrink": 0.7,
-                "width": 64,
-                "epochs": 3,
-                "batch_size": 8,
-                "learning_rate": 1e-3,
-                "processes": 1,
-            },
             "metric": "ssim_private",
         },
     )
