@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 RUNS = (
+    ("startup",),
     ("ghost",),
     ("soteria",),
     ("scale_mia_speed",),

@@ -53,7 +53,7 @@ DISTANCE = Distance(bfloat16=True)
 def features(bench: Bench) -> None:
     """Accuracies of the public models."""
     for which in ("robust", "natural"):
-        print(which, bench.built(which).facts["pretrained"], bench.built(which).facts["model"], flush=True)
+        print(which, bench.built(which).facts.pretrained, bench.built(which).facts.model, flush=True)
 
 
 def _row(name: str, head: Spab, held: Sample, batch: int, draws: int = 10) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from glasshouse.attacks.base import ClientScores, DetectorReport
+from glasshouse.attacks.base import Appendix, ClientScores
 from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.run import attack_tasks, plan
@@ -124,17 +124,18 @@ def table(arguments: argparse.Namespace) -> None:
     for folder in folders(arguments.out):
         facts = read_json(folder / "group.json")
         path = next(folder.glob("claims/*/roundrun"))
-        reports = [c for c in read_outcome(path).claims if isinstance(c, DetectorReport)]
+        reports = [c for c in read_outcome(path).claims if isinstance(c, Appendix) and c.name == "detectors"]
         for report in reports:
-            steps = range(0, len(report.accuracy), max(1, len(report.accuracy) // 6))
+            rounds = report.about.rounds
+            steps = range(0, len(rounds), max(1, len(rounds) // 6))
             print(
                 folder.name,
                 "utility",
                 json.dumps(facts["utility"]),
                 "detector accuracy",
-                [round(float(report.accuracy[r]), 2) for r in steps],
+                [round(float(report.tensors["accuracy"][r]), 2) for r in steps],
                 "overlap",
-                [round(float(report.overlap[r]), 2) for r in steps],
+                [round(float(report.tensors["overlap"][r]), 2) for r in steps],
             )
 
 

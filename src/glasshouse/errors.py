@@ -78,6 +78,13 @@ class DiskFull(GlasshouseError):
 
 
 @final
+class WorkerKilled(GlasshouseError):
+    """A worker process ended without an answer, most often for lack of memory. What is finished is kept."""
+
+    exit_code: ClassVar[int] = 70
+
+
+@final
 class Interrupted(GlasshouseError):
     """The user stopped the run. What is finished is kept; ``--resume`` goes on."""
 

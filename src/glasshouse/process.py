@@ -11,10 +11,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 import torch
 
+from glasshouse.errors import WorkerKilled
 from glasshouse.progress import track
 
 T = TypeVar("T")
@@ -59,6 +61,9 @@ def each(work: Callable[[T], R], tasks: Sequence[T], *, processes: int, label: s
         work: a function of a module. tasks: plain data, which another process can be handed.
         processes: tasks at a time, each in a process of its own; 1: one after the other, in this one.
         label: what is being done, for whoever shows the progress.
+
+    Raises:
+        WorkerKilled: the system ended one of the processes.
     """
     return list(track(_mapped(work, tasks, processes), label, total=len(tasks)))
 
@@ -69,8 +74,21 @@ def _mapped(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Itera
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=begin) as pool:
-        for done in pool.map(_packed, [pickle.dumps((work, task)) for task in tasks]):
-            yield pickle.loads(done)  # noqa: S301 - what our own process has just sent
+        try:
+            for done in pool.map(_packed, [pickle.dumps((work, task)) for task in tasks]):
+                yield pickle.loads(done)  # noqa: S301 - what our own process has just sent
+        except BrokenProcessPool as error:
+            raise worker_killed("computation") from error
+
+
+def worker_killed(subject: str) -> WorkerKilled:
+    """The error for a pool whose worker ended without an answer."""
+    return WorkerKilled(
+        subject,
+        needs="worker processes that live until their piece is done",
+        got="a worker process was killed (out of memory?)",
+        fix="free some memory and run again with --jobs 1 --resume; what was finished is kept",
+    )
 
 
 def _packed(sent: bytes) -> bytes:

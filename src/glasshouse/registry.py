@@ -26,6 +26,7 @@ GROUPS = (
     "protocols",
     "behaviours",
     "properties",
+    "claims",
 )
 
 
@@ -42,8 +43,9 @@ class Card:
         extra: the optional dependency group that it needs; empty for none.
         details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
         control: of an attack: the easy setting in which it must succeed. ``setting`` says it in words;
-            ``scenario`` overrides the built-in control scenario, ``arguments`` the attack's own,
-            ``metric`` (default psnr) judges. Empty: the attack has no control.
+            ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
+            runs there with the audited settings; ``fits`` replaces only those that have no meaning with the
+            easy data, never the attack's effort. Empty: the attack has no control.
     """
 
     summary: str
@@ -93,13 +95,12 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted(_entries(group)))
 
 
-def load(group: str, name: str) -> Callable[..., Any]:
-    """The factory registered as ``name``.
+def entry(group: str, name: str) -> EntryPoint:
+    """Where the factory registered as ``name`` is; nothing is imported.
 
     Raises:
         UnknownName: no such plug-in; the nearest names are listed.
-        NotInstalled: raised by the plug-in's module when its extra is missing.
-        BrokenPlugin: its module cannot be imported, or two packages register the name.
+        BrokenPlugin: two packages register the name.
     """
     entries = _entries(group)
     if name not in entries:
@@ -116,18 +117,26 @@ def load(group: str, name: str) -> Callable[..., Any]:
             got=" and ".join(sorted(entry.value for entry in entries[name])),
             fix="uninstall one of them, or rename it",
         )
-    return _import(entries[name][0], group)
+    return entries[name][0]
 
 
-def _import(entry: EntryPoint, group: str) -> Callable[..., Any]:
+def load(group: str, name: str) -> Callable[..., Any]:
+    """The factory registered as ``name``.
+
+    Raises:
+        UnknownName: no such plug-in; the nearest names are listed.
+        NotInstalled: raised by the plug-in's module when its extra is missing.
+        BrokenPlugin: its module cannot be imported, or two packages register the name.
+    """
+    point = entry(group, name)
     try:
-        factory: Callable[..., Any] = entry.load()
+        factory: Callable[..., Any] = point.load()
     except GlasshouseError:
         raise
     except Exception as error:
-        package = entry.dist.name if entry.dist else entry.module
+        package = point.dist.name if point.dist else point.module
         raise BrokenPlugin(
-            f"plug-in '{entry.name}' of {group}",
+            f"plug-in '{name}' of {group}",
             needs=f"package '{package}' to be importable",
             got=f"{type(error).__name__}: {error}",
             fix=f"repair or uninstall '{package}'; everything else works without it",

@@ -7,19 +7,24 @@ reader never meets half of one, and a full disk leaves what was there before unt
 import errno
 import json
 import os
-import pickle
 import tempfile
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from glasshouse.errors import BadFile, BadValue, DiskFull
+from glasshouse.outside import limits
+from glasshouse.outside.files import (
+    check_size,
+    lines_of,
+    parse_json,
+    read_limited,
+    reason,
+)
 
 FORMAT: Final = 1
 """Version of every file that we write. A reader refuses a higher one."""
@@ -138,59 +143,59 @@ def write_tensors(
     write_bytes(path, save(plain, {_STAMP: str(FORMAT), **(metadata or {})}))
 
 
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
+def read_text(path: Path, *, most: int = limits.RESULT_BYTES) -> str:
+    """The text of a UTF-8 file of at most ``most`` bytes.
 
     Raises:
-        BadFile: missing, unreadable, or not UTF-8.
+        BadFile: missing, unreadable, no regular file, larger, or not UTF-8.
     """
     try:
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+        return read_limited(path, most, subject=f"file '{path}'").decode()
     except UnicodeDecodeError as error:
         raise _corrupt(path, "text in UTF-8", str(error)) from error
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file.
+def read_json(path: Path, *, most: int = limits.RESULT_BYTES) -> Any:
+    """The value in a JSON file of at most ``most`` bytes.
 
     Raises:
-        BadFile: missing, unreadable, or not JSON; says where.
+        BadFile: missing, unreadable, or not JSON as :func:`~glasshouse.outside.files.parse_json` takes it;
+            says where.
     """
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise _corrupt(path, "JSON", f"line {error.lineno}: {error.msg}") from error
+    return parse_json(read_text(path, most=most), subject=f"file '{path}'")
 
 
-def read_jsonl(path: Path) -> list[Any]:
+def read_jsonl(path: Path, *, most: int = limits.RESULT_BYTES) -> list[Any]:
     """One value per line. A last line without its newline was never finished, and is not there.
 
     Raises:
-        BadFile: missing, unreadable, or a line is not JSON; says which.
+        BadFile: missing, unreadable, larger than ``most`` bytes, or a line is not JSON; says which.
     """
     rows = []
-    finished = read_text(path).rpartition("\n")[0]
-    for number, line in enumerate(finished.split("\n") if finished else [], start=1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise _corrupt(path, "one JSON value per line", f"line {number}: {error.msg}") from error
+    for number, line in enumerate(lines_of(read_text(path, most=most)), start=1):
+        subject = f"file '{path}', line {number}"
+        check_size(len(line), limits.LINE_BYTES, subject=subject)
+        rows.append(parse_json(line, subject=subject))
     return rows
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
     """Named tensors of a safetensors file, on the CPU.
 
+    Args:
+        path: the file.
+        most: bytes that it may have; None: any number.
+
     Raises:
-        BadFile: missing, unreadable, corrupt, or written by a newer version.
+        BadFile: missing, unreadable, corrupt, larger, or written by a newer version.
     """
+    if most is not None and path.is_file():
+        check_size(path.stat().st_size, most, subject=f"file '{path}'")
     read_metadata(path)
     try:
         return load_file(path)
-    except (KeyError, SafetensorError) as error:
-        raise _corrupt(path, "numbers of a type that torch computes with", str(error)) from error
+    except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        raise _corrupt(path, "numbers of a type that torch computes with", reason(error)) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -206,43 +211,12 @@ def read_metadata(path: Path) -> dict[str, str]:
             metadata = dict(file.metadata() or {})
     except OSError as error:
         raise _unreadable(path, error) from error
-    except SafetensorError as error:
-        raise _corrupt(path, "a safetensors file", str(error)) from error
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        raise _corrupt(path, "a safetensors file", reason(error)) from error
     stamp = metadata.pop(_STAMP, str(FORMAT))
-    check_format(int(stamp) if stamp.isdecimal() else stamp, subject=f"file '{path}'")
+    known = stamp.isascii() and stamp.isdecimal() and len(stamp) <= limits.DIGITS
+    check_format(int(stamp) if known else stamp, subject=f"file '{path}'")
     return metadata
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """A model's tensors by name, from safetensors or from a torch file, which is read weights-only.
-
-    A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``,
-    ``model`` or ``model_state_dict``.
-
-    Raises:
-        BadFile: missing, corrupt, holding code or other objects, or no mapping of names to tensors.
-    """
-    if path.suffix == ".safetensors":
-        return read_tensors(path)
-    if not path.is_file():
-        raise _unreadable(path, None)
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise BadFile(
-            f"file '{path}'",
-            needs="tensors and plain containers only: a torch file is never allowed to run code",
-            got=str(error).strip().splitlines()[0],
-            fix="save model.state_dict() instead of the model, or use safetensors",
-        ) from error
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise _corrupt(path, "a torch file", f"{type(error).__name__}: {error}") from error
-    for wrapper in ("state_dict", "model_state_dict", "model"):
-        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
-            found = found[wrapper]
-    if not (isinstance(found, dict) and found and all(isinstance(t, Tensor) for t in found.values())):
-        raise _corrupt(path, "tensors by name", f"a {type(found).__name__} that holds something else")
-    return {str(name): tensor for name, tensor in found.items()}
 
 
 def _json(value: Any, path: Path, indent: int | None = None) -> str:

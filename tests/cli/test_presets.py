@@ -7,7 +7,7 @@ import pytest
 
 from glasshouse.cli import main
 from glasshouse.registry import arguments, load
-from glasshouse.scenario.load import preset_text, presets
+from glasshouse.scenario.shipped import preset_text, presets
 
 PAPER = [name for name in presets() if name.endswith("-paper")]
 FROM_FILES = ["pli-mnist"]

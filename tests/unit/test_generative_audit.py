@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.attacks.base import About, Draws
+from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.figures import generator_scale
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.nulls import GENERATOR, average_score, chosen
@@ -59,7 +59,7 @@ def test_draws_become_the_quoted_null_only_where_they_are_the_strongest():
 
 
 def test_the_best_draw_by_label_is_the_one_nearest_to_the_label_s_mean():
-    draws = Draws(
+    draws = PriorSamples(
         about=About(rounds=(0,)),
         inputs=torch.tensor([0.0, 0.7, 1.0]).reshape(3, 1, 1, 1),
         labels=torch.tensor([1, 1, 1]),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from glasshouse import registry
-from glasshouse.attacks.base import DefenseGuess, Draws, Reconstruction
+from glasshouse.attacks.base import DefenseGuess, PriorSamples, Reconstruction
 from glasshouse.attacks.inversion.ggl import cma_es, turbo
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.objective import Fit
@@ -86,7 +86,7 @@ class TestPromises:
         image, guess, draws = attack.run(made.view(), rng=RNG)
         assert isinstance(image, Reconstruction)
         assert isinstance(guess, DefenseGuess)
-        assert isinstance(draws, Draws)
+        assert isinstance(draws, PriorSamples)
         assert image.inputs.shape == made.setting.shard(0).inputs.shape
         assert image.labels.tolist() == sorted(made.setting.shard(0).labels.tolist())
         assert image.confidence.shape == (2,)

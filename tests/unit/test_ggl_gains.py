@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.attacks.base import Draws, Reconstruction
+from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.audit.attacking.call import AttackTask, run_attack
 from glasshouse.audit.attacking.claims import Unit, read_outcome
 from glasshouse.audit.attacking.threat import threat_of
@@ -48,7 +48,7 @@ def errors(place, sets):
         )
         image, _, draws = read_outcome(Path(run_attack(task))).claims
         assert isinstance(image, Reconstruction)
-        assert isinstance(draws, Draws)
+        assert isinstance(draws, PriorSamples)
         private = truth.private.inputs[list(truth.shards[client])]
         rows = torch.randperm(len(draws.inputs), generator=rng.child(str(client)).torch())
         guesses = rows.reshape(GUESSES, -1)[:, : len(private)]

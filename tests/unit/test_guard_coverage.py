@@ -14,7 +14,8 @@ from glasshouse.guard.inspect import inspect
 from glasshouse.guard.vectors import normalised_entropy
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
-from glasshouse.store import read_weights, write_tensors
+from glasshouse.store import write_tensors
+from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture
 
 AGREED = Architecture(

@@ -1,5 +1,7 @@
 """LPIPS where torchvision is missing, and the plumbing around it with a stand-in network."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,8 @@ def test_weights_that_cannot_be_fetched_are_not_installed(monkeypatch):
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(lpips, "_MISSING", "")
-    monkeypatch.setattr(lpips.lpip, "LearnedPerceptualImagePatchSimilarity", offline)
+    stand_in = SimpleNamespace(LearnedPerceptualImagePatchSimilarity=offline)
+    monkeypatch.setattr(lpips, "lpip", stand_in, raising=False)
     lpips._network.cache_clear()
     with pytest.raises(NotInstalled, match="ImageNet weights of 'vgg'"):
         lpips.Lpips(net="vgg").score(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glasshouse.attacks.base import HeadReport, Reconstruction, Representations
+from glasshouse.attacks.base import Appendix, Reconstruction, Representations
 from glasshouse.attacks.transfer.maui.attack import Maui
 from glasshouse.attacks.transfer.maui.exemplars import exemplars
 from glasshouse.attacks.transfer.maui.head import Recipe, calibrate, made
@@ -181,7 +181,7 @@ def truth(made, client=None):
 def test_representations_come_out_of_every_update(sends, number):
     made, _, _, view = attacked(ATTACK, sends=sends, number=number)
     claims = ATTACK.run(view, rng=Rng.root(0))
-    assert isinstance(claims[0], HeadReport)
+    assert isinstance(claims[0], Appendix)
     found = {c.about.client: c.vectors for c in claims if isinstance(c, Representations)}
     assert found.keys() == {0, 1, 2}
     for client, vectors in found.items():

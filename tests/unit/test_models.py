@@ -193,7 +193,7 @@ def test_architecture_is_remembered():
         (architecture("no_such_module:net"), BadFile, "No module named"),
         (architecture("my_nets:none"), BadValue, "no such name"),
         (architecture("my_nets:number"), BadValue, "a int"),
-        (architecture("my_nets:plain"), BadValue, "'features' and 'head'"),
+        (architecture("my_nets:plain"), BadValue, "forward pass on images (3, 32, 32)"),
         (architecture("my_nets:five"), BadValue, "logits (B, 10)"),
         (architecture("my_nets:grey"), BadValue, "forward pass on images (3, 32, 32)"),
     ],

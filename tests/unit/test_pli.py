@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import ClassRepresentatives, Draws
+from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
 from glasshouse.attacks.logits.invert import Task, Training, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
@@ -112,7 +112,7 @@ def test_tbi_uses_every_client_s_own_logits():
 
 def test_shrinking_moves_to_the_prior_and_files_it():
     claims = Pli(**SMALL, shrink=0.999).run(view(), rng=Rng.root(0))
-    prior = next(c for c in claims if isinstance(c, Draws))
+    prior = next(c for c in claims if isinstance(c, PriorSamples))
     torch.testing.assert_close(representatives(claims)[-1].inputs, prior.inputs, atol=2e-3, rtol=0)
     mean = view().terms.public.inputs[:12].mean(0)
     torch.testing.assert_close(prior.inputs[0], mean)

@@ -51,8 +51,8 @@ def test_features_are_trained_and_the_head_starts_fresh_or_fitted():
             assert not torch.equal(t, start["fitted"][name])
         else:
             assert torch.equal(t, start["fitted"][name])
-    assert plain.facts["pretrained"].keys() == {"natural", "n", "robust", "n_robust"}
-    assert untrained.facts["pretrained"] is None
+    assert plain.facts.pretrained.keys() == {"natural", "n", "robust", "n_robust"}
+    assert untrained.facts.pretrained is None
 
 
 def test_features_may_be_trained_behind_the_agreed_head():
@@ -60,7 +60,7 @@ def test_features_may_be_trained_behind_the_agreed_head():
     untrained = build(scenario(model={"pretraining": {}}), seed=0)
     name = "head.out.weight"
     assert not torch.equal(made.setting.start[name], untrained.setting.start[name])
-    assert made.facts["pretrained"] is not None
+    assert made.facts.pretrained is not None
 
 
 def test_adversarial_training_is_another_model():
@@ -140,8 +140,8 @@ def test_public_features_come_without_a_head_which_starts_fresh_or_is_fitted(pub
     heads = [name for name in untrained if name.startswith("head.")]
     assert all(torch.equal(fresh.setting.start[name], untrained[name]) for name in heads)
     assert not any(torch.equal(fitted.setting.start[name], untrained[name]) for name in heads)
-    assert fresh.facts["pretrained"] is None  # the accuracy of a head that nobody trained says nothing
-    found = fitted.facts["pretrained"]
+    assert fresh.facts.pretrained is None  # the accuracy of a head that nobody trained says nothing
+    found = fitted.facts.pretrained
     assert found["natural"] > 0.7 > 0.3 > accuracy_of(fresh)
     assert found["natural"] == pytest.approx(accuracy_of(fitted))
     assert found["robust"] <= found["natural"]
@@ -159,7 +159,7 @@ def test_a_head_in_the_file_is_kept_and_its_accuracy_shown(public_features, tmp_
     write_tensors(tmp_path / "whole.safetensors", whole)
     again = build(given(tmp_path / "whole.safetensors"), seed=1)
     assert all(torch.equal(again.setting.start[name], t) for name, t in whole.items())
-    assert again.facts["pretrained"]["natural"] == pytest.approx(accuracy_of(again))
+    assert again.facts.pretrained["natural"] == pytest.approx(accuracy_of(again))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.attacks.base import About, ClientScores, DetectorReport
+from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
 from glasshouse.audit.figures.clients import client_exhibits
 from glasshouse.audit.run import audit
@@ -80,20 +80,19 @@ def judge(marked: dict[str, tuple[int, ...]]) -> Judge:
     return Judge(truth=truth, context=ScoreContext(), auxiliary=None, rng=Rng.root(0))
 
 
-def report(rounds: int) -> DetectorReport:
+def report(rounds: int) -> Appendix:
     flat = torch.linspace(0.5, 1, rounds)
     held = torch.zeros(rounds, 3)
     about = About(rounds=tuple(range(rounds)))
-    return DetectorReport(
-        about=about, accuracy=flat, overlap=1 - flat, norm=flat, without=held, having=held + 1
-    )
+    parts = {"accuracy": flat, "overlap": 1 - flat, "norm": flat, "without": held, "having": held + 1}
+    return Appendix(about=about, name="detectors", tensors=parts)
 
 
 def test_only_the_longest_prefix_is_judged(tmp_path):
     short, long = scores(10, [True, True, False, False]), scores(20, [True, False, False, False])
     assert judged((short, report(20), long))[1:] == [long]
     write_outcome(Outcome(claims=(short, report(20))), tmp_path)
-    assert torch.equal(read_outcome(tmp_path).claims[1].overlap, report(20).overlap)
+    assert torch.equal(read_outcome(tmp_path).claims[1].tensors["overlap"], report(20).tensors["overlap"])
 
 
 def test_truth_about_clients_needs_one_property():

@@ -3,7 +3,8 @@
 import pytest
 
 from glasshouse.scenario.axes import cells
-from glasshouse.scenario.load import load, presets
+from glasshouse.scenario.load import load
+from glasshouse.scenario.shipped import presets
 
 NAMES = presets()
 PAPER = [name for name in NAMES if name.endswith("-paper")]

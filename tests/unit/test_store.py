@@ -8,6 +8,7 @@ import torch
 
 from glasshouse import store
 from glasshouse.errors import BadFile, BadValue, DiskFull
+from glasshouse.weights import read_weights
 
 
 def test_tensors_come_back_as_they_were(tmp_path):
@@ -82,10 +83,10 @@ def test_not_a_number_never_reaches_a_file(tmp_path):
         ("x.jsonl", b"1\nnot\n", store.read_jsonl, "line 2"),
         ("no.safetensors", None, store.read_tensors, "no such file"),
         ("x.safetensors", b"junk that is no header", store.read_tensors, "a safetensors file"),
-        ("no.pt", None, store.read_weights, "no such file"),
-        ("x.pt", b"", store.read_weights, "a torch file"),
-        ("x.pt", b"PK\x03\x04junk", store.read_weights, "a torch file"),
-        ("x.pt", pickle.dumps(print, protocol=2), store.read_weights, "never allowed to run code"),
+        ("no.pt", None, read_weights, "no such file"),
+        ("x.pt", b"", read_weights, "a torch file"),
+        ("x.pt", b"PK\x03\x04junk", read_weights, "a torch file"),
+        ("x.pt", pickle.dumps(print, protocol=2), read_weights, "never allowed to run code"),
     ],
 )
 def test_bad_files_say_what_is_wrong(tmp_path, name, content, read, words):
@@ -122,16 +123,16 @@ def test_torch_weights(tmp_path):
     torch.save(weights, tmp_path / "a.pt")
     torch.save({"state_dict": weights, "epoch": 3}, tmp_path / "b.pth")
     torch.save([1, 2], tmp_path / "c.pt")
-    assert torch.equal(store.read_weights(tmp_path / "a.pt")["w"], weights["w"])
-    assert torch.equal(store.read_weights(tmp_path / "b.pth")["w"], weights["w"])
+    assert torch.equal(read_weights(tmp_path / "a.pt")["w"], weights["w"])
+    assert torch.equal(read_weights(tmp_path / "b.pth")["w"], weights["w"])
     with pytest.raises(BadFile, match="tensors by name"):
-        store.read_weights(tmp_path / "c.pt")
+        read_weights(tmp_path / "c.pt")
 
 
 def test_a_module_is_not_unpickled(tmp_path):
     torch.save(torch.nn.Linear(1, 1), tmp_path / "m.pt")
     with pytest.raises(BadFile, match="state_dict"):
-        store.read_weights(tmp_path / "m.pt")
+        read_weights(tmp_path / "m.pt")
 
 
 def test_json_is_plain_json(tmp_path):

@@ -1,13 +1,13 @@
 """What an attack is, and what it may assert.
 
-Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, D features, N clients,
-n rounds, H held-out shadow clients.
+Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, D features, N clients.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, Protocol, final, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from glasshouse.registry import Card
@@ -48,40 +48,100 @@ class About:
     client: int | None = None
 
 
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reconstruction:
-    """Asserts: These were private inputs. Inputs (B, C, H, W) in [0, 1]; labels (B,) or None.
+class Claim:
+    """What an attack asserts: the base of every kind, ours and other people's.
 
-    B = 0 where the attack could read nothing: that is scored, no claim at all is not.
+    A kind is a frozen dataclass, registered in the entry-point group ``glasshouse.claims`` under its ``kind``.
+    Its fields hold tensors, mappings of names to tensors, or what JSON can say.
 
-    ``confidence``: (B,), any unit, higher is surer.
+    Class attributes:
+        card: what the kind asserts, in a line.
+        kind: its registered name; metrics name the kind that they score.
+        grows: claims after more rounds replace those after fewer; the longest prefix is judged.
+        may_be_empty: tensors of length 0 say "nothing could be read", which is scored.
+        scored: False for what is only shown, or used by the judge.
 
-    ``source``: the client that the attack attributes each input to, (B,), -1 unknown; None: it does not say.
+    Attributes:
+        about: the rounds, and one client or the whole cohort.
     """
 
+    card: ClassVar[Card]
+    kind: ClassVar[str]
+    grows: ClassVar[bool] = False
+    may_be_empty: ClassVar[bool] = False
+    scored: ClassVar[bool] = True
+
     about: About
+
+    @classmethod
+    def silence(cls, about: About, terms: Terms) -> "Claim | None":
+        """What a victim is scored with of whom nothing was claimed; None: like a guess at chance level."""
+        del about, terms
+        return None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reconstruction(Claim):
+    """Asserts: These were private inputs.
+
+    B = 0 where the attack could read nothing: that is scored like no claim at all, as a miss.
+
+    Attributes:
+        inputs: (B, C, H, W) in [0, 1].
+        labels: (B,); None: not said.
+        confidence: (B,), any unit, higher is surer. Of more inputs than the wire announces examples, only
+            the surest are scored.
+        source: the client that the attack attributes each input to, (B,), -1 unknown; None: not said.
+    """
+
+    card: ClassVar[Card] = Card(summary="these were private inputs")
+    kind: ClassVar[str] = "reconstruction"
+    may_be_empty: ClassVar[bool] = True
+
     inputs: Tensor
     labels: Tensor | None
     confidence: Tensor
     source: Tensor | None = None
 
+    @classmethod
+    def silence(cls, about: About, terms: Terms) -> "Reconstruction":
+        nothing = torch.zeros(0, *terms.architecture.input_shape)
+        return cls(about=about, inputs=nothing, labels=None, confidence=torch.zeros(0))
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Representations:
-    """Asserts: The private inputs had these features. Vectors (B, D); B = 0 where none could be read."""
+class Representations(Claim):
+    """Asserts: The private inputs had these features.
 
-    about: About
+    Attributes:
+        vectors: (B, D); B = 0 where none could be read.
+    """
+
+    card: ClassVar[Card] = Card(summary="the private inputs had these features")
+    kind: ClassVar[str] = "representations"
+    may_be_empty: ClassVar[bool] = True
+
     vectors: Tensor
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClassRepresentatives:
-    """Asserts: The client's examples of these classes look like this. Inputs (B, C, H, W)."""
+class ClassRepresentatives(Claim):
+    """Asserts: The client's examples of these classes look like this.
 
-    about: About
+    Attributes:
+        inputs: (B, C, H, W) in [0, 1].
+        labels: (B,), the classes.
+        source: (B,), the clients that hold them.
+    """
+
+    card: ClassVar[Card] = Card(summary="a client's examples of these classes look like this")
+    kind: ClassVar[str] = "class_representatives"
+    grows: ClassVar[bool] = True
+
     inputs: Tensor
     labels: Tensor
     source: Tensor
@@ -89,90 +149,116 @@ class ClassRepresentatives:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Labels:
-    """Asserts: The private batch held so many of each class. Counts (K,) int64."""
+class Labels(Claim):
+    """Asserts: The private batch held so many of each class.
 
-    about: About
+    Attributes:
+        counts: (K,) int64.
+    """
+
+    card: ClassVar[Card] = Card(summary="the private batch held so many of each class")
+    kind: ClassVar[str] = "labels"
+
     counts: Tensor
+
+    @classmethod
+    def silence(cls, about: About, terms: Terms) -> "Labels":
+        return cls(about=about, counts=torch.zeros(terms.architecture.classes, dtype=torch.int64))
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClientScores:
-    """Asserts: These clients have the property. Scores (N,), higher is more likely; decisions (N,) bool."""
+class ClientScores(Claim):
+    """Asserts: These clients have the property.
 
-    about: About
+    Attributes:
+        scores: (N,), higher is more likely.
+        decisions: (N,) bool.
+    """
+
+    card: ClassVar[Card] = Card(summary="these clients have the property")
+    kind: ClassVar[str] = "clients"
+    grows: ClassVar[bool] = True
+
     scores: Tensor
     decisions: Tensor
+
+    @classmethod
+    def silence(cls, about: About, terms: Terms) -> "ClientScores":
+        nothing = torch.zeros(terms.clients)
+        return cls(about=about, scores=nothing, decisions=nothing.bool())
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DefenseGuess:
-    """Asserts: The client runs this defence. ``none`` and ``unknown`` are names too."""
+class DefenseGuess(Claim):
+    """Asserts: The client runs this defence.
 
-    about: About
+    Attributes:
+        name: of the defence; ``none`` and ``unknown`` are names too.
+        parameters: of the defence.
+    """
+
+    card: ClassVar[Card] = Card(summary="the client runs this defence")
+    kind: ClassVar[str] = "defense"
+
     name: str
     parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def silence(cls, about: About, terms: Terms) -> "DefenseGuess":
+        del terms
+        return cls(about=about, name="unknown")
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Draws:
-    """Asserts nothing: What the attack's prior says of the labels alone. Inputs (n, C, H, W), labels (n,).
+class PriorSamples(Claim):
+    """Asserts nothing: what the attack's prior says without the update. Used as a further null adversary.
 
-    Never scored as a claim: the judge uses them as a further null adversary.
+    Attributes:
+        inputs: (n, C, H, W) in [0, 1].
+        labels: (n,).
     """
 
-    about: About
+    card: ClassVar[Card] = Card(summary="samples of the attack's prior, a further null adversary")
+    kind: ClassVar[str] = "prior_samples"
+    scored: ClassVar[bool] = False
+
     inputs: Tensor
     labels: Tensor
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DetectorReport:
-    """How an attack's own detectors did on its own shadow data, round by round: shown, never scored.
+class Appendix(Claim):
+    """Asserts nothing: what an attack measured on its own data, for the report alone.
 
-    ``accuracy``, ``overlap`` (of the two kinds' features, in [0, 1]) and ``norm`` (of the weights): (n,),
-    one per
-    round of ``about``; ``without`` and ``having``: features of held-out shadows of either kind, (n, H).
+    Attributes:
+        name: says what it holds; figures select by it.
+        tensors: by name.
+        numbers: by name.
     """
 
-    about: About
-    accuracy: Tensor
-    overlap: Tensor
-    norm: Tensor
-    without: Tensor
-    having: Tensor
+    card: ClassVar[Card] = Card(summary="what an attack measured on its own data, only shown")
+    kind: ClassVar[str] = "appendix"
+    scored: ClassVar[bool] = False
+
+    name: str
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HeadReport:
-    """How a crafted head came about, on the adversary's own held-out data: shown, never scored.
-
-    ``leakage``, ``accuracy``: (E + 1,), shares in [0, 1] after each of E epochs of training; the last entry
-    is the head as sent. ``best``: epoch that was kept, from 0; -1 where none was trained.
-    """
-
-    about: About
-    leakage: Tensor
-    accuracy: Tensor
-    best: int
-
-
-Claim = (
-    Reconstruction
-    | Representations
-    | ClassRepresentatives
-    | Labels
-    | ClientScores
-    | DefenseGuess
-    | Draws
-    | DetectorReport
-    | HeadReport
-)
+def tensors_of(claim: Claim) -> dict[str, Tensor]:
+    """Every tensor of a claim by the name of its field; those in a mapping as ``field.name``."""
+    tensors: dict[str, Tensor] = {}
+    for f in fields(claim):
+        value = getattr(claim, f.name)
+        if isinstance(value, Tensor):
+            tensors[f.name] = value
+        elif isinstance(value, Mapping):
+            tensors |= {f"{f.name}.{key}": item for key, item in value.items() if isinstance(item, Tensor)}
+    return tensors
 
 
 class Attack(Protocol):

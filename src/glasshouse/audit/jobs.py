@@ -9,11 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
 from glasshouse.errors import Interrupted
-from glasshouse.process import begin
+from glasshouse.process import begin, worker_killed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,6 +53,7 @@ class Workers:
 
         Raises:
             Interrupted: Ctrl-C; running pieces are abandoned, finished ones were yielded.
+            WorkerKilled: the system ended a worker.
         """
         try:
             if not self._apart and (self._jobs == 1 or len(tasks) <= 1):
@@ -62,6 +64,8 @@ class Workers:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
+        except BrokenProcessPool as error:
+            raise worker_killed("audit") from error
         except KeyboardInterrupt as error:
             raise Interrupted(
                 "audit",

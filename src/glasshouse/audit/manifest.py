@@ -67,11 +67,19 @@ def commit() -> str:
 
 def tree_hash(folder: Path) -> str:
     """SHA-256 over names and contents of all files below ``folder``; empty when there is none."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    if not files:
-        return ""
     total = hashlib.sha256()
+    files = file_hashes(folder)
+    for name, digest in files.items():
+        total.update(name.encode())
+        total.update(bytes.fromhex(digest))
+    return total.hexdigest() if files else ""
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of every plain file below ``folder``, by its path from there, sorted."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    hashes = {}
     for path in files:
-        total.update(path.relative_to(folder).as_posix().encode())
-        total.update(hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()
+        with path.open("rb") as stream:
+            hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return hashes

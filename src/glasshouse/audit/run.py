@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -14,14 +14,16 @@ from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.figures.arguments import argument_exhibits
 from glasshouse.audit.figures.sums import merged
+from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
-from glasshouse.audit.manifest import manifest, tree_hash
+from glasshouse.audit.manifest import manifest
 from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.nulls import check_names
 from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.record import read_record
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import track
 from glasshouse.results.files import write_result
@@ -130,9 +132,10 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
     """Every call of every attack in one cell; only of groups whose federation ran."""
     scenario = planned.cell.scenario
     attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
+    trust_factory = any(":" in m.name for m in (scenario.model, *scenario.federation.client_models))
     for group in planned.groups:
         folder = Path(group.folder)
-        if read_json(folder / "group.json")["refusal"] is not None:
+        if read_record(folder).refusal is not None:
             continue
         for position, spec in enumerate(scenario.attacks):
             attack = attack_of(spec.name, spec.arguments)
@@ -148,6 +151,7 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
                     attack_seed=scenario.attack_seed,
                     unit=unit,
                     device=device,
+                    trust_factory=trust_factory,
                 )
 
 
@@ -188,6 +192,7 @@ def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) 
                 got="a run" if not resume else "a run of another scenario",
                 fix="choose another --out, or --resume the scenario that was started there",
             )
+        verify_hashes(out)
     write_text(out / "scenario.given.toml", suite.given)
     for member in suite.members:
         name = "scenario.toml" if len(suite.members) == 1 else f"scenarios/{member.scenario.name}.toml"
@@ -204,10 +209,10 @@ def _check_some_ran(groups: list[Group]) -> None:
     Raises:
         BadValue: with the parts of the first refusal.
     """
-    refusals = [read_json(Path(g.folder) / "group.json")["refusal"] for g in groups]
+    refusals = [read_record(Path(g.folder)).refusal for g in groups]
     passive = [r for g, r in zip(groups, refusals, strict=True) if g.active is None]
-    if passive and all(passive):
-        raise BadValue(**passive[0])
+    if passive and passive[0] and all(passive):
+        raise BadValue(**asdict(passive[0]))
 
 
 def _drained(results: Iterator[T], total: int, label: str, log: RunLog) -> list[T]:
@@ -233,9 +238,9 @@ def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:
 
 
 def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:
-    """Hashes of transcript and truth of every group, by its folder's name."""
+    """Hashes of what every group recorded, by its folder's name."""
     folders = [Path(g.folder) for p in plans for g in p.groups]
-    return {f.name: {part: tree_hash(f / part) for part in ("transcript", "truth")} for f in folders}
+    return {f.name: part_hashes(f) for f in folders}
 
 
 def _seconds(parts: list[tuple[Plan, Settled]], started: float) -> dict[str, float]:

@@ -6,18 +6,23 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.guard.vectors import SMALLEST
-from glasshouse.models.build import build, state
+from glasshouse.models.outline import outline
+from glasshouse.outside import limits
+from glasshouse.outside.files import printable
+from glasshouse.outside.schema import ArchitectureFile, check_name, parse_as
 from glasshouse.report.numbers import plain
 from glasshouse.report.single import write_page
 from glasshouse.results.records import Exhibit
 from glasshouse.scenario.overrides import split_assignment
-from glasshouse.store import read_json, read_weights
+from glasshouse.store import read_json
+from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture
 
 FORM = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
@@ -32,10 +37,14 @@ def guard(
     agreed: Annotated[str, typer.Option(help=f"architecture: {FORM}, or a transcript's terms.json")] = "",
     reference: Annotated[Path | None, typer.Option(help="an honest model of that architecture")] = None,
     page: Annotated[Path | None, typer.Option("--report", help="write a page with a box plot")] = None,
+    trust_factory: Annotated[
+        bool,
+        typer.Option("--trust-factory", help="run the code of a module:factory that --agreed's file names"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> int:
     """Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding."""
-    expected = state(build(architecture(agreed))) if agreed else None
+    expected = outline(architecture(agreed, trust_factory=trust_factory)) if agreed else None
     honest = read_weights(reference) if reference else None
     seen = {}
     for path in models:
@@ -55,18 +64,23 @@ def guard(
     return 1 if any(one.inspection.findings for one in own) else 0
 
 
-def architecture(text: str) -> Architecture:
+def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
     """The architecture that ``text`` describes.
 
+    Args:
+        text: the architecture in words, or a path that ends in ``.json``.
+        trust_factory: a file may name ``module:factory``; the user's own words always may.
+
     Raises:
-        BadValue: it is neither of the forms. BadFile: the file cannot be read, or describes none.
+        BadValue: it is neither of the forms.
+        BadFile: the file cannot be read, describes none, or one that is not registered.
 
     Example:
         >>> architecture("mlp 1x8x8 10 hidden=32").arguments
         {'hidden': 32}
     """
     if text.endswith(".json"):
-        return _described(Path(text))
+        return _described(Path(text), trust_factory=trust_factory)
     parts = text.split()
     try:
         name, shape, classes = parts[:3]
@@ -79,25 +93,14 @@ def architecture(text: str) -> Architecture:
         raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
 
 
-def _described(path: Path) -> Architecture:
-    raw = read_json(path)
+def _described(path: Path, *, trust_factory: bool) -> Architecture:
+    raw = read_json(path, most=limits.JSON_BYTES)
     raw = raw.get("architecture", raw) if isinstance(raw, dict) else raw
-    try:
-        channels, height, width = (int(side) for side in raw["input_shape"])
-        return Architecture(
-            name=str(raw["name"]),
-            input_shape=(channels, height, width),
-            classes=int(raw["classes"]),
-            arguments=dict(raw.get("arguments", {})),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        keys = ", ".join(raw) if isinstance(raw, dict) else f"a {type(raw).__name__}"
-        raise BadFile(
-            f"architecture in '{path}'",
-            needs="name, input_shape (three numbers) and classes",
-            got=keys or "nothing",
-            fix="give a transcript's terms.json, or the architecture in words",
-        ) from error
+    subject = f"architecture in '{path}'"
+    fix = "give a transcript's terms.json (name, input_shape, classes), or the architecture in words"
+    stated = parse_as(ArchitectureFile, raw, subject=subject, fix=fix)
+    check_name(stated.name, subject=subject, trust_factory=trust_factory)
+    return Architecture(**dict(stated))
 
 
 def _inspected(path: Path, tensors: dict[str, Tensor], **given: dict[str, Tensor] | None) -> Seen:
@@ -182,11 +185,11 @@ def _print(seen: dict[str, Seen], *, compared: bool) -> None:
     for name, one in seen.items():
         vectors, small, *entropies = _numbers(one)
         numbers = [str(vectors), str(small), *("-" if x is None else plain(x, digits=2) for x in entropies)]
-        table.add_row(name, *numbers, str(len(one.inspection.findings)))
+        table.add_row(escape(printable(name)), *numbers, str(len(one.inspection.findings)))
     console.print(table)
     for name, one in seen.items():
         for sentence in one.inspection.findings:
-            console.print(f"{name}: {sentence}", soft_wrap=True, highlight=False)
+            _say(console, f"{name}: {sentence}")
     if any(one.inspection.values["skipped"] for one in seen.values()):
         console.print(
             f"Too small: vectors of fewer than {SMALLEST} values; their entropy is not measured.",
@@ -194,6 +197,11 @@ def _print(seen: dict[str, Seen], *, compared: bool) -> None:
         )
     for name, one in seen.items():
         if one.apart:
-            console.print(f"{name}: {_unseen(one.apart)}", soft_wrap=True, highlight=False)
+            _say(console, f"{name}: {_unseen(one.apart)}")
     if not compared:
         console.print("The structure was not compared: no architecture was given (--agreed).")
+
+
+def _say(console: Console, sentence: str) -> None:
+    """Names of tensors are a stranger's words: they are neither markup nor commands to the terminal."""
+    console.print(printable(sentence), soft_wrap=True, highlight=False, markup=False)

@@ -1,6 +1,5 @@
 """``glasshouse list`` and ``glasshouse show``."""
 
-import dataclasses
 import inspect
 import json
 from typing import Annotated, Any
@@ -9,9 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from glasshouse.cli.cards import card_row, missing_packages
 from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
 from glasshouse.registry import GROUPS, arguments, card, load, names, nearest
-from glasshouse.scenario.load import preset_text, presets
+from glasshouse.scenario.shipped import preset_text, presets
 
 KINDS = (*GROUPS, "scenarios")
 
@@ -76,13 +76,14 @@ def _known(group: str) -> str:
 
 def _row(group: str, name: str) -> dict[str, Any]:
     try:
-        found = card(group, name)
+        row = card_row(group, name)
     except NotInstalled as error:
         return {"name": name, "summary": f"not installed: {error.fix}"}
     except BrokenPlugin as error:
         return {"name": name, "summary": f"warning: cannot be used: {error.got}; {error.fix}"}
-    row = dataclasses.asdict(found)
-    return {"name": name, **row, "grants": ", ".join(found.grants)}
+    if row["extra"] and missing_packages(row["extra"]):
+        row["summary"] += f" (not installed: pip install 'glasshouse[{row['extra']}]')"
+    return {"name": name, **row, "grants": ", ".join(row["grants"])}
 
 
 def _scenarios() -> list[dict[str, Any]]:
@@ -102,4 +103,5 @@ def _details(group: str, name: str) -> dict[str, Any]:
         n: "required" if p.default is inspect.Parameter.empty else repr(p.default)
         for n, p in arguments(factory).items()
     }
-    return {"group": group, **_row(group, name), "arguments": given, "doc": factory.__doc__ or ""}
+    described = {**_row(group, name), "details": dict(card(group, name).details)}
+    return {"group": group, **described, "arguments": given, "doc": factory.__doc__ or ""}

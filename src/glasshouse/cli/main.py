@@ -3,30 +3,43 @@
 import json
 import logging
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from typing import Annotated, Any
 
 import typer
 from typer._click.exceptions import ClickException  # typer exports it under no other name
 
-from glasshouse.cli import audit, listing, runs
-from glasshouse.cli.guard import guard
+from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
-from glasshouse.process import settle
 
-app = typer.Typer(
-    name="glasshouse",
-    help="Measure what a federated-learning set-up leaks about its clients.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command("audit")(audit.audit)
-app.command("check")(audit.check)
-app.command("list")(listing.list_plugins)
-app.command("show")(listing.show)
-app.command("replay")(runs.replay)
-app.command("report")(runs.report)
-app.command("compare")(runs.compare)
-app.command("guard")(guard)
+COMMANDS = {
+    "audit": ("glasshouse.cli.audit:audit", "Simulate, attack, score and report what SCENARIO asks for."),
+    "check": (
+        "glasshouse.cli.check:check",
+        "Validate SCENARIO, say which attacks will refuse, and what it will cost.",
+    ),
+    "list": (
+        "glasshouse.cli.listing:list_plugins",
+        "Everything of one GROUP: name, one line, paper, threat, grants it needs.",
+    ),
+    "show": (
+        "glasshouse.cli.listing:show",
+        "What NAME is: its description and its arguments with their defaults; of a preset, its text.",
+    ),
+    "replay": (
+        "glasshouse.cli.runs:replay",
+        "Run ATTACK again on what RUN's adversary saw, without scenario, data and truth; compare claims.",
+    ),
+    "report": ("glasshouse.cli.runs:report", "Write report.html of RUN again, and print its summary."),
+    "compare": ("glasshouse.cli.runs:compare", "Two runs side by side: which findings changed."),
+    "guard": (
+        "glasshouse.cli.guard:guard",
+        "Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding.",
+    ),
+}
+"""By name: where the command is, and its line in ``--help``, which a test compares with its docstring."""
 
 INTERRUPTED = 130
 
@@ -38,10 +51,9 @@ def main(arguments: list[str] | None = None) -> None:
     control failed); 130 interrupted, what is finished is kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
-    settle()
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=given, standalone_mode=False)
+        code = application(given)(args=given, standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except ClickException as error:
@@ -54,6 +66,43 @@ def main(arguments: list[str] | None = None) -> None:
         _print_error(error, as_json="--json" in given)
         code = error.exit_code
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def application(given: list[str]) -> typer.Typer:
+    """The command line for ``given``; only the command that it names is imported, for most need torch."""
+    app = typer.Typer(
+        name="glasshouse",
+        help="Measure what a federated-learning set-up leaks about its clients.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_options)
+    wanted = next((argument for argument in given if not argument.startswith("-")), "")
+    for name, (place, line) in COMMANDS.items():
+        if name == wanted:
+            app.command(name)(load_command(place))
+        else:
+            app.command(name, help=line)(_not_loaded)
+    return app
+
+
+def load_command(place: str) -> Callable[..., Any]:
+    """The function at ``module:name``; where its module has brought torch along, this process is prepared."""
+    command: Callable[..., Any] = EntryPoint(name="", value=place, group="").load()
+    if "torch" in sys.modules:
+        import_module("glasshouse.process").settle()
+    return command
+
+
+def _not_loaded() -> None:
+    """Stands for a command that was not asked for."""
+
+
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"glasshouse {__version__}")
+        raise typer.Exit
 
 
 def _print_error(error: GlasshouseError, *, as_json: bool) -> None:

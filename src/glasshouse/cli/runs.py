@@ -1,21 +1,18 @@
 """``glasshouse report``, ``compare`` and ``replay``: work on runs that are there."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from glasshouse.audit.replay import replay as replay_run
+from glasshouse.cli.options import Json, Run
 from glasshouse.report import write_html
 from glasshouse.report.compare import compare as compare_results
 from glasshouse.report.markdown import markdown
 from glasshouse.report.terminal import summary
 from glasshouse.results.files import read_result
-
-Run = Annotated[Path, typer.Argument(help="a run directory")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def report(
@@ -46,10 +43,16 @@ def compare(first: Run, second: Run) -> int:
 
 
 def replay(
-    run: Run, attack: Annotated[str, typer.Option(help="registered name")], as_json: Json = False
+    run: Run,
+    attack: Annotated[str, typer.Option(help="registered name")],
+    *,
+    trust_factory: Annotated[
+        bool, typer.Option("--trust-factory", help="run the code of a module:factory that RUN names")
+    ] = False,
+    as_json: Json = False,
 ) -> int:
     """Run ATTACK again on what RUN's adversary saw, without scenario, data and truth; compare claims."""
-    rows = replay_run(run, attack)
+    rows = replay_run(run, attack, trust_factory=trust_factory)
     if as_json:
         print(json.dumps(rows))
     else:

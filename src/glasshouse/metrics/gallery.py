@@ -14,6 +14,9 @@ from glasshouse.errors import BadValue
 from glasshouse.images import ssim_window
 from glasshouse.wire import Batch
 
+PRIOR: Final = "mean of the public images of the private domain"
+OWN_PRIOR: Final = "the attack's own prior image"
+PUBLIC: Final = "public mean of the class itself"
 _SIGMA: Final = 1.5
 _WINDOW: Final = 11
 
@@ -126,3 +129,15 @@ def owners_of(private: Batch, shards: Mapping[int, Sequence[int]], targets: int)
     for client, rows in shards.items():
         owners[private.labels[torch.tensor(rows, dtype=torch.int64)]] = client
     return owners
+
+
+def null_images(gallery: Gallery, labels: Tensor, prior: Tensor | None) -> dict[str, Tensor]:
+    """What each null adversary shows for every class, by its name.
+
+    Args:
+        gallery: mean images of classes.
+        labels: of the classes, (L,).
+        prior: the attack's own prior image of every class, (J, C, H, W); None where it has none.
+    """
+    images = {PRIOR: gallery.prior.expand(len(labels), -1, -1, -1), PUBLIC: gallery.public[labels]}
+    return images if prior is None else {**images, OWN_PRIOR: prior[labels]}

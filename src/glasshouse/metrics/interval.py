@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.rng import Rng
@@ -101,9 +101,9 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
     n, mean = len(x), float(x.mean())
     if np.ptp(x) == 0:
         return Interval(value=float(x[0]), low=float(x[0]), high=float(x[0]), n=n, level=level)
-    quantile = float(stats.t.ppf((1 + level) / 2, n - 1))
+    quantile = float(scipy.stats.t.ppf((1 + level) / 2, n - 1))
     half = quantile * float(x.std(ddof=1)) / math.sqrt(n)
-    tail = float(stats.norm.sf(quantile * math.sqrt(n / (n - 1))))
+    tail = float(scipy.stats.norm.sf(quantile * math.sqrt(n / (n - 1))))
     draws = rng.child("bootstrap").numpy()
     means = x[draws.integers(0, n, (RESAMPLES, n))].mean(1)
     low, high = np.quantile(means, [tail, 1 - tail])

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics.image import lpip
 
 from glasshouse.errors import NotInstalled, Undefined
 from glasshouse.metrics.base import ScoreContext
@@ -18,6 +17,7 @@ from glasshouse.registry import Card
 
 try:
     import torchvision  # noqa: F401  (torchmetrics takes its backbones from there)
+    from torchmetrics.image import lpip
 
     _MISSING = ""
 except (ImportError, RuntimeError) as error:  # RuntimeError: a wheel built for another build of torch

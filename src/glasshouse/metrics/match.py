@@ -8,9 +8,9 @@ with whichever candidate is nearest, reuse allowed; it stands beside, under its 
 """
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from glasshouse.errors import BadValue
@@ -51,7 +51,7 @@ def assign(cost: NDArray[np.float64]) -> NDArray[np.int64]:
         [1, 0]
     """
     _check_cost(cost)
-    rows, columns = linear_sum_assignment(cost)
+    rows, columns = scipy.optimize.linear_sum_assignment(cost)
     found = np.full(len(cost), UNMATCHED, dtype=np.int64)
     found[rows] = columns
     return found

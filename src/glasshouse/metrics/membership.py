@@ -8,8 +8,8 @@ much runs differ cannot be seen in one run, nor well in a few: a single run is t
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.interval import Interval
@@ -228,7 +228,7 @@ def _design_effect(centred: Floats, member: Bools, runs: Ints) -> float:
 
 
 def _newcombe(value: float, members: float, others: float, level: float) -> tuple[float, float]:
-    quantile = float(stats.norm.ppf((1 + level) / 2))
+    quantile = float(scipy.stats.norm.ppf((1 + level) / 2))
     pairs, extra = members * others, max((members + others) / 2 - 1, 0.0)
 
     def excess(theta: float) -> float:
@@ -237,8 +237,8 @@ def _newcombe(value: float, members: float, others: float, level: float) -> tupl
         return abs(value - theta) - quantile * math.sqrt(theta * (1 - theta) * spread / pairs)
 
     tiny = 1e-12  # excess is 0 at 0 and 1 themselves
-    low = float(optimize.brentq(excess, 0.0, min(value, 1 - tiny))) if value > 0 else 0.0
-    high = float(optimize.brentq(excess, max(value, tiny), 1.0)) if value < 1 else 1.0
+    low = float(scipy.optimize.brentq(excess, 0.0, min(value, 1 - tiny))) if value > 0 else 0.0
+    high = float(scipy.optimize.brentq(excess, max(value, tiny), 1.0)) if value < 1 else 1.0
     return low, high
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed
@@ -43,7 +43,7 @@ def matches(
         )
     apart = torch.cdist(truth.double(), claimed.double(), compute_mode="donot_use_mm_for_euclid_dist")
     near = (apart <= tolerance * truth.double().norm(dim=1, keepdim=True)).numpy()
-    rows, columns = linear_sum_assignment(~near)
+    rows, columns = scipy.optimize.linear_sum_assignment(~near)
     hit = near[rows, columns]
     told, true = np.zeros(len(claimed), dtype=bool), np.zeros(len(truth), dtype=bool)
     told[columns[hit]], true[rows[hit]] = True, True

@@ -10,8 +10,8 @@ None of these intervals ever has width 0.
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.interval import Interval, bad_level, check_level, one_victim
@@ -175,7 +175,7 @@ def _gain(
     made_up = 1.0 if images == 0 else min(1.0, max(victims / images, count / n))
     centre = float(totals.sum()) / (count + 2 * made_up)
     spread = float(((totals - weight * centre) ** 2).sum()) + made_up * (1 + 2 * centre**2)
-    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * math.sqrt(spread) / (count + 2 * made_up)
+    half = float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * math.sqrt(spread) / (count + 2 * made_up)
     return centre, half
 
 
@@ -201,15 +201,15 @@ def _effective(share: float, residuals: NDArray[np.float64], n: int, level: floa
     variance = count / (count - 1) * float((residuals**2).sum()) / n**2
     raw = share * (1 - share) / max(variance, 1e-12)
     tail = (1 + level) / 2
-    adjust = (float(stats.t.ppf(tail, n - 1)) / float(stats.t.ppf(tail, count - 1))) ** 2
+    adjust = (float(scipy.stats.t.ppf(tail, n - 1)) / float(scipy.stats.t.ppf(tail, count - 1))) ** 2
     return min(raw * adjust, float(n))
 
 
 def _exact(hits: float, n: float, level: float) -> tuple[float, float]:
     """Clopper-Pearson by quantiles of the beta distribution, which also takes fractions."""
     tail = (1 - level) / 2
-    low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+    low = float(scipy.stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
+    high = float(scipy.stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
     return low, high
 
 

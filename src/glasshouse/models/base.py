@@ -4,7 +4,7 @@ Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
 
 import torch
@@ -36,27 +36,37 @@ def published(rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]) -> Ca
 
 @final
 class Normalize(nn.Module):
-    """``(x - mean) / std``, the same in every channel: from pixels in [0, 1] to what the layers expect.
+    """``(x - mean) / std``: from pixels in [0, 1] to what the layers expect.
 
-    Its numbers are public constants of the architecture. They are no parameters, and they are not in
-    the ``state_dict``: nothing of them is ever broadcast or uploaded.
+    ``mean`` and ``std`` are one number for all channels, or one per channel. They are public constants of the
+    architecture, no parameters, and not in the ``state_dict``: nothing of them is ever broadcast or uploaded.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, *, mean: float, std: float) -> None:
+    def __init__(self, *, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
-        if not std > 0:
+        center, scale = _per_channel(mean), _per_channel(std)
+        if not bool((scale > 0).all() and scale.isfinite().all() and center.isfinite().all()):
             raise BadValue(
-                "normalisation of a model", needs="std > 0", got=f"std = {std}", fix="use 1 for no scaling"
+                "normalisation of a model",
+                needs="finite numbers, std > 0",
+                got=f"mean = {mean}, std = {std}",
+                fix="use mean 0 and std 1 for no scaling",
             )
-        self.register_buffer("mean", torch.tensor(float(mean)), persistent=False)
-        self.register_buffer("std", torch.tensor(float(std)), persistent=False)
+        self.register_buffer("mean", center, persistent=False)
+        self.register_buffer("std", scale, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels (B, C, H, W) in [0, 1] → the same shape, centred and scaled."""
         return (x - self.mean) / self.std
+
+
+def _per_channel(value: float | Sequence[float]) -> Tensor:
+    """A scalar, or (C, 1, 1)."""
+    number = torch.tensor(value, dtype=torch.float32)
+    return number if number.ndim == 0 else number.view(-1, 1, 1)
 
 
 @final

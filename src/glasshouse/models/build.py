@@ -1,8 +1,8 @@
 """From an architecture to a module and back: build, load, and the tensors in between.
 
 A registered model comes from the zoo (or a plug-in); ``module:factory`` is the user's own. Both are
-called as ``factory(input_shape, classes, **arguments)`` and return a module with ``features`` and
-``head``, whose forward pass is ``head(features(...))`` on pixels in [0, 1].
+called as ``factory(input_shape, classes, **arguments)`` and return a classifier of images; one that is not
+made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`).
 """
 
 import importlib
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from glasshouse import registry
 from glasshouse.errors import BadFile, BadValue, GlasshouseError
+from glasshouse.models.adapt import adapt
+from glasshouse.models.base import SplitModel
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
@@ -32,8 +34,8 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
 
     Raises:
         UnknownName: no model of that name.
-        BadValue: an argument that the factory does not take or refuses, a module without
-            ``features`` and ``head``, or one that does not fit images or classes.
+        BadValue: an argument that the factory does not take or refuses, no module, one without a linear
+            layer, or one that does not fit images or classes.
         BadFile: the module of ``module:factory`` cannot be imported.
     """
     factory = _factory(architecture.name)
@@ -49,8 +51,17 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
                 got=str(error),
                 fix="correct the factory's signature, or the arguments",
             ) from error
+        if not isinstance(model, nn.Module):
+            raise BadValue(
+                f"model '{architecture.name}'",
+                needs="a factory that returns a torch.nn.Module",
+                got=f"a {type(model).__name__}",
+                fix="return the network, or glasshouse.adapt(network)",
+            )
+        if not isinstance(model, SplitModel):
+            model = adapt(model)
         if ":" in architecture.name:
-            _check_module(model, architecture)
+            _check_forward(model, architecture)
     model.__dict__[_MARK] = architecture
     built: nn.Module = model
     return built
@@ -172,17 +183,9 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
             )
 
 
-def _check_module(model: object, architecture: Architecture) -> None:
-    """The user's own module: has it the parts, and does a blank image pass through?"""
+def _check_forward(model: nn.Module, architecture: Architecture) -> None:
+    """Does a blank image pass through the user's own network, and do logits come out?"""
     subject = f"model '{architecture.name}'"
-    children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
-    if not isinstance(model, nn.Module) or not {"features", "head"} <= children.keys():
-        raise BadValue(
-            subject,
-            needs="a torch.nn.Module with sub-modules 'features' and 'head'",
-            got=f"a {type(model).__name__} with {', '.join(children) or 'none'}",
-            fix="split it: forward(x) = head(features(x)), pixels in [0, 1]; normalisation inside",
-        )
     training = model.training
     try:
         with torch.no_grad():

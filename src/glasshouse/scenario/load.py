@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ from glasshouse.registry import nearest
 from glasshouse.scenario.check import checked
 from glasshouse.scenario.overrides import PathError, assign, joined, parse_path, split_assignment
 from glasshouse.scenario.problems import found_problems
+from glasshouse.scenario.shipped import preset_text
 from glasshouse.scenario.spec import Entry, Member, Scenario, Suite, SuiteFile
 from glasshouse.scenario.table import canonical, frozen
 from glasshouse.scenario.write import resolved_toml
 from glasshouse.store import read_text, write_text
 
 _Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
-_PRESETS = resources.files("glasshouse.scenario") / "presets"
 
 
 def load(name: str, sets: Sequence[str] = ()) -> Suite:
@@ -82,27 +81,6 @@ def read_resolved(path: Path) -> Scenario:
         return Scenario.model_validate(frozen(raw))
     except ValidationError as error:
         raise BadScenario(f"scenario '{path}'", found_problems(error, Scenario)) from error
-
-
-def presets() -> tuple[str, ...]:
-    """Names of the shipped scenarios and suites, sorted."""
-    return tuple(sorted(p.name.removesuffix(".toml") for p in _PRESETS.iterdir() if p.name.endswith(".toml")))
-
-
-def preset_text(name: str) -> str:
-    """The TOML of a preset.
-
-    Raises:
-        UnknownName: no such preset; the nearest are listed.
-    """
-    if name not in presets():
-        raise UnknownName(
-            f"scenario '{name}'",
-            needs="a preset, or a path that ends in .toml",
-            got=f"'{name}'",
-            fix=f"{nearest(name, presets())}; 'glasshouse list scenarios' shows all",
-        )
-    return (_PRESETS / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], list[Problem]]:

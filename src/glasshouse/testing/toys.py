@@ -1,12 +1,13 @@
 """Toy federations that run in a tenth of a second: random images, a small model, everything recorded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.base import ActiveAttack
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.models import build as models
 from glasshouse.registry import load
@@ -15,8 +16,8 @@ from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import Keep, Log, Transcript
 from glasshouse.transcript.threat import Threat
-from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture, Batch, Defense, Tamper, Terms
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Defense, Tamper, Terms
 
 SHAPE, CLASSES = (1, 8, 8), 10
 
@@ -104,3 +105,43 @@ class Recorder:
 
     def private(self, round: int, client: int, **_: object) -> None:
         """Nothing is kept."""
+
+
+AUXILIARY = Batch(
+    inputs=torch.rand((600, *SHAPE), generator=torch.Generator().manual_seed(5)),
+    labels=torch.randint(CLASSES, (600,), generator=torch.Generator().manual_seed(6)),
+)
+"""Random images that an adversary may know."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttackedToy:
+    """A toy federation under a malicious server.
+
+    Attributes:
+        crafted: what the server sent in round 0.
+        view: round 0 as the server saw it, with the memory of the attack and auxiliary images.
+        toy: the federation.
+    """
+
+    crafted: Crafted
+    view: View
+    toy: Toy
+
+
+def play_attacked(attack: ActiveAttack, **settings: Any) -> AttackedToy:
+    """Let ``attack`` craft the model of round 0 and play; a secure sum unless ``settings`` say otherwise."""
+    settings = {"secure_sum": True, "weighting": "size", **settings}
+    honest = toy(**settings)
+    terms = honest.setting.terms
+    grants = Grants(auxiliary=AUXILIARY)
+    pending = Broadcast(round=0, architecture=terms.architecture, tensors=honest.setting.start)
+    before = View(
+        terms=terms, threat=Threat(), rounds=(RoundView(round=0, broadcast=pending),), grants=grants
+    )
+    crafted = attack.craft(before, rng=Rng.root(1))
+    assert crafted is not None, "the attack had nothing to send in round 0"
+    played = toy(**settings, tamper=lambda number: crafted if number == 0 else None)
+    view = replace(played.view(client=None), memory=crafted.memory, grants=grants)
+    return AttackedToy(crafted=crafted, view=view, toy=played)

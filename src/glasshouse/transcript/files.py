@@ -13,11 +13,24 @@ from typing import Any
 from torch import Tensor
 
 from glasshouse.errors import BadFile
-from glasshouse.store import read_json, read_jsonl, read_tensors, write_json, write_jsonl, write_tensors
+from glasshouse.outside import limits
+from glasshouse.outside.files import plain_file, printable, shorten
+from glasshouse.outside.schema import parse_as
+from glasshouse.store import read_json, read_jsonl, write_json, write_jsonl, write_tensors
 from glasshouse.tensors import check_finite
-from glasshouse.transcript.grants import Cohort, Grants
+from glasshouse.transcript.described import (
+    GrantsFile,
+    batch_of,
+    check_labels,
+    key_of,
+    line_of,
+    message_of,
+    tensors_of,
+    terms_of,
+)
+from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
-from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Mechanism, Terms, Update
+from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
 
 FORMAT = 1
 
@@ -46,43 +59,46 @@ def write_transcript(transcript: Transcript, folder: Path) -> None:
     write_jsonl(folder / "rounds.jsonl", lines)
 
 
-def read_transcript(folder: Path) -> Transcript:
-    """Read a transcript folder.
+def read_transcript(folder: Path, *, trust_factory: bool = False) -> Transcript:
+    """Read a transcript folder that anybody may have written.
+
+    Args:
+        folder: where it is; only plain files in it are opened.
+        trust_factory: allow an architecture ``module:factory``, whose module will be imported to build it.
 
     Raises:
-        BadFile: missing or corrupt files, a newer format, an unknown message.
-        BadValue: a tensor is not finite.
+        BadFile: missing or corrupt files, links, a newer format, an unknown message, an architecture that is
+            not registered, a number outside the limits (see :mod:`glasshouse.outside.limits`).
+        BadValue: a tensor is empty or not finite.
     """
-    raw = read_json(folder / "terms.json")
-    if raw.pop("format", None) != FORMAT:
+    subject = f"transcript '{folder.name}'"
+    raw = read_json(plain_file(folder, "terms.json", subject=subject), most=limits.JSON_BYTES)
+    if not isinstance(raw, dict) or type(raw.get("format")) is not int or raw.pop("format") != FORMAT:
         raise BadFile(
-            f"transcript '{folder.name}'",
+            subject,
             needs=f"format {FORMAT}",
             got="another format in terms.json",
             fix="upgrade glasshouse; older formats stay readable",
         )
-    public = None
-    if raw.pop("has_public"):
-        tensors = read_tensors(folder / "public.safetensors")
-        public = Batch(inputs=tensors["inputs"], labels=tensors["labels"])
-    architecture = _architecture(raw.pop("architecture"))
-    raw["image_range"] = tuple(raw["image_range"])
-    try:
-        terms = Terms(**raw, architecture=architecture, public=public)
-    except TypeError as error:
-        raise BadFile(
-            f"transcript '{folder.name}'",
-            needs="terms as docs/transcript.md lists them",
-            got=str(error),
-            fix="correct terms.json",
-        ) from error
+    terms = terms_of(raw, folder=folder, trust_factory=trust_factory)
     rounds: dict[int, RoundRecord] = {}
-    for line in read_jsonl(folder / "rounds.jsonl"):
-        tensors = read_tensors(folder / line.pop("file"))
-        check_finite(
-            tensors, subject=f"transcript '{folder.name}', {line['message']} of round {line['round']}"
-        )
-        rounds[line["round"]] = _added(rounds.get(line["round"]), _message(line, tensors))
+    files: set[str] = set()
+    rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
+    for number, row in enumerate(rows, start=1):
+        line = line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
+        where = f"{subject}, {line.message} of round {line.round}"
+        if line.file in files or "/" in line.file:
+            raise BadFile(
+                where,
+                needs="a file of its own beside rounds.jsonl",
+                got=shorten(line.file),
+                fix="correct rounds.jsonl: one line, one file",
+            )
+        files.add(line.file)
+        tensors = tensors_of(plain_file(folder, line.file, subject=where), subject=where)
+        check_finite(tensors, subject=where)
+        message = message_of(line, tensors, subject=where, trust_factory=trust_factory)
+        rounds[line.round] = _added(rounds.get(line.round), message)
     return Transcript(terms=terms, rounds=tuple(rounds[r] for r in sorted(rounds)))
 
 
@@ -94,8 +110,23 @@ def write_own(own: Mapping[int, Mapping[str, Tensor]], folder: Path) -> None:
 
 
 def read_own(folder: Path) -> dict[int, dict[str, Tensor]]:
-    """Read what :func:`write_own` wrote; a missing folder is empty."""
-    return {int(f.stem): read_tensors(f) for f in sorted(folder.glob("*.safetensors"))}
+    """Read what :func:`write_own` wrote; a missing folder is empty.
+
+    Raises:
+        BadFile: a file that is damaged, no plain file, or not named by its round.
+    """
+    own = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if not (path.stem.isascii() and path.stem.isdecimal() and len(path.stem) <= limits.DIGITS):
+            raise BadFile(
+                f"folder '{folder}'",
+                needs="files named by their round, as 000007.safetensors",
+                got=shorten(path.name),
+                fix="rename or remove it",
+            )
+        subject = f"file '{path}'"
+        own[int(path.stem)] = tensors_of(plain_file(folder, path.name, subject=subject), subject=subject)
+    return own
 
 
 def write_grants(grants: Grants, folder: Path) -> None:
@@ -119,46 +150,42 @@ def write_grants(grants: Grants, folder: Path) -> None:
 
 
 def read_grants(folder: Path) -> Grants:
-    """Read what :func:`write_grants` wrote."""
-    raw = read_json(folder / "grants.json")
-    batches = {}
-    for name in ("auxiliary", "challenge"):
-        if name in raw["given"]:
-            tensors = read_tensors(folder / f"{name}.safetensors")
-            batches[name] = Batch(inputs=tensors["inputs"], labels=tensors["labels"])
-    labels = {}
-    if "labels" in raw["given"]:
-        for name, t in read_tensors(folder / "labels.safetensors").items():
-            number, client = name.split("/")
-            labels[int(number), int(client)] = t
+    """Read what :func:`write_grants` wrote.
+
+    Raises:
+        BadFile: missing, damaged, no plain files, or not as docs/transcript.md says.
+    """
+    subject = f"grants in '{folder}'"
+    raw = read_json(plain_file(folder, "grants.json", subject=subject), most=limits.JSON_BYTES)
+    stated = parse_as(GrantsFile, raw, subject=subject, fix="correct grants.json: docs/transcript.md")
+
+    def place(name: str) -> Path:
+        return plain_file(folder, f"{name}.safetensors", subject=subject)
+
+    batches = {n: batch_of(place(n)) for n in ("auxiliary", "challenge") if n in stated.given}
+    labels: dict[tuple[int, int], Tensor] = {}
+    if "labels" in stated.given:
+        for name, t in tensors_of(place("labels"), subject=subject).items():
+            check_labels(t, limits.CLASSES, subject=f"{subject}, labels '{printable(name)}'")
+            number, client = key_of(name, 2, subject=subject)
+            labels[number, client] = t
     statistics: dict[tuple[int, int], dict[str, Tensor]] = {}
-    if "batch_norm" in raw["given"]:
-        for name, t in read_tensors(folder / "batch_norm.safetensors").items():
-            number, client, layer = name.split("/", 2)
-            statistics.setdefault((int(number), int(client)), {})[layer] = t
-    known = raw["defense"]
-    defense = None if known is None else tuple(Mechanism(**m) for m in known)
+    if "batch_norm" in stated.given:
+        for name, t in tensors_of(place("batch_norm"), subject=subject).items():
+            number, client, layer = key_of(name, 3, subject=subject)
+            statistics.setdefault((number, client), {})[layer] = t
     return Grants(
         auxiliary=batches.get("auxiliary"),
         challenge=batches.get("challenge"),
         labels=labels,
         batch_norm=statistics,
-        defense=defense,
-        cohorts={int(number): _cohort(c) for number, c in raw.get("cohorts", {}).items()},
+        defense=stated.mechanisms(),
+        cohorts=stated.rounds(),
     )
-
-
-def _cohort(raw: Mapping[str, Any]) -> Cohort:
-    ids = {name: tuple(int(c) for c in raw[name]) for name in ("selected", "dropped")}
-    return Cohort(**ids, examples=int(raw["examples"]), steps=int(raw["steps"]))
 
 
 def _plain(architecture: Architecture) -> dict[str, Any]:
     return {**asdict(architecture), "arguments": dict(architecture.arguments)}
-
-
-def _architecture(raw: dict[str, Any]) -> Architecture:
-    return Architecture(**{**raw, "input_shape": tuple(raw["input_shape"])})
 
 
 def _header(message: Broadcast | Update | Aggregate) -> dict[str, Any]:
@@ -166,23 +193,6 @@ def _header(message: Broadcast | Update | Aggregate) -> dict[str, Any]:
     if isinstance(message, Broadcast):
         plain["architecture"] = _plain(message.architecture)
     return plain
-
-
-def _message(line: dict[str, Any], tensors: dict[str, Tensor]) -> Broadcast | Update | Aggregate:
-    kind, fields = line.pop("message"), line
-    if kind == "broadcast":
-        return Broadcast(**{**fields, "architecture": _architecture(fields["architecture"])}, tensors=tensors)
-    if kind == "update":
-        return Update(**fields, tensors=tensors)
-    if kind == "aggregate":
-        ids = {"selected": tuple(fields["selected"]), "dropped": tuple(fields["dropped"])}
-        return Aggregate(**{**fields, **ids}, tensors=tensors)
-    raise BadFile(
-        "transcript",
-        needs="messages broadcast, update or aggregate",
-        got=f"'{kind}'",
-        fix="correct rounds.jsonl",
-    )
 
 
 def _added(record: RoundRecord | None, message: Broadcast | Update | Aggregate) -> RoundRecord:

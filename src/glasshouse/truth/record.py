@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.cache import digest
@@ -64,6 +66,24 @@ class Truth:
             )
         index = torch.tensor([row for row, _ in rows])
         return self.private.pick(index), torch.tensor([owner for _, owner in rows])
+
+    def with_property(self, count: int) -> NDArray[np.bool_]:
+        """Which of ``count`` clients have the property under audit, (count,).
+
+        Raises:
+            Undefined: there is no such property, or several.
+        """
+        marked = list(self.marked.values())
+        if len(marked) != 1:
+            raise Undefined(
+                "scores of clients",
+                needs="exactly one property that some clients have",
+                got=", ".join(self.marked) or "none",
+                fix="give federation.behaviours, or data.members",
+            )
+        having = np.zeros(count, dtype=bool)
+        having[list(marked[0])] = True
+        return having
 
     def identity(self, round: int, client: int | None) -> str:
         """Names the examples behind one update, or a whole round: alike for the same in any order.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -141,7 +141,7 @@ def classes_of_clients(one: RoundView, targets: int) -> Tensor:
     clients = sorted(one.updates)
     lowest = np.stack([_row_minima(one.updates[c].tensors, targets) for c in clients])  # (K, L)
     room = -(-targets // len(clients))
-    rows, columns = linear_sum_assignment(np.repeat(lowest, room, axis=0))
+    rows, columns = scipy.optimize.linear_sum_assignment(np.repeat(lowest, room, axis=0))
     owners = torch.zeros(targets, dtype=torch.int64)
     for row, column in zip(rows, columns, strict=True):
         owners[int(column)] = clients[int(row) // room]

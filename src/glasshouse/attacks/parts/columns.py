@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from glasshouse.errors import BadValue
@@ -138,7 +138,7 @@ def _unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
     base = vectors[sure.cpu()].T.numpy()
     for i in (~sure).nonzero()[:, 0].tolist():
         goal = vectors[i].numpy()
-        residual = nnls(base, goal)[1] if base.shape[1] else np.inf
+        residual = scipy.optimize.nnls(base, goal)[1] if base.shape[1] else np.inf
         keep[i] = bool(residual > 5 * SAME * np.linalg.norm(goal))
     return keep
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, ClientScores, DetectorReport, Needs
+from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
 from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
@@ -173,13 +173,16 @@ def claims(
     ]
     held = evidence.held.sum(3)
     made.append(
-        DetectorReport(
+        Appendix(
             about=About(rounds=evidence.rounds),
-            accuracy=evidence.accuracy,
-            overlap=evidence.overlap.mean(1),
-            norm=evidence.norm.square().sum(1).sqrt(),
-            without=held[:, 0].clone(),
-            having=held[:, 1].clone(),
+            name="detectors",
+            tensors={
+                "accuracy": evidence.accuracy,
+                "overlap": evidence.overlap.mean(1),
+                "norm": evidence.norm.square().sum(1).sqrt(),
+                "without": held[:, 0].clone(),
+                "having": held[:, 1].clone(),
+            },
         )
     )
     return tuple(made)

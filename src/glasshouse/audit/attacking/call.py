@@ -47,6 +47,7 @@ class AttackTask:
         attack_seed: root of its randomness.
         unit: what the call is about.
         device: where it runs.
+        trust_factory: the transcript may name ``module:factory``: the user's own scenario does.
     """
 
     folder: str
@@ -57,6 +58,7 @@ class AttackTask:
     attack_seed: int
     unit: Unit
     device: str = "cpu"
+    trust_factory: bool = False
 
 
 @final
@@ -71,12 +73,16 @@ class Side:
 
 
 @lru_cache(maxsize=2)
-def adversary_side(folder: str) -> Side:
-    """Read the adversary's side of a group's folder."""
+def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
+    """Read the adversary's side of a group's folder.
+
+    Raises:
+        BadFile, BadValue: as the functions of :mod:`glasshouse.transcript.files`.
+    """
     root = Path(folder)
     memory = root / "adversary" / "memory.safetensors"
     return Side(
-        transcript=read_transcript(root / "transcript"),
+        transcript=read_transcript(root / "transcript", trust_factory=trust_factory),
         grants=read_grants(root / "grants"),
         own=read_own(root / "own"),
         memory=read_tensors(memory) if memory.is_file() else {},
@@ -91,7 +97,7 @@ def run_attack(task: AttackTask) -> str:
     out = Path(task.out)
     if finished(out):
         return task.out
-    side = adversary_side(task.folder)
+    side = adversary_side(task.folder, trust_factory=task.trust_factory)
     attack = attack_of(task.attack, json.loads(task.arguments))
     refusal = refused(attack, task.attack, task.threat, side.grants, side.transcript.terms.protocol)
     started = time.process_time()

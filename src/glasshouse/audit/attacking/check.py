@@ -3,18 +3,10 @@
 from dataclasses import fields
 from typing import Any, Final
 
-from torch import Tensor
-
-from glasshouse.attacks.base import (
-    Claim,
-    ClassRepresentatives,
-    ClientScores,
-    Draws,
-    Reconstruction,
-    Representations,
-)
-from glasshouse.audit.attacking.claims import KINDS, Unit
+from glasshouse.attacks.base import Claim, ClassRepresentatives, ClientScores, Reconstruction, tensors_of
+from glasshouse.audit.attacking.claims import Unit
 from glasshouse.errors import BadValue
+from glasshouse.registry import entry, names
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.view import View
 
@@ -61,20 +53,26 @@ def _refuse(subject: str, *, needs: str, got: str, fix: str = "correct the attac
     return BadValue(subject, needs=needs, got=got, fix=fix)
 
 
-def _tensors(claim: Claim) -> dict[str, Tensor]:
-    return {f.name: v for f in fields(claim) if isinstance(v := getattr(claim, f.name), Tensor)}
-
-
 def _check_kinds(claims: Any, subject: str) -> None:
     if not isinstance(claims, tuple):
         raise _refuse(subject, needs="a tuple of claims", got=type(claims).__name__)
-    if unknown := sorted({type(c).__name__ for c in claims if type(c) not in KINDS.values()}):
-        raise _refuse(subject, needs=f"claims: {', '.join(sorted(KINDS))}", got=", ".join(unknown))
+    if unknown := sorted({type(c).__name__ for c in claims if not _is_registered(c)}):
+        raise _refuse(subject, needs=f"claims: {', '.join(names('claims'))}", got=", ".join(unknown))
+
+
+def _is_registered(claim: Any) -> bool:
+    """Whether the claim's class is the one that is registered under its kind: it is read back as that."""
+    if not isinstance(claim, Claim) or claim.kind not in names("claims"):
+        return False
+    point = entry("claims", claim.kind)
+    return (type(claim).__module__, type(claim).__qualname__) == (point.module, point.attr)
 
 
 def _check_amount(claims: tuple[Claim, ...], subject: str) -> None:
-    numbers = sum(t.numel() for claim in claims for t in _tensors(claim).values())
-    words = sum(len(repr(getattr(c, f.name))) for c in claims for f in fields(c) if f.name not in _tensors(c))
+    numbers = sum(t.numel() for claim in claims for t in tensors_of(claim).values())
+    words = sum(
+        len(repr(getattr(c, f.name))) for c in claims for f in fields(c) if f.name not in tensors_of(c)
+    )
     if len(claims) > CLAIMS or numbers > NUMBERS or words > LETTERS:
         raise _refuse(
             subject,
@@ -84,12 +82,17 @@ def _check_amount(claims: tuple[Claim, ...], subject: str) -> None:
         )
 
 
+def _letters(claim: Claim) -> int:
+    tensors = tensors_of(claim)
+    return sum(len(repr(getattr(claim, f.name))) for f in fields(claim) if f.name not in tensors)
+
+
 def _check_repeated(claims: tuple[Claim, ...], subject: str) -> None:
     """Twice the same kind about the same thing would be two guesses at it."""
     stated: set[tuple[str, Any]] = set()
     for claim in claims:
         key = (type(claim).__name__, claim.about)
-        if key in stated and not isinstance(claim, Draws):
+        if key in stated and claim.scored:
             raise _refuse(
                 subject,
                 needs="one claim of a kind about the same rounds and client",
@@ -127,13 +130,14 @@ def _listed(rounds: tuple[int, ...]) -> str:
 
 
 def _check_tensors(claim: Claim, subject: str) -> None:
-    may_be_empty = isinstance(claim, Reconstruction | Representations)  # nothing could be read: that counts
-    tensors = {name: t for name, t in _tensors(claim).items() if t.ndim == 0 or len(t) or not may_be_empty}
+    tensors = tensors_of(claim)
+    if claim.may_be_empty:  # nothing could be read: that counts
+        tensors = {name: t for name, t in tensors.items() if t.ndim == 0 or len(t)}
     check_finite(tensors, subject=f"{subject}: claim {type(claim).__name__}")
 
 
 def _check_inputs(claim: Claim, view: View, subject: str) -> None:
-    inputs, shape = _tensors(claim).get("inputs"), view.terms.architecture.input_shape
+    inputs, shape = tensors_of(claim).get("inputs"), view.terms.architecture.input_shape
     if inputs is None:
         return
     if inputs.ndim != 4 or tuple(inputs.shape[1:]) != shape:
@@ -151,7 +155,7 @@ def _check_inputs(claim: Claim, view: View, subject: str) -> None:
 
 
 def _check_lengths(claim: Claim, view: View, subject: str) -> None:
-    tensors = _tensors(claim)
+    tensors = tensors_of(claim)
     if isinstance(claim, Reconstruction | ClassRepresentatives):
         lengths = {n: len(t) for n, t in tensors.items() if n in ("inputs", "labels", "confidence", "source")}
         if len(set(lengths.values())) > 1:

@@ -4,6 +4,7 @@ A unit is what the harness calls an attack for: one update, one round, or the ru
 its ``claims.json`` is unfinished and is run again on ``--resume``.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, final
@@ -11,36 +12,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import (
-    About,
-    Claim,
-    ClassRepresentatives,
-    ClientScores,
-    DefenseGuess,
-    DetectorReport,
-    Draws,
-    HeadReport,
-    Labels,
-    Reconstruction,
-    Representations,
-)
+from glasshouse.attacks.base import About, Claim, tensors_of
+from glasshouse.registry import load
 from glasshouse.store import read_json, read_tensors, write_json, write_tensors
 from glasshouse.wire import Refusal
-
-KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Reconstruction,
-        Representations,
-        ClassRepresentatives,
-        Labels,
-        ClientScores,
-        DefenseGuess,
-        Draws,
-        DetectorReport,
-        HeadReport,
-    )
-}
 
 
 @final
@@ -74,13 +49,16 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for position, claim in enumerate(outcome.claims):
-        values = {f.name: getattr(claim, f.name) for f in fields(claim)}
-        tensors = {name: v for name, v in values.items() if isinstance(v, Tensor)}
+        tensors = tensors_of(claim)
         if tensors:
             write_tensors(folder / f"{position}.safetensors", tensors)
-        plain = {n: v for n, v in values.items() if n not in tensors and n != "about"}
         lines.append(
-            {"kind": type(claim).__name__, "about": asdict(claim.about), "tensors": sorted(tensors), **plain}
+            {
+                "kind": claim.kind,
+                "about": asdict(claim.about),
+                "tensors": sorted(tensors),
+                "plain": _plain(claim),
+            }
         )
     refusal = asdict(outcome.refusal) if outcome.refusal else None
     said = {"refusal": refusal, "seconds": outcome.seconds, "notes": list(outcome.notes)}
@@ -92,16 +70,37 @@ def read_outcome(folder: Path) -> Outcome:
     raw = read_json(folder / "claims.json")
     claims = []
     for position, line in enumerate(raw["claims"]):
-        kind = KINDS[line.pop("kind")]
-        about = line.pop("about")
-        tensors = read_tensors(folder / f"{position}.safetensors") if line.pop("tensors") else {}
-        claims.append(
-            kind(about=About(rounds=tuple(about["rounds"]), client=about["client"]), **line, **tensors)
-        )
+        about = About(rounds=tuple(line["about"]["rounds"]), client=line["about"]["client"])
+        tensors = read_tensors(folder / f"{position}.safetensors") if line["tensors"] else {}
+        claims.append(load("claims", line["kind"])(about=about, **_rebuilt(line["plain"], tensors)))
     refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
     return Outcome(
         claims=tuple(claims), refusal=refusal, seconds=raw["seconds"], notes=tuple(raw.get("notes", ()))
     )
+
+
+def _plain(claim: Claim) -> dict[str, Any]:
+    """The fields of a claim that JSON can say; of mappings, the entries that are no tensors."""
+    plain: dict[str, Any] = {}
+    for f in fields(claim):
+        value = getattr(claim, f.name)
+        if isinstance(value, Mapping):
+            plain[f.name] = {key: item for key, item in value.items() if not isinstance(item, Tensor)}
+        elif f.name != "about" and not isinstance(value, Tensor):
+            plain[f.name] = value
+    return plain
+
+
+def _rebuilt(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The fields of a claim from both of its files."""
+    values = dict(plain)
+    for name, tensor in tensors.items():
+        owner, _, key = name.partition(".")
+        if key:
+            values[owner] = {**values.get(owner, {}), key: tensor}
+        else:
+            values[name] = tensor
+    return values
 
 
 def finished(folder: Path) -> bool:
@@ -114,10 +113,9 @@ def same_claims(left: tuple[Claim, ...], right: tuple[Claim, ...]) -> bool:
     if [type(c) for c in left] != [type(c) for c in right]:
         return False
     for a, b in zip(left, right, strict=True):
-        for f in fields(a):
-            x, y = getattr(a, f.name), getattr(b, f.name)
-            if isinstance(x, Tensor) != isinstance(y, Tensor):
-                return False
-            if not (torch.equal(x, y) if isinstance(x, Tensor) else x == y):
-                return False
+        x, y = tensors_of(a), tensors_of(b)
+        if x.keys() != y.keys() or not all(torch.equal(x[name], y[name]) for name in x):
+            return False
+        if (a.about, _plain(a)) != (b.about, _plain(b)):
+            return False
     return True

@@ -5,7 +5,7 @@ Shape letters: L private classes, C channels, H and W pixels.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.class_score import OWN_PRIOR, PRIOR, null_images
 from glasshouse.audit.scoring.score import Judge
+from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import load
 from glasshouse.results.records import Exhibit
@@ -25,9 +26,9 @@ CURVE: Final = "ssim_private"
 """Metric of the curve of quality per round."""
 
 
-def federation_exhibits(cell: Cell, facts: Mapping[str, Any]) -> list[Exhibit]:
+def federation_exhibits(cell: Cell, record: GroupRecord) -> list[Exhibit]:
     """Accuracy of every party per round, and entropies of their last predictions, of the first seed."""
-    parties, entropies = facts.get("parties") or [], facts.get("entropies") or {}
+    parties, entropies = record.parties, record.entropies
     made = []
     if parties:
         lines: dict[str, tuple[list[int], list[float]]] = {}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.attacks.base import ClientScores, DetectorReport
+from glasshouse.attacks.base import Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.score import Judge, clients_of
 from glasshouse.errors import Undefined
@@ -88,17 +88,17 @@ def _prior(attacks: Mapping[str, Outcomes], judges: Mapping[str, Judge]) -> floa
     return float(np.mean(shares))
 
 
-def _reports(outcomes: Sequence[Outcome]) -> list[DetectorReport]:
-    return [c for o in outcomes for c in o.claims if isinstance(c, DetectorReport)]
+def _reports(outcomes: Sequence[Outcome]) -> list[Appendix]:
+    return [c for o in outcomes for c in o.claims if isinstance(c, Appendix) and c.name == "detectors"]
 
 
-def _detector(report: DetectorReport, scenario: str, suffix: str) -> list[Exhibit]:
+def _detector(report: Appendix, scenario: str, suffix: str) -> list[Exhibit]:
     rounds = list(report.about.rounds)
-    peak = float(report.norm.max()) or 1.0
+    peak = float(report.tensors["norm"].max()) or 1.0
     curves = {
-        "accuracy": report.accuracy,
-        "overlap": report.overlap,
-        f"norm of the weights ÷ {peak:.3g}": report.norm / peak,
+        "accuracy": report.tensors["accuracy"],
+        "overlap": report.tensors["overlap"],
+        f"norm of the weights ÷ {peak:.3g}": report.tensors["norm"] / peak,
     }
     made = [
         Exhibit(
@@ -115,15 +115,16 @@ def _detector(report: DetectorReport, scenario: str, suffix: str) -> list[Exhibi
     ]
     for at in np.unique(np.linspace(0, len(rounds) - 1, SHOWN_ROUNDS).astype(int)):
         series = [
-            {"name": "without the property", "values": report.without[at].tolist()},
-            {"name": "with the property", "values": report.having[at].tolist()},
+            {"name": "without the property", "values": report.tensors["without"][at].tolist()},
+            {"name": "with the property", "values": report.tensors["having"][at].tolist()},
         ]
         made.append(
             Exhibit(
                 kind="histogram",
                 scenario=scenario,
                 title=f"Features in round {rounds[at]}{suffix}",
-                caption=f"Held-out shadow clients, first seed; overlap {float(report.overlap[at]):.2f}.",
+                caption="Held-out shadow clients, first seed; "
+                f"overlap {float(report.tensors['overlap'][at]):.2f}.",
                 data={"x_label": "linear feature of an update", "series": series},
             )
         )

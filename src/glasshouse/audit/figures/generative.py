@@ -41,7 +41,7 @@ def generative_exhibits(
         judge = judges[folder]
         if judge.draws is None or judge.auxiliary is None:
             continue
-        terms = read_transcript(Path(folder) / "transcript").terms
+        terms = read_transcript(Path(folder) / "transcript", trust_factory=True).terms
         prior = attack.prior(terms, judge.auxiliary if cell.scenario.grants.auxiliary else None)
         path = Path(folder) / "truth" / f"samples-{position:02d}-{spec.name}.npz"
         found.append(

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.attacks.base import Draws, Reconstruction
+from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.score import Judge, score_outcomes
 from glasshouse.errors import Undefined
@@ -75,7 +75,7 @@ def scale_rows(
     """A row of ``COLUMNS`` for each metric of the cell that compares images."""
     claims = [c for o in outcomes for c in o.claims if isinstance(c, Reconstruction)]
     truths = [judge.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
-    draws = [c for o in outcomes for c in o.claims if isinstance(c, Draws)]
+    draws = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
     together = inverted(
         prior,
         torch.cat([t.inputs for t in truths]),
@@ -188,7 +188,7 @@ def _paired(metric: Metric, made: Scores, null: Scores, *, rng: Rng) -> str:
     return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
 
 
-def _by_label(draws: Draws, auxiliary: Batch | None, count: int) -> Tensor:
+def _by_label(draws: PriorSamples, auxiliary: Batch | None, count: int) -> Tensor:
     """For each label the draw nearest to that label's mean auxiliary image (of all, where it has none)."""
     assert auxiliary is not None  # the caller has checked
     chosen = []

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from glasshouse.attacks.base import HeadReport
+from glasshouse.attacks.base import Appendix
 from glasshouse.attacks.transfer.maui.head import JUDGED
 from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.metrics.utility import accuracy_interval
 from glasshouse.models.build import build, state
@@ -15,41 +15,46 @@ from glasshouse.scenario.axes import Cell
 from glasshouse.transcript.files import read_transcript
 from glasshouse.wire import Architecture
 
-Facts = Mapping[str, Any]
-
 
 def received_exhibits(
     cell: Cell,
     attacks: Mapping[str, Mapping[str, Sequence[Outcome]]],
-    facts: Sequence[Facts],
+    records: Sequence[GroupRecord],
     folders: Mapping[str, str],
 ) -> list[Exhibit]:
     """All of them, as far as there is something to show.
 
     Args:
         cell: whose. attacks: outcomes by the attack's label and the group's folder.
-        facts: what is known of each group (``group.json``). folders: of the first group of each active
-            attack, by label.
+        records: of each group. folders: of the first group of each active attack, by label.
     """
     where = ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in cell.axes.items())
     suffix = f" ({where})" if where else ""
-    made = [*_accuracies(cell, facts, suffix)]
+    made = [*_accuracies(cell, records, suffix)]
     for label, every in attacks.items():
-        reports = [c for o in every.values() for one in o for c in one.claims if isinstance(c, HeadReport)]
+        reports = [
+            c
+            for o in every.values()
+            for one in o
+            for c in one.claims
+            if isinstance(c, Appendix) and c.name == "head"
+        ]
         made += [_curve(cell, label, reports[0], suffix)] if reports else []
     return made + list(_guarded(cell, folders, suffix))
 
 
-def _accuracies(cell: Cell, facts: Sequence[Facts], suffix: str) -> Iterator[Exhibit]:
+def _accuracies(cell: Cell, records: Sequence[GroupRecord], suffix: str) -> Iterator[Exhibit]:
     rows: list[list[object]] = []
-    found = facts[0]["facts"].get("pretrained") if facts else None
+    found = records[0].facts.pretrained if records else None
     if found:
-        rows.append(["public model, natural images", *_interval(found["natural"], found["n"])])
-        rows.append(["public model, PGD-10 within 4/255", *_interval(found["robust"], found["n_robust"])])
-    for fact in facts:
-        if fact.get("sent") is not None:
-            name = cell.scenario.attacks[fact["active"]].label or cell.scenario.attacks[fact["active"]].name
-            rows.append([f"as sent by {name}", *_interval(fact["sent"]["value"], fact["sent"]["n"])])
+        rows.append(["public model, natural images", *_interval(found["natural"], int(found["n"]))])
+        rows.append(
+            ["public model, PGD-10 within 4/255", *_interval(found["robust"], int(found["n_robust"]))]
+        )
+    for record in records:
+        if record.sent is not None and record.active is not None:
+            name = cell.scenario.attacks[record.active].label or cell.scenario.attacks[record.active].name
+            rows.append([f"as sent by {name}", *_interval(record.sent["value"], int(record.sent["n"]))])
     if rows:
         columns = ["model", "accuracy", "low", "high", "n"]
         yield Exhibit(
@@ -66,12 +71,17 @@ def _interval(share: float, n: int) -> list[float]:
     return [found.value, found.low, found.high, n]
 
 
-def _curve(cell: Cell, label: str, report: HeadReport, suffix: str) -> Exhibit:
-    epochs = len(report.leakage) - 1
+def _curve(cell: Cell, label: str, report: Appendix, suffix: str) -> Exhibit:
+    leakage, accuracy, best = (
+        report.tensors["leakage"],
+        report.tensors["accuracy"],
+        int(report.numbers["best"]),
+    )
+    epochs = len(leakage) - 1
     x = [*range(1, epochs + 1)]
-    last = f"as sent: leakage {float(report.leakage[-1]):.2f}, accuracy {float(report.accuracy[-1]):.2f}"
-    kept = f"kept: epoch {report.best + 1}; " if report.best >= 0 else "not trained; "
-    both = (("leakage", report.leakage.tolist()), ("accuracy", report.accuracy.tolist()))
+    last = f"as sent: leakage {float(leakage[-1]):.2f}, accuracy {float(accuracy[-1]):.2f}"
+    kept = f"kept: epoch {best + 1}; " if best >= 0 else "not trained; "
+    both = (("leakage", leakage.tolist()), ("accuracy", accuracy.tolist()))
     trained = [{"name": f"{name}, epochs", "x": x, "y": y[:-1]} for name, y in both if x]
     sent = [{"name": f"{name}, as sent", "x": [epochs + 1], "y": y[-1:]} for name, y in both]
     return Exhibit(
@@ -90,7 +100,7 @@ def _guarded(cell: Cell, folders: Mapping[str, str], suffix: str) -> Iterator[Ex
     attacked = {r % cell.scenario.federation.rounds for r in cell.scenario.audit.rounds}
     seen: dict[str, Seen] = {}
     for label, folder in folders.items():
-        transcript = read_transcript(Path(folder) / "transcript")
+        transcript = read_transcript(Path(folder) / "transcript", trust_factory=True)
         agreed = state(build(transcript.terms.architecture))
         if not seen:
             seen["random weights"] = inspect(agreed, agreed=agreed)

@@ -24,7 +24,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
     """The judge of the group in ``folder``: its truth, distractors, networks, and a stream of its own."""
     truth = read_truth(folder / "truth")
     tensors = read_tensors(folder / "truth" / "scoring.safetensors")
-    transcript = read_transcript(folder / "transcript")
+    transcript = read_transcript(folder / "transcript", trust_factory=True)
     public = _public_network(tensors, transcript.terms.architecture)
     context = ScoreContext(
         distractors=tensors.get("distractors"),

@@ -15,8 +15,8 @@ from glasshouse.attacks.base import (
     ClassRepresentatives,
     ClientScores,
     DefenseGuess,
-    Draws,
     Labels,
+    PriorSamples,
     Reconstruction,
     Representations,
 )
@@ -99,7 +99,7 @@ class Judge:
 
     def of(self, outcomes: Iterable[Outcome]) -> "Judge":
         """The judge of one attack: with what it filed of its generator as a further null."""
-        filed = [c for o in outcomes for c in o.claims if isinstance(c, Draws)]
+        filed = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
         if not filed:
             return self
         draws = Batch(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
@@ -24,6 +24,7 @@ from glasshouse.audit.scoring.score import Judge, Scored, score_outcomes
 from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
 from glasshouse.audit.simulation.accuracy import accuracy_exhibits
 from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import Facts, GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.registry import load
@@ -31,7 +32,6 @@ from glasshouse.results.records import Contrast, Control, Exhibit, Finding, Refu
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
-from glasshouse.store import read_json
 from glasshouse.wire import Refusal
 
 
@@ -57,7 +57,7 @@ class Settled:
     exhibits: tuple[Exhibit, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
     points: tuple[Point, ...] = ()
-    facts: Mapping[str, Any]
+    facts: Facts | None
     seconds: float
 
 
@@ -75,7 +75,7 @@ def settle(task: CellTask) -> tuple[str, Settled]:
     """Score all attacks of a cell over all its groups (seeds); returns the cell's hash with it."""
     started = time.process_time()
     cell, scenario = task.cell, task.cell.scenario
-    facts = [read_json(Path(g.folder) / "group.json") for g in task.groups]
+    records = [read_record(Path(g.folder)) for g in task.groups]
     judges: dict[str, Judge] = {}
     findings: list[Finding] = []
     refusals: list[Refused] = []
@@ -88,13 +88,13 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         needs_own = bool(attack_of(attack.name, attack.arguments).needs.changes)
         mine = [
             (g, f)
-            for g, f in zip(task.groups, facts, strict=True)
+            for g, f in zip(task.groups, records, strict=True)
             if (g.active == position if needs_own else g.active is None)
         ]
-        ready = [g for g, f in mine if f["refusal"] is None]
+        ready = [g for g, f in mine if f.refusal is None]
         outcomes = {g.folder: _outcomes(g, position, attack) for g in ready}
         by_label[attack.label or attack.name] = outcomes
-        said = [Refusal(**f["refusal"]) for _, f in mine if f["refusal"]]
+        said = [f.refusal for _, f in mine if f.refusal]
         said += [o.refusal for every in outcomes.values() for o in every if o.refusal]
         refusals += [_refused(cell, r) for r in dict.fromkeys(said)]
         attack_seconds += sum(o.seconds for every in outcomes.values() for o in every)
@@ -109,28 +109,28 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         exhibits += generative_exhibits(task.run, cell, position, outcomes, mine_judged)
         exhibits += sum_exhibits(cell, attack.label or attack.name, outcomes, mine_judged)
         exhibits += class_exhibits(task.run, cell, attack.label or attack.name, outcomes, mine_judged)
-    exhibits += federation_exhibits(cell, facts[0]) if facts else []
-    exhibits += accuracy_exhibits(cell, facts)
+    exhibits += federation_exhibits(cell, records[0]) if records else []
+    exhibits += accuracy_exhibits(cell, records)
     exhibits += client_exhibits(cell, by_label, judges)
-    exhibits += received_exhibits(cell, by_label, facts, _active_folders(task, facts))
-    seconds = sum(f["seconds"] for f in facts) + attack_seconds + time.process_time() - started
+    exhibits += received_exhibits(cell, by_label, records, _active_folders(task, records))
+    seconds = sum(f.seconds for f in records) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
         findings=tuple(findings),
         refusals=tuple(refusals),
-        utility=tuple(_utility(cell, task.groups, facts)),
+        utility=tuple(_utility(cell, records)),
         exhibits=tuple(exhibits),
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
         points=tuple(varied),
-        facts=facts[0]["facts"] if facts else {},
+        facts=records[0].facts if records else None,
         seconds=seconds,
     )
 
 
-def _active_folders(task: CellTask, facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _active_folders(task: CellTask, records: Sequence[GroupRecord]) -> dict[str, str]:
     """The first folder of each active attack whose federation ran, by the attack's label."""
     found: dict[str, str] = {}
-    for group, fact in zip(task.groups, facts, strict=True):
-        if group.active is not None and fact["refusal"] is None:
+    for group, record in zip(task.groups, records, strict=True):
+        if group.active is not None and record.refusal is None:
             attack = task.cell.scenario.attacks[group.active]
             found.setdefault(attack.label or attack.name, group.folder)
     return found
@@ -239,23 +239,26 @@ def _refused(cell: Cell, refusal: Refusal) -> Refused:
     )
 
 
-def _utility(cell: Cell, groups: Sequence[Group], facts: Sequence[Mapping[str, Any]]) -> Iterator[Utility]:
-    for group, fact in zip(groups, facts, strict=True):
-        found = fact["utility"]
-        if found is None:
+def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
+    for record in records:
+        if record.utility is None:
             continue
-        tampered = f", under {cell.scenario.attacks[group.active].name}" if group.active is not None else ""
-        guarantee = fact["facts"].get("guarantee") or (None, None)
+        active = record.active
+        tampered = f", under {cell.scenario.attacks[active].name}" if active is not None else ""
+        guarantee = record.facts.guarantee or (None, None)
         yield Utility(
             scenario=cell.scenario.name,
             cell=cell.hash,
             axes=dict(cell.axes),
             defenses=defense_labels(cell.scenario),
             metric="accuracy" + tampered,
-            rounds=fact["rounds"],
+            rounds=record.rounds,
             epsilon=guarantee[0],
             delta=guarantee[1],
-            **found,
+            value=record.utility["value"],
+            low=record.utility["low"],
+            high=record.utility["high"],
+            n=int(record.utility["n"]),
         )
 
 

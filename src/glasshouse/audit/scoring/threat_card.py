@@ -23,7 +23,7 @@ CHANGES = {
 
 def threat_card(scenario: Scenario, cells: Sequence[Settled]) -> ThreatCard:
     """The card of one scenario, with the limits of its policy that its findings broke."""
-    facts = cells[0].facts if cells else {}
+    facts = cells[0].facts if cells else None
     attacks = [attack_of(a.name, a.arguments) for a in scenario.attacks]
     findings = [f for c in cells for f in c.findings]
     utility = [u for c in cells for u in c.utility]
@@ -35,9 +35,9 @@ def threat_card(scenario: Scenario, cells: Sequence[Settled]) -> ThreatCard:
         sees=tuple(SEES[s] for s in sorted(scenario.sees)),
         changes=tuple(CHANGES[c] for c in scenario.threat.changes),
         given=tuple(name for name, on in scenario.grants.model_dump().items() if on),
-        data=str(facts.get("data", scenario.data.source)),
-        data_public=bool(facts.get("public", False)),
-        model=str(facts.get("model", scenario.model.name)),
+        data=facts.data if facts else scenario.data.source,
+        data_public=bool(facts and facts.public),
+        model=facts.model if facts else scenario.model.name,
         structural=any(_structural(a) for a in attacks),
         limits=dict(scenario.policy.max_gain),
         broken=tuple(_broken(scenario, findings, utility)),

@@ -1,11 +1,12 @@
 """Held-out accuracy over the rounds of a federation: measured while it runs, shown in the report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from torch import Tensor
 
+from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.federation.setting import Setting
 from glasshouse.models.fit import predict
 from glasshouse.results.records import Exhibit
@@ -46,19 +47,19 @@ class Accuracies:
         self.points.append((broadcast.round, float(right.double().mean())))
 
 
-def accuracy_exhibits(cell: Cell, facts: Sequence[Mapping[str, Any]]) -> Iterator[Exhibit]:
+def accuracy_exhibits(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Exhibit]:
     """Accuracy of the global model against rounds, honest and under each active attack; first seeds.
 
     Args:
-        facts: of the cell's groups (``group.json``). Nothing is shown of federations of one round.
+        records: of the cell's groups. Nothing is shown of federations of one round.
     """
     series: dict[str, dict[str, Any]] = {}
-    for fact in facts:
-        if len(fact.get("curve", [])) < 2 or fact["utility"] is None:
+    for record in records:
+        if len(record.curve) < 2 or record.utility is None:
             continue
-        attack = None if fact["active"] is None else cell.scenario.attacks[fact["active"]]
+        attack = None if record.active is None else cell.scenario.attacks[record.active]
         name = "global model" if attack is None else f"under {attack.label or attack.name}"
-        points = [*fact["curve"], (fact["rounds"], fact["utility"]["value"])]
+        points = [*record.curve, (record.rounds, record.utility["value"])]
         series.setdefault(name, {"name": name, "x": [r for r, _ in points], "y": [a for _, a in points]})
     if series:
         where = ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in cell.axes.items())

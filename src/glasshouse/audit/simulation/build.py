@@ -12,6 +12,7 @@ from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.simulation.classes import announced, as_roles, class_roles, classes_of, gallery_tensors
 from glasshouse.audit.simulation.pretraining import Start, measured, start_of, trained
 from glasshouse.audit.simulation.property import holders, with_members
+from glasshouse.audit.simulation.record import Facts
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
@@ -44,7 +45,7 @@ class Built:
             accuracy on it. attacked: rounds. keep: policy of the transcript.
         scoring: tensors of the scoring side (distractors, auxiliary data for nulls, perceptual network).
         marked: clients with the property under audit, by its name.
-        facts: for the report, plain data.
+        facts: for the report.
     """
 
     setting: Setting
@@ -59,7 +60,7 @@ class Built:
     keep: Keep
     scoring: Mapping[str, Tensor]
     marked: Mapping[str, tuple[int, ...]]
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 def build(scenario: Scenario, *, seed: int) -> Built:
@@ -100,15 +101,15 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             **({} if dealt is None else gallery_tensors(scenario, dealt)),
         },
         marked=marked,
-        facts={
-            "data": _data_words(source, roles),
-            "public": source.public
+        facts=Facts(
+            data=_data_words(source, roles),
+            public=source.public
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
-            "model": f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
-            "guarantee": _guarantee(setting),
-            "pretrained": measured(start, roles.heldout if scenario.audit.utility else None),
-        },
+            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
+            guarantee=_guarantee(setting),
+            pretrained=measured(start, roles.heldout if scenario.audit.utility else None),
+        ),
     )
 
 

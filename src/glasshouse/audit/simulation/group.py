@@ -7,7 +7,7 @@ attack (which alters what the server sends, so it needs a federation of its own)
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -18,10 +18,12 @@ from glasshouse.audit.attacking.call import declared_grants
 from glasshouse.audit.attacking.device import copy_to
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, refusal_of, refused
+from glasshouse.audit.hashes import write_hashes
 from glasshouse.audit.log import noted
 from glasshouse.audit.simulation.accuracy import Accuracies
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import granted
+from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.audit.simulation.watch import Watch
 from glasshouse.errors import BadValue, Inapplicable
@@ -65,7 +67,7 @@ class Group:
 def simulate(group: Group) -> str:
     """Run one group's federation and file everything; returns its folder. Finished groups are kept."""
     folder = Path(group.folder)
-    if (folder / "group.json").is_file():
+    if has_record(folder):
         return group.folder
     started = time.process_time()
     scenario = read_resolved(folder / "scenario.toml")
@@ -102,23 +104,22 @@ def simulate(group: Group) -> str:
         if notes:
             write_json(folder / "notes.json", notes)
     _file(folder, built, recorder, memory, refusal)
+    write_hashes(folder)
     utility = (watch.utility() if watch else _utility(built, final)) if refusal is None else None
-    write_json(
-        folder / "group.json",
-        {
-            "seed": group.seed,
-            "active": group.active,
-            "refusal": asdict(refusal) if refusal else None,
-            "utility": utility,
-            "sent": _as_sent(built, log) if refusal is None and group.active is not None else None,
-            "curve": recorder.accuracies.points if recorder.accuracies and refusal is None else [],
-            "parties": watch.curve() if watch else [],
-            "entropies": watch.histograms() if watch else {},
-            "rounds": scenario.federation.rounds,
-            "seconds": time.process_time() - started,
-            "facts": built.facts,
-        },
+    record = GroupRecord(
+        seed=group.seed,
+        active=group.active,
+        refusal=refusal,
+        utility=utility,
+        sent=_as_sent(built, log) if refusal is None and group.active is not None else None,
+        curve=tuple(recorder.accuracies.points) if recorder.accuracies and refusal is None else (),
+        parties=tuple(watch.curve()) if watch else (),
+        entropies={name: tuple(v) for name, v in watch.histograms().items()} if watch else {},
+        rounds=scenario.federation.rounds,
+        seconds=time.process_time() - started,
+        facts=built.facts,
     )
+    write_record(record, folder)
     return group.folder
 
 

@@ -24,7 +24,7 @@ from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import Recipe, accuracy, fit
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Pretraining, Scenario
-from glasshouse.store import read_weights
+from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
 OURS = {"adversarial", "behind", "head_epochs"}
@@ -143,7 +143,7 @@ def trained(
     return cached("pretraining", key, make)
 
 
-def measured(start: Start, heldout: Batch | None) -> dict[str, Any] | None:
+def measured(start: Start, heldout: Batch | None) -> dict[str, float] | None:
     """Natural and PGD-10 accuracy of the public features with what they were trained behind, if any."""
     probe = start.public
     if probe is None or heldout is None:

@@ -25,7 +25,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Draws, Needs, Reconstruction
+from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstruction
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
@@ -218,10 +218,10 @@ def _scale(client: Replica, distance: Objective) -> float:
     return square / distance.target_square / len(client.update.tensors)
 
 
-def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> Draws:
+def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> PriorSamples:
     """Images that the generator makes of the inferred labels, without a look at the rest of the update."""
     repeated = labels.repeat(-(-DRAWS // len(labels)))[:DRAWS]
     points = torch.randn(len(repeated), latent, generator=rng.torch())
     with torch.no_grad():
         images = prior(points.to(labels.device), repeated)
-    return Draws(about=about, inputs=images.float(), labels=repeated)
+    return PriorSamples(about=about, inputs=images.float(), labels=repeated)

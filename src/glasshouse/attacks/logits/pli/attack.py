@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Draws, Needs
+from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs, PriorSamples
 from glasshouse.attacks.logits.invert import Task, Training, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, prior_images
@@ -153,7 +153,9 @@ class Pli:
         if wanted is not None:
             shown = wanted.expand(held.targets, -1, -1, -1) if len(wanted) == 1 else wanted
             about = About(rounds=held.rounds)
-            claims.append(Draws(about=about, inputs=held.pixels(shown).cpu().contiguous(), labels=labels))
+            claims.append(
+                PriorSamples(about=about, inputs=held.pixels(shown).cpu().contiguous(), labels=labels)
+            )
         return tuple(claims)
 
     def _picked(self, held: Material, images: Tensor, *, upto: int) -> Tensor:

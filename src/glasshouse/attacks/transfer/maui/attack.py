@@ -20,7 +20,7 @@ from typing import ClassVar, final, get_args
 
 import torch
 
-from glasshouse.attacks.base import About, Claim, HeadReport, Needs
+from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.parts.columns import Readout
 from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, frozen, sent
 from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
@@ -231,7 +231,8 @@ class Maui:
             about = About(rounds=(one.round,))
             parts = (view.memory[f"{name}.{one.round}"] for name in ("leakage", "accuracy", "best"))
             leak, right, best = parts
-            claims.append(HeadReport(about=about, leakage=leak, accuracy=right, best=int(best)))
+            tensors, numbers = {"leakage": leak, "accuracy": right}, {"best": int(best)}
+            claims.append(Appendix(about=about, name="head", tensors=tensors, numbers=numbers))
             claims += recovered(
                 one,
                 terms=view.terms,

@@ -1,0 +1,43 @@
+"""CPU seconds until a command line answers: ``python -m benchmarks.startup``.
+
+Each command runs several times in a process of its own. The median of user and system time is printed beside
+what is asked for. The first run does not count: it fills the file cache of the operating system.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+
+REPEATS = 5
+LIMITS = {
+    ("--help",): 0.5,
+    ("--version",): 0.5,
+    ("list", "attacks"): 0.5,
+    ("list", "scenarios"): 0.5,
+    ("check", "dlg", "--no-probe"): 2.0,
+}
+
+
+def cpu_seconds(arguments: tuple[str, ...]) -> float:
+    """User and system time of one ``glasshouse`` with these arguments."""
+    command = [sys.executable, "-c", "from glasshouse.cli import main; main()", *arguments]
+    before = os.times()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def main() -> int:
+    """Print one line per command; the number of those that took longer than asked for."""
+    slow = 0
+    for arguments, limit in LIMITS.items():
+        cpu_seconds(arguments)
+        median = statistics.median(cpu_seconds(arguments) for _ in range(REPEATS))
+        slow += median > limit
+        print(f"glasshouse {' '.join(arguments):35} {median:5.2f} CPU s  (at most {limit})")
+    return slow
+
+
+if __name__ == "__main__":
+    sys.exit(main())

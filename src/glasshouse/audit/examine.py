@@ -1,0 +1,94 @@
+"""Looking at a run that somebody else may have made, before anything in it is used.
+
+``replay`` runs attacks on what such a run holds; the attacks build its models and believe its counts. So all
+of it is read once here, in the order of what it could cost: kinds of files, hashes, what the JSON says, sizes
+of models, and the tensors' shapes.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from glasshouse.audit.attacking.call import Side, adversary_side
+from glasshouse.audit.hashes import verify_hashes
+from glasshouse.errors import BadFile
+from glasshouse.models.outline import outline
+from glasshouse.outside import limits
+from glasshouse.outside.files import printable
+from glasshouse.transcript.record import RoundRecord
+from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
+
+
+def examine(run: Path, *, trust_factory: bool = False) -> None:
+    """Read all that an attack may see of ``run``, and refuse what no simulation would have written.
+
+    Args:
+        run: a run directory.
+        trust_factory: build architectures ``module:factory`` as the run names them. They are then taken for
+            the user's own: their size is not looked at.
+
+    Raises:
+        BadFile: a link, a changed file, an architecture that is not registered, a model or a number of
+            examples above the limits, tensors that are not the model's.
+        BadValue: a tensor that is empty or not finite.
+    """
+    verify_hashes(run)
+    for group in sorted((run / "cells").glob("*/transcript")):
+        side = adversary_side(str(group.parent), trust_factory=trust_factory)
+        if not trust_factory:
+            _check_models(side, subject=f"transcript of '{group.parent.name}'")
+
+
+def _check_models(side: Side, *, subject: str) -> None:
+    terms = side.transcript.terms
+    outlines: dict[str, dict[str, Tensor]] = {}
+
+    def tensors_of(architecture: Architecture) -> dict[str, Tensor]:
+        key = repr(architecture)
+        if key not in outlines:
+            outlines[key] = outline(architecture)
+        return outlines[key]
+
+    agreed = tensors_of(terms.architecture)
+    for record in side.transcript.rounds:
+        sent = [agreed, *(tensors_of(b.architecture) for b in record.broadcasts)]
+        for message in _messages(record):
+            where = f"{subject}, {type(message).__name__.lower()} of round {record.round}"
+            _check_shapes(message.tensors, sent, subject=where)
+            if not isinstance(message, Broadcast):
+                _check_examples(message.examples, terms.architecture, subject=where)
+
+
+def _messages(record: RoundRecord) -> Iterable[Broadcast | Update | Aggregate]:
+    return (*record.broadcasts, *record.updates, *((record.aggregate,) if record.aggregate else ()))
+
+
+def _check_shapes(
+    tensors: Mapping[str, Tensor], models: Iterable[Mapping[str, Tensor]], *, subject: str
+) -> None:
+    """Every tensor is one of a model that was sent, or logits."""
+    known = {name: {tuple(m[name].shape) for m in models if name in m} for name in tensors}
+    for name, t in tensors.items():
+        if name == "logits" and not known[name]:
+            continue
+        if tuple(t.shape) not in known[name]:
+            shapes = " or ".join(map(str, sorted(known[name]))) or "no tensor of that name"
+            raise BadFile(
+                subject,
+                needs=f"the tensors of the architecture: '{printable(name)[: limits.TEXT]}' is {shapes}",
+                got=str(tuple(t.shape)),
+                fix="correct the architecture or the file",
+            )
+
+
+def _check_examples(examples: int, architecture: Architecture, *, subject: str) -> None:
+    """An attack that rebuilds them allocates so many images."""
+    if examples * math.prod(architecture.input_shape) > limits.VALUES:
+        raise BadFile(
+            subject,
+            needs=f"examples of at most {limits.VALUES:,} numbers together",
+            got=f"{examples:,} images {architecture.input_shape}",
+            fix="correct 'examples' in rounds.jsonl",
+        )

@@ -1,0 +1,104 @@
+"""What a simulation recorded is what an attack, a replay or a resumed run reads: checked by hashes.
+
+Two records: ``hashes.json`` in a group's folder, one hash per file, written when the group's simulation is
+done; and ``cells`` in the run's ``manifest.json``, one per folder, written when the run is. They show what
+changed by mistake or on the way. Whoever may rewrite the hashes as well can change what he likes.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, RootModel
+
+from glasshouse.audit.manifest import file_hashes, tree_hash
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_plain_tree, printable
+from glasshouse.outside.schema import Text, parse_as
+from glasshouse.store import read_json, write_json
+
+PARTS: Final = ("transcript", "own", "grants", "adversary", "truth")
+"""Folders of a group that a simulation writes, and nobody changes afterwards."""
+HIDEABLE: Final = "truth"
+"""The part that may be missing as a whole: a run is handed to others without it."""
+
+_FILE: Final = "hashes.json"
+_FIX: Final = "get the run again, or run the audit again into a new folder"
+_Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class _Files(RootModel[dict[Annotated[str, Field(max_length=4096)], _Hash]]):
+    """``hashes.json``: a hash per file."""
+
+
+class _Cells(RootModel[dict[Text, dict[Text, _Hash]]]):
+    """``cells`` of ``manifest.json``: a hash per part of a group."""
+
+
+def write_hashes(group: Path) -> None:
+    """Write ``hashes.json`` of a group whose simulation is done."""
+    write_json(group / _FILE, _hashes(group))
+
+
+def part_hashes(group: Path) -> dict[str, str]:
+    """What the manifest says of a group: one hash per part."""
+    return {part: tree_hash(group / part) for part in PARTS}
+
+
+def verify_hashes(run: Path) -> None:
+    """Compare what lies in ``run`` with the hashes that were recorded, of every group that was simulated.
+
+    Everything below ``run`` is checked to be a plain file or a folder first.
+
+    Raises:
+        BadFile: a link, pipe or device; a file that was changed, added or removed, named; a group that says
+            nothing of its hashes.
+    """
+    check_plain_tree(run, subject=f"run '{run}'")
+    cells = _recorded_cells(run / "manifest.json")
+    for group in sorted(path.parent for path in (run / "cells").glob("*/group.json")):
+        _verify_files(group, in_manifest=group.name in cells)
+        for part, recorded in cells.get(group.name, {}).items():
+            there = (group / part).is_dir() if part in PARTS else False
+            if part in PARTS and (there or part != HIDEABLE) and tree_hash(group / part) != recorded:
+                raise _changed(group, part, "changed since the manifest was written")
+
+
+def _recorded_cells(path: Path) -> Mapping[str, Mapping[str, str]]:
+    if not path.is_file():
+        return {}
+    raw = read_json(path, most=limits.JSON_BYTES)
+    cells = raw.get("cells", {}) if isinstance(raw, dict) else raw
+    return parse_as(_Cells, cells, subject=f"manifest '{path}'", fix=_FIX).root
+
+
+def _verify_files(group: Path, *, in_manifest: bool) -> None:
+    path = group / _FILE
+    if not path.is_file():
+        if in_manifest:
+            return
+        raise _changed(group, _FILE, "no such file, and no manifest.json that would speak for it")
+    recorded = parse_as(
+        _Files, read_json(path, most=limits.JSONL_BYTES), subject=f"file '{path}'", fix=_FIX
+    ).root
+    hidden = not (group / HIDEABLE).exists()
+    expected = {k: v for k, v in recorded.items() if not (hidden and k.startswith(f"{HIDEABLE}/"))}
+    actual = _hashes(group)
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            how = "added" if name not in expected else "removed" if name not in actual else "changed"
+            raise _changed(group, name, f"{how} since the simulation wrote it")
+
+
+def _hashes(group: Path) -> dict[str, str]:
+    return {f"{part}/{name}": digest for part in PARTS for name, digest in file_hashes(group / part).items()}
+
+
+def _changed(group: Path, name: str, got: str) -> BadFile:
+    return BadFile(
+        f"file '{printable(str(group / name))}'",
+        needs="what the simulation recorded, by its hash",
+        got=got,
+        fix=_FIX,
+    )

@@ -1,0 +1,91 @@
+"""What is known of one simulated group beside its files: ``group.json``, as a typed record."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from glasshouse.store import read_json, write_json
+from glasshouse.wire import Refusal
+
+NAME: Final = "group.json"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the report says of data, model and protection.
+
+    Attributes:
+        data: data set and roles, in words.
+        public: the private images may be shown.
+        model: name and size, in words.
+        guarantee: epsilon and delta that the defences prove over the whole federation; None: nothing.
+        pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: it was
+            not measured.
+    """
+
+    data: str
+    public: bool
+    model: str
+    guarantee: tuple[float, float] | None = None
+    pretrained: Mapping[str, float] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GroupRecord:
+    """One simulated group.
+
+    Attributes:
+        seed: of this repetition.
+        active: position of the active attack in the scenario; None: the passive ones.
+        refusal: why the federation could not be simulated; None: it was.
+        utility: held-out accuracy at the end as ``value``, ``low``, ``high``, ``n``; None: not measured.
+        sent: held-out accuracy of the model that an active server sent, as ``value`` and ``n``; None: there is
+            no such model, or it is of another architecture.
+        curve: (round, held-out accuracy of the global model) while it was trained.
+        parties: accuracy per round and kind of party, in logit protocols.
+        entropies: of the last predictions there, by party and data.
+        rounds: of the federation.
+        seconds: processor time of the simulation.
+        facts: for the report.
+    """
+
+    seed: int
+    active: int | None
+    refusal: Refusal | None
+    utility: Mapping[str, float] | None
+    sent: Mapping[str, float] | None
+    curve: tuple[tuple[int, float], ...]
+    parties: tuple[Mapping[str, Any], ...]
+    entropies: Mapping[str, tuple[float, ...]]
+    rounds: int
+    seconds: float
+    facts: Facts
+
+
+def write_record(record: GroupRecord, folder: Path) -> None:
+    """Write ``group.json`` below ``folder``."""
+    write_json(folder / NAME, asdict(record))
+
+
+def has_record(folder: Path) -> bool:
+    """Whether the group in ``folder`` was finished."""
+    return (folder / NAME).is_file()
+
+
+def read_record(folder: Path) -> GroupRecord:
+    """Read what :func:`write_record` wrote."""
+    raw = read_json(folder / NAME)
+    facts = raw.pop("facts")
+    guarantee = facts.pop("guarantee")
+    refusal = raw.pop("refusal")
+    return GroupRecord(
+        refusal=Refusal(**refusal) if refusal else None,
+        curve=tuple((number, share) for number, share in raw.pop("curve")),
+        parties=tuple(raw.pop("parties")),
+        entropies={name: tuple(values) for name, values in raw.pop("entropies").items()},
+        facts=Facts(guarantee=tuple(guarantee) if guarantee else None, **facts),
+        **raw,
+    )

@@ -1,0 +1,11 @@
+"""Arguments and options that several commands take."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Name = Annotated[str, typer.Argument(help="a preset (glasshouse list scenarios) or a TOML file")]
+Sets = Annotated[list[str], typer.Option("--set", help="path=value, as often as needed")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Run = Annotated[Path, typer.Argument(help="a run directory")]

@@ -1,0 +1,80 @@
+"""The tensors of an architecture without their numbers: built on torch's meta device, which holds none.
+
+For architectures that somebody else describes: a width of a million is refused before a byte is allocated.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from glasshouse.errors import BadFile, GlasshouseError
+from glasshouse.models.build import build
+from glasshouse.outside import limits
+from glasshouse.wire import Architecture
+
+
+def outline(architecture: Architecture) -> dict[str, Tensor]:
+    """Shapes and types of the model's ``state_dict``, as tensors of the meta device.
+
+    Raises:
+        BadFile: more numbers in the model, or in one of its activations on a single image, or more steps to
+            build it than the limits allow, or arguments that its factory cannot work with.
+        UnknownName, BadValue: as :func:`~glasshouse.models.build.build`.
+    """
+    subject = f"model '{architecture.name}' of {architecture.classes:,} classes, {architecture.input_shape}"
+    try:
+        with torch.device("meta"), _Measured(subject):
+            state = dict(build(architecture).state_dict())
+    except GlasshouseError:
+        raise
+    except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError) as error:
+        raise BadFile(
+            subject,
+            needs="arguments that the model can be built with",
+            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            fix="correct the architecture: name, input_shape, classes, arguments",
+        ) from error
+    total = sum(t.numel() for t in state.values())
+    if total > limits.VALUES:
+        raise _too_large(subject, f"{total:,} numbers in all its tensors")
+    return state
+
+
+@final
+class _Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Stops a construction whose tensors or whose number of operations pass the limits."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self._subject = subject
+        self._operations = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run one operation and look at what came out."""
+        self._operations += 1
+        if self._operations > limits.OPERATIONS:
+            raise _too_large(self._subject, f"more than {limits.OPERATIONS:,} steps to build it")
+        out = func(*args, **dict(kwargs or {}))
+        largest = max((t.numel() for t in tree_leaves(out) if isinstance(t, Tensor)), default=0)
+        if largest > limits.VALUES:
+            raise _too_large(self._subject, f"a tensor of {largest:,}")
+        return out
+
+
+def _too_large(subject: str, got: str) -> BadFile:
+    return BadFile(
+        subject,
+        needs=f"a model of at most {limits.VALUES:,} numbers",
+        got=got,
+        fix="check width, classes and input_shape; the limits are listed in docs/transcript.md",
+    )

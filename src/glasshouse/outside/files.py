@@ -1,0 +1,259 @@
+"""Opening files that somebody else may have written: plain files, inside their folder, of bounded size."""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+
+_SHOWN: Final = 80
+_BLOCK: Final = 512  # bytes that st_blocks counts
+
+
+def plain_file(folder: Path, name: object, *, subject: str) -> Path:
+    """The plain file ``name`` below ``folder``; nothing on the way to it may be a link or lead out.
+
+    Args:
+        folder: where it must lie.
+        name: relative to ``folder``, with ``/`` between the parts.
+        subject: what names the file, for the error.
+
+    Raises:
+        BadFile: no text, absolute, with ``..``, through a link, missing, or a device, pipe or folder.
+    """
+    parts = name.split("/") if isinstance(name, str) else []
+    if not parts or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+        raise BadFile(
+            subject,
+            needs="the name of a file inside its own folder",
+            got=shorten(name),
+            fix="put the file into the folder and name it without '..' or a leading '/'",
+        )
+    path = folder
+    for position, part in enumerate(parts):
+        path = path / part
+        check_plain(path, subject=subject, folder=position + 1 < len(parts))
+    return path
+
+
+def check_plain(path: Path, *, subject: str, folder: bool = False) -> os.stat_result:
+    """What ``lstat`` says of ``path``, if that is a plain file (or a folder).
+
+    Raises:
+        BadFile: missing, a link, or anything else.
+    """
+    kind = "folder" if folder else "plain file"
+    try:
+        status = path.lstat()
+    except (OSError, ValueError) as error:
+        raise BadFile(
+            subject,
+            needs=f"a {kind} '{printable(path.name)}'",
+            got="no such file" if isinstance(error, FileNotFoundError) else str(error),
+            fix="get the files again, all of them",
+        ) from error
+    if not (stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)):
+        raise BadFile(
+            subject,
+            needs=f"a {kind} '{printable(path.name)}', not a link, pipe or device",
+            got=_kind(status.st_mode),
+            fix="put a copy of what it stands for into the folder, if you trust it",
+        )
+    return status
+
+
+def check_plain_tree(folder: Path, *, subject: str) -> None:
+    """Everything below ``folder`` is a folder or a plain file, and no file is a bomb of holes.
+
+    Raises:
+        BadFile: names the first entry that is not, or there are more than ``limits.FILES``.
+    """
+    count = 0
+    waiting = [folder]
+    while waiting:
+        for entry in os.scandir(waiting.pop()):
+            count += 1
+            if count > limits.FILES:
+                raise BadFile(
+                    subject,
+                    needs=f"at most {limits.FILES:,} files",
+                    got="more",
+                    fix="this is no run directory: name another folder",
+                )
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(Path(entry.path))
+            else:
+                check_holes(check_plain(Path(entry.path), subject=subject), subject=f"file '{entry.path}'")
+
+
+def check_size(size: int, most: int, *, subject: str) -> None:
+    """Refuse a file of more than ``most`` bytes.
+
+    Raises:
+        BadFile: it is larger.
+    """
+    if size > most:
+        raise BadFile(
+            subject,
+            needs=f"at most {most:,} bytes",
+            got=f"{size:,}",
+            fix="the limits are listed in docs/transcript.md: get the right file",
+        )
+
+
+def check_unpacked(packed: int, unpacked: int, *, subject: str) -> None:
+    """Refuse an archive that grows out of all proportion.
+
+    Raises:
+        BadFile: above ``limits.UNPACKED_BYTES`` and more than ``limits.UNPACKED_RATIO`` times its size.
+    """
+    most = max(limits.UNPACKED_BYTES, limits.UNPACKED_RATIO * packed)
+    if unpacked > most:
+        raise BadFile(
+            subject,
+            needs=f"an archive of {packed:,} bytes that unpacks to at most {most:,}",
+            got=f"{unpacked:,} bytes or more",
+            fix="store it uncompressed if it is meant to be so large",
+        )
+
+
+def check_holes(status: os.stat_result, *, subject: str) -> None:
+    """Refuse a file that claims far more bytes than the disk holds of it.
+
+    Raises:
+        BadFile: as :func:`check_unpacked`.
+    """
+    blocks = getattr(status, "st_blocks", None)
+    if blocks is not None:
+        check_unpacked(blocks * _BLOCK, status.st_size, subject=subject)
+
+
+def read_limited(path: Path, most: int, *, subject: str) -> bytes:
+    """The bytes of a regular file (or of one that a link leads to) of at most ``most`` bytes.
+
+    Raises:
+        BadFile: missing, unreadable, no regular file, or larger.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _unreadable(subject, _kind(status.st_mode))
+            check_size(status.st_size, most, subject=subject)
+            return file.read(most)
+    except (OSError, ValueError) as error:
+        raise _unreadable(subject, _why(path, error)) from error
+
+
+def parse_json(text: str, *, subject: str) -> Any:
+    """The value of a JSON text: finite numbers of reasonable length, no key twice, no abyss of brackets.
+
+    Raises:
+        BadFile: anything else; says where.
+    """
+    try:
+        return json.loads(
+            text,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_distinct,
+        )
+    except json.JSONDecodeError as error:
+        got = f"line {error.lineno}: {error.msg}"
+    except RecursionError:
+        got = "brackets nested too deeply"
+    except ValueError as error:
+        got = str(error)
+    raise BadFile(
+        subject,
+        needs="JSON: finite numbers, no key twice",
+        got=got,
+        fix="the file is damaged or of another kind: get it again",
+    )
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """The finished lines of ``text``: one without its newline was never completed, and is not there."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+
+
+def printable(text: str) -> str:
+    """``text`` without what could steer a terminal: such characters are shown by their numbers.
+
+    Example:
+        >>> printable("a" + chr(27) + "b") == "a" + chr(92) + "x1bb"
+        True
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shorten(value: object) -> str:
+    """``value`` as the user would write it, in a few words."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error, without what could steer a terminal."""
+    return printable((str(error).strip().splitlines() or ["no reason given"])[0][:200])
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"the number {word}")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {digits[:_SHOWN]}, which is too large")
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > limits.DIGITS:
+        raise ValueError(f"a number of {len(digits):,} digits")
+    return int(digits)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        known: set[str] = set()
+        for name, _ in pairs:
+            if name in known:
+                raise ValueError(f"the key {shorten(name)} twice")
+            known.add(name)
+    return table
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISLNK, "a link"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISREG, "a file"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((word for matches, word in kinds if matches(mode)), "a device")
+
+
+def _why(path: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError) or path.is_dir():
+        return "a folder"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _unreadable(subject: str, got: str) -> BadFile:
+    return BadFile(subject, needs="a file that can be read", got=got, fix="check the path")

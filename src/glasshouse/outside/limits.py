@@ -1,0 +1,46 @@
+"""How large things may be that a file claims; checked before anything is allocated for them.
+
+The limits are far above what an honest federation needs, and low enough that a claim cannot take the
+machine: no single allocation that they allow is above 1 GiB. docs/transcript.md lists them.
+"""
+
+from typing import Final
+
+FILE_BYTES: Final = 2**30
+"""Bytes of one file with a model's weights."""
+JSON_BYTES: Final = 2**24
+"""Bytes of one JSON or TOML file."""
+JSONL_BYTES: Final = 2**26
+"""Bytes of one file of JSON lines."""
+LINE_BYTES: Final = 2**20
+"""Bytes of one of its lines."""
+RESULT_BYTES: Final = 2**28
+"""Bytes of a ``result.json``, which holds the points of every chart."""
+DIGITS: Final = 30
+"""Digits of a whole number in JSON."""
+FILES: Final = 2**20
+"""Files below one run."""
+TEXT: Final = 256
+"""Characters of a name."""
+CHANNELS: Final = 2**10
+SIDE: Final = 2**12
+"""Pixels on a side."""
+IMAGE_VALUES: Final = 2**22
+"""Numbers in one image: 1,182 × 1,182 pixels of three colours."""
+CLASSES: Final = 2**17
+CLIENTS: Final = 2**20
+ROUNDS: Final = 2**24
+EXAMPLES: Final = 2**24
+"""Examples of a batch, of a client, or behind one message."""
+VALUES: Final = 2**28
+"""Numbers (1 GiB as float32) in one model, one of its activations, or the examples behind one message."""
+OPERATIONS: Final = 2**15
+"""Torch operations that building one model may take."""
+ARGUMENTS: Final = 64
+"""Arguments of one plug-in."""
+PICTURE_PIXELS: Final = 2**26
+"""Pixels of one picture file."""
+UNPACKED_BYTES: Final = 2**30
+"""What a compressed file may unpack to in any case; above that, ``UNPACKED_RATIO`` times its size."""
+UNPACKED_RATIO: Final = 64
+"""A compressed file above ``UNPACKED_BYTES`` that shrank more than this holds almost nothing: a bomb."""

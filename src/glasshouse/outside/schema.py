@@ -1,0 +1,104 @@
+"""Checking what JSON says against a description of it: types, ranges, and no key that nobody knows."""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import shorten
+from glasshouse.registry import names, nearest
+
+M = TypeVar("M", bound=BaseModel)
+
+Text = Annotated[str, Field(max_length=limits.TEXT)]
+Count = Annotated[int, Field(ge=1, le=limits.EXAMPLES)]
+Client = Annotated[int, Field(ge=0, le=limits.CLIENTS)]
+Round = Annotated[int, Field(ge=0, le=limits.ROUNDS)]
+Number = Annotated[int, Field(ge=-(2**31), le=2**31)]
+Value = float | Number | Text | bool
+Values = Annotated[dict[Text, Value], Field(max_length=limits.ARGUMENTS)]
+
+
+class Described(BaseModel):
+    """A JSON object whose keys and types are fixed: ``True`` is no number, and ``"5"`` neither."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def _small(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    if shape[0] * shape[1] * shape[2] > limits.IMAGE_VALUES:
+        raise ValueError(f"images should have at most {limits.IMAGE_VALUES:,} numbers")
+    return shape
+
+
+class ArchitectureFile(Described):
+    """An architecture, as files state it."""
+
+    name: Text
+    input_shape: Annotated[
+        tuple[
+            Annotated[int, Field(ge=1, le=limits.CHANNELS)],
+            Annotated[int, Field(ge=1, le=limits.SIDE)],
+            Annotated[int, Field(ge=1, le=limits.SIDE)],
+        ],
+        AfterValidator(_small),
+    ]
+    classes: Annotated[int, Field(ge=1, le=limits.CLASSES)]
+    arguments: Values = {}
+
+
+def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:
+    """``raw`` (from JSON) as a ``kind``.
+
+    Raises:
+        BadFile: the first thing that does not fit, with its place.
+    """
+    try:
+        return kind.model_validate(_frozen(raw))
+    except RecursionError as error:
+        got = "brackets nested too deeply"
+        raise BadFile(subject, needs="plain lists and tables", got=got, fix=fix) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadFile(
+            subject,
+            needs=(f"'{place}': " if place else "") + first["msg"][:1].lower() + first["msg"][1:],
+            got=shorten(first["input"]),
+            fix=fix,
+        ) from error
+
+
+def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
+    """Refuse an architecture whose name would have a module imported, unless that is wanted.
+
+    Args:
+        name: of a model, from a file.
+        subject: what names it.
+        trust_factory: allow ``module:factory``, which runs code of that module.
+
+    Raises:
+        BadFile: no registered model.
+    """
+    known = names("models")
+    if name in known or (trust_factory and ":" in name):
+        return
+    code = ":" in name
+    raise BadFile(
+        subject,
+        needs="a registered model" + (": a file from outside never has code imported" if code else ""),
+        got=f"the architecture {shorten(name)}",
+        fix="--trust-factory runs that module's code: only if you wrote it or read it"
+        if code
+        else f"{nearest(name, known)}; install the plug-in that has it",
+    )
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, throughout: what a strict description of a tuple takes."""
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,70 @@
+"""What attacks by an active server promise beside what all attacks promise. Shipped with the package.
+
+Subclass as ``TestMyAttack``, provide ``name``, ``attack`` and ``settings``; the view is made by playing a toy
+federation under the attack.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from glasshouse.attacks.base import ActiveAttack
+from glasshouse.models import build as models
+from glasshouse.testing.attack_contract import AttackContract, tensors_of
+from glasshouse.testing.toys import AttackedToy, play_attacked
+from glasshouse.transcript.view import View
+from glasshouse.wire import Crafted
+
+
+class ActiveAttackContract(AttackContract):
+    """Promises of an attack that crafts what the server sends, and reads what clients answer."""
+
+    @pytest.fixture
+    def settings(self) -> Mapping[str, Any]:
+        """Of the toy federation: arguments of :func:`glasshouse.testing.toys.toy`."""
+        return {}
+
+    @pytest.fixture
+    def played(self, attack: ActiveAttack, settings: Mapping[str, Any]) -> AttackedToy:
+        """A toy federation under the attack."""
+        return play_attacked(attack, **settings)
+
+    @pytest.fixture
+    def view(self, played: AttackedToy) -> View:
+        """The attacked round, as the server sees it."""
+        return played.view
+
+    @pytest.fixture
+    def crafted(self, played: AttackedToy) -> Crafted:
+        """What was sent instead of the model."""
+        return played.crafted
+
+    def test_what_it_sends_can_be_trained(self, crafted: Crafted) -> None:
+        """Every broadcast names an architecture that can be built, and finite tensors that fit it."""
+        for broadcast in (crafted.default, *crafted.addressed.values()):
+            model = models.build(broadcast.architecture)
+            models.load(model, broadcast.tensors, partial=True)
+            assert all(bool(t.isfinite().all()) for t in broadcast.tensors.values())
+
+    def test_it_changes_only_what_it_declares(
+        self, attack: ActiveAttack, crafted: Crafted, played: AttackedToy
+    ) -> None:
+        """Another architecture, or addressed broadcasts, only as ``needs.changes`` says."""
+        agreed = played.toy.setting.terms.architecture
+        sent = (crafted.default, *crafted.addressed.values())
+        changes = attack.needs.changes  # type: ignore[attr-defined]  # an active attack is an attack
+        assert changes
+        assert "architecture" in changes or all(b.architecture == agreed for b in sent)
+        assert "addressing" in changes or not crafted.addressed
+
+    def test_its_memory_is_finite_tensors(self, crafted: Crafted) -> None:
+        """What the read-out needs later is filed, so that it can be replayed elsewhere."""
+        assert all(bool(t.isfinite().all()) for t in crafted.memory.values() if t.is_floating_point())
+
+    def test_same_rng_same_craft(self, attack: ActiveAttack, settings: Mapping[str, Any]) -> None:
+        """One stream, one model."""
+        one, two = (tensors_of(play_attacked(attack, **settings).crafted) for _ in range(2))
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[name], two[name]) for name in one)

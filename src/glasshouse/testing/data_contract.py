@@ -1,0 +1,64 @@
+"""What every kind of data source promises. Shipped, so that other people's can be held to it.
+
+Subclass as ``TestMyData``, provide ``name`` and ``where``, and the promises come along as tests.
+"""
+
+import pytest
+import torch
+
+from glasshouse import registry
+from glasshouse.data.base import DataSource
+from glasshouse.data.sources import load
+from glasshouse.errors import GlasshouseError
+
+
+class DataContract:
+    """Promises of one registered kind of data on one small example of it."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        """As registered."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def where(self) -> str:
+        """What follows the colon in ``data.source``: a path or a name; empty where the kind needs none."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def source(self, name: str, where: str) -> DataSource:
+        """The data set, read once."""
+        return load(f"{name}:{where}" if where else name)
+
+    def test_images_and_labels_are_well_formed(self, source: DataSource) -> None:
+        """Pixels in [0, 1], one label below K per image, a train split, a name per class."""
+        assert "train" in source.splits
+        assert source.classes >= 2
+        for part in source.splits.values():
+            batch = part.batch()
+            assert len(batch) > 0
+            assert batch.inputs.dtype == torch.float32
+            assert 0 <= float(batch.inputs.min()) <= float(batch.inputs.max()) <= 1
+            assert 0 <= int(batch.labels.min()) <= int(batch.labels.max()) < source.classes
+            assert tuple(batch.inputs.shape[1:]) == source.input_shape
+
+    def test_reading_twice_gives_the_same_data(self, source: DataSource, name: str, where: str) -> None:
+        """One source, one checksum."""
+        assert load(f"{name}:{where}" if where else name).checksum == source.checksum
+
+    def test_images_can_be_resized(self, source: DataSource, name: str, where: str) -> None:
+        """``resize`` makes square images of that side; labels and sizes of the splits stay."""
+        other = load(f"{name}:{where}" if where else name, resize=12)
+        assert other.input_shape == (source.input_shape[0], 12, 12)
+        assert {n: len(p) for n, p in other.splits.items()} == {n: len(p) for n, p in source.splits.items()}
+        assert other.checksum != source.checksum
+
+    def test_a_source_that_is_not_there_is_an_error_in_four_parts(self, name: str) -> None:
+        """No traceback of a library, but subject, needs, got and fix."""
+        with pytest.raises(GlasshouseError) as caught:
+            load(f"{name}:no-such-place/at-all")
+        assert all((caught.value.subject, caught.value.needs, caught.value.got, caught.value.fix))
+
+    def test_is_registered_with_a_card(self, name: str) -> None:
+        """``glasshouse list datasets`` can show it."""
+        assert registry.card("datasets", name).summary

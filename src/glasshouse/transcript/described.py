@@ -1,0 +1,299 @@
+"""What ``terms.json``, the lines of ``rounds.jsonl`` and ``grants.json`` may say, as objects.
+
+Types and ranges are checked here, before a tensor is read or anything is allocated for what a file claims.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_holes, plain_file, printable
+from glasshouse.outside.schema import (
+    ArchitectureFile,
+    Client,
+    Count,
+    Described,
+    Round,
+    Text,
+    Value,
+    Values,
+    check_name,
+    parse_as,
+)
+from glasshouse.store import read_tensors
+from glasshouse.tensors import check_finite
+from glasshouse.transcript.grants import Cohort
+from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Kind, Mechanism, Place, Terms, Update
+
+Clients = Annotated[tuple[Client, ...], Field(max_length=limits.CLIENTS)]
+
+_DTYPES: Final = frozenset(
+    {
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    }
+)
+
+
+class TermsFile(Described):
+    """``terms.json`` but for its format."""
+
+    protocol: Text
+    architecture: ArchitectureFile
+    sends: Kind
+    clients: Annotated[int, Field(ge=1, le=limits.CLIENTS)]
+    cohort: Annotated[int, Field(ge=1, le=limits.CLIENTS)]
+    batch_size: Count
+    local_epochs: Count = 1
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    server_rate: float = 1.0
+    secure_sum: bool = False
+    weighting: Literal["size", "uniform"] = "size"
+    trained: Text = ""
+    image_range: tuple[float, float] = (0.0, 1.0)
+    sensitive: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 0
+    targets: Annotated[int, Field(ge=0, le=limits.CLASSES)] = 0
+    options: Annotated[
+        dict[Text, Value | Annotated[tuple[Value, ...], Field(max_length=limits.ARGUMENTS)]],
+        Field(max_length=limits.ARGUMENTS),
+    ] = Field(default_factory=dict)
+    has_public: bool
+
+
+class _Message(Described):
+    file: Text
+    round: Round
+
+
+class BroadcastLine(_Message):
+    """A line of kind ``broadcast``."""
+
+    message: Literal["broadcast"]
+    architecture: ArchitectureFile
+    client: Client | None = None
+
+
+class UpdateLine(_Message):
+    """A line of kind ``update``."""
+
+    message: Literal["update"]
+    client: Client
+    kind: Kind
+    examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
+    steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
+
+
+class AggregateLine(_Message):
+    """A line of kind ``aggregate``."""
+
+    message: Literal["aggregate"]
+    kind: Kind
+    weight: float
+    selected: Clients
+    dropped: Clients = ()
+    examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
+    steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
+
+
+LINES: Final[Mapping[str, type[BroadcastLine] | type[UpdateLine] | type[AggregateLine]]] = {
+    "broadcast": BroadcastLine,
+    "update": UpdateLine,
+    "aggregate": AggregateLine,
+}
+
+
+class MechanismFile(Described):
+    """A defence, in ``grants.json``."""
+
+    name: Text
+    place: Place
+    parameters: Values
+    note: Annotated[str, Field(max_length=4 * limits.TEXT)] = ""
+
+
+class CohortFile(Described):
+    """A round's cohort, in ``grants.json``."""
+
+    selected: Clients
+    dropped: Clients = ()
+    examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
+    steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
+
+
+class GrantsFile(Described):
+    """``grants.json``."""
+
+    given: tuple[Text, ...]
+    defense: Annotated[tuple[MechanismFile, ...], Field(max_length=limits.ARGUMENTS)] | None
+    cohorts: dict[Annotated[str, Field(pattern=r"^[0-9]{1,8}$")], CohortFile] = Field(default_factory=dict)
+
+    def mechanisms(self) -> tuple[Mechanism, ...] | None:
+        """The clients' defences, if they were given."""
+        return None if self.defense is None else tuple(Mechanism(**dict(one)) for one in self.defense)
+
+    def rounds(self) -> dict[int, Cohort]:
+        """Cohorts by round."""
+        return {int(number): Cohort(**dict(one)) for number, one in self.cohorts.items()}
+
+
+def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
+    """The terms that ``raw`` states, with the public data beside it.
+
+    Raises:
+        BadFile: a key, type or range that does not fit, an architecture that is not registered, or public
+            data of another shape.
+        BadValue: terms that contradict themselves.
+    """
+    subject = f"transcript '{folder.name}', terms.json"
+    fix = "correct terms.json: docs/transcript.md lists its keys"
+    stated = parse_as(TermsFile, raw, subject=subject, fix=fix)
+    architecture = architecture_of(stated.architecture, subject=subject, trust_factory=trust_factory)
+    public = None
+    if stated.has_public:
+        path = plain_file(folder, "public.safetensors", subject=f"transcript '{folder.name}', public data")
+        public = batch_of(path, architecture)
+    kept = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
+    return Terms(**kept, architecture=architecture, public=public)
+
+
+def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bool) -> Architecture:
+    """The architecture that a file states.
+
+    Raises:
+        BadFile: it is not registered, and no trusted ``module:factory``.
+    """
+    check_name(stated.name, subject=subject, trust_factory=trust_factory)
+    return Architecture(**dict(stated))
+
+
+def line_of(raw: object, *, subject: str) -> BroadcastLine | UpdateLine | AggregateLine:
+    """One line of ``rounds.jsonl``.
+
+    Raises:
+        BadFile: no message of a kind that there is, or it is not as docs/transcript.md says.
+    """
+    kind = raw.get("message") if isinstance(raw, dict) else None
+    if not (isinstance(kind, str) and kind in LINES):
+        raise BadFile(
+            subject,
+            needs="messages broadcast, update or aggregate",
+            got=repr(kind)[: limits.TEXT],
+            fix="correct rounds.jsonl",
+        )
+    fix = "correct rounds.jsonl: docs/transcript.md lists the keys of a line"
+    return parse_as(LINES[kind], raw, subject=subject, fix=fix)
+
+
+def message_of(
+    line: BroadcastLine | UpdateLine | AggregateLine,
+    tensors: Mapping[str, Tensor],
+    *,
+    subject: str,
+    trust_factory: bool,
+) -> Broadcast | Update | Aggregate:
+    """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
+    kept = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
+    if isinstance(line, BroadcastLine):
+        told = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
+        return Broadcast(**kept, architecture=told, tensors=tensors)
+    if isinstance(line, UpdateLine):
+        return Update(**kept, tensors=tensors)
+    return Aggregate(**kept, tensors=tensors)
+
+
+def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:
+    """Tensors of a type that the wire has, from a plain file.
+
+    Raises:
+        BadFile: damaged, almost only holes, or tensors of another type.
+    """
+    check_holes(path.lstat(), subject=subject)
+    tensors = read_tensors(path)
+    for name, t in tensors.items():
+        if t.dtype not in _DTYPES:
+            raise BadFile(
+                subject,
+                needs="tensors of 16, 32 or 64 bit floats, or of integers",
+                got=f"'{printable(name)}' of {t.dtype}".replace("torch.", ""),
+                fix="convert them before writing",
+            )
+    return tensors
+
+
+def batch_of(path: Path, architecture: Architecture | None = None) -> Batch:
+    """Examples from a file with ``inputs`` and ``labels``.
+
+    Args:
+        path: a plain file.
+        architecture: whose images and classes they must have; None: any within the limits.
+
+    Raises:
+        BadFile: other tensors, shapes, types or labels.
+        BadValue: a number is not finite, or there is no example.
+    """
+    subject = f"file '{path}'"
+    tensors = tensors_of(path, subject=subject)
+    inputs, labels = tensors.get("inputs"), tensors.get("labels")
+    if inputs is None or labels is None or inputs.ndim != 4 or labels.shape != inputs.shape[:1]:
+        shapes = ", ".join(f"'{printable(k)}' {tuple(t.shape)}" for k, t in list(tensors.items())[:4])
+        raise _no_batch(subject, "tensors inputs (B, C, H, W) and labels (B,)", shapes or "nothing")
+    if not inputs.is_floating_point() or labels.dtype != torch.int64:
+        raise _no_batch(subject, "inputs as floats and labels as int64", f"{inputs.dtype} and {labels.dtype}")
+    classes = limits.CLASSES if architecture is None else architecture.classes
+    if architecture is not None and tuple(inputs.shape[1:]) != architecture.input_shape:
+        raise _no_batch(subject, f"images {architecture.input_shape}", str(tuple(inputs.shape[1:])))
+    check_labels(labels, classes, subject=subject)
+    check_finite(tensors, subject=subject)
+    return Batch(inputs=inputs, labels=labels)
+
+
+def check_labels(labels: Tensor, classes: int, *, subject: str) -> None:
+    """Labels are whole numbers from -1 (unlabelled) to ``classes`` - 1.
+
+    Raises:
+        BadFile: others.
+    """
+    if labels.is_floating_point() or labels.ndim != 1:
+        raise _no_batch(subject, "labels (B,), whole numbers", f"{tuple(labels.shape)} of {labels.dtype}")
+    low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
+    if low < -1 or high >= classes:
+        raise _no_batch(subject, f"labels from -1 to {classes - 1}", f"labels from {low} to {high}")
+
+
+def key_of(name: str, parts: int, *, subject: str) -> tuple[Any, ...]:
+    """``"3/1"`` or ``"3/-1/layer"`` as (round, client[, layer]).
+
+    Raises:
+        BadFile: it is not of that form.
+    """
+    words = name.split("/", parts - 1)
+    numbers = [w for w in words[:2] if w.removeprefix("-").isascii() and w.removeprefix("-").isdecimal()]
+    if len(words) != parts or len(numbers) != 2 or max(map(len, numbers)) > 9:
+        raise BadFile(
+            subject,
+            needs="tensors named ROUND/CLIENT" + ("/LAYER" if parts > 2 else ""),
+            got=repr(name)[: limits.TEXT],
+            fix="write the grants again: docs/transcript.md",
+        )
+    return (int(words[0]), int(words[1]), *words[2:])
+
+
+def _no_batch(subject: str, needs: str, got: str) -> BadFile:
+    return BadFile(
+        subject, needs=needs, got=got.replace("torch.", ""), fix="write the file again: docs/transcript.md"
+    )

@@ -1,0 +1,108 @@
+"""A model's weights from somebody else's file: safetensors, or torch's own without running its pickle."""
+
+import pickle
+import re
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_size, check_unpacked, printable, reason
+from glasshouse.store import read_tensors
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """A model's tensors by name, from safetensors or from a torch file, which is read weights-only.
+
+    A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``,
+    ``model`` or ``model_state_dict``.
+
+    Raises:
+        BadFile: missing, corrupt, holding code or other objects, no mapping of names to tensors, or larger
+            than the limits allow.
+    """
+    if path.suffix == ".safetensors":
+        return read_tensors(path, most=limits.FILE_BYTES)
+    subject = f"file '{path}'"
+    if not path.is_file():
+        raise BadFile(
+            subject,
+            needs="a file that can be read",
+            got="a folder" if path.is_dir() else "no such file",
+            fix="check the path",
+        )
+    size = path.stat().st_size
+    check_size(size, limits.FILE_BYTES, subject=subject)
+    content: Any = _unpickled(path, size)
+    for wrapper in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    if not (isinstance(content, dict) and content and all(isinstance(t, Tensor) for t in content.values())):
+        raise _corrupt(path, "tensors by name", f"a {type(content).__name__} that holds something else")
+    tensors = {str(name): tensor for name, tensor in content.items()}
+    _check_backed(tensors, subject=subject)
+    return tensors
+
+
+def _unpickled(path: Path, size: int) -> Any:
+    subject = f"file '{path}'"
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                check_unpacked(size, sum(part.file_size for part in archive.infolist()), subject=subject)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
+        raise BadFile(
+            subject,
+            needs="tensors and plain containers only: a torch file is never allowed to run code",
+            got=f"a file that asks for {wanted[1]}" if wanted else "something else",
+            fix="have model.state_dict() saved instead of the model, or use safetensors",
+        ) from error
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+        ArithmeticError,
+        MemoryError,
+        struct.error,
+        zipfile.BadZipFile,
+    ) as error:
+        raise _corrupt(path, "a torch file", f"{type(error).__name__}: {reason(error)}") from error
+
+
+def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
+    """Every number of every tensor is in the file: none is a view that repeats a few of them."""
+    total = 0
+    for name, t in tensors.items():
+        total += 0 if t.is_nested else t.numel()
+        there = t.layout is torch.strided and t.device.type == "cpu" and not t.is_nested
+        if total > limits.VALUES:
+            got = f"{total:,} in all, with shape {tuple(t.shape)}"
+        elif there and t.numel() * t.element_size() > t.untyped_storage().nbytes():
+            got = f"{t.numel():,} numbers made of {t.untyped_storage().nbytes():,} bytes"
+        else:
+            continue
+        raise BadFile(
+            subject,
+            needs=f"at most {limits.VALUES:,} numbers, each of them in the file",
+            got=f"'{printable(name)}': {got}",
+            fix="have copies saved: {name: t.clone() for name, t in model.state_dict().items()}",
+        )
+
+
+def _corrupt(path: Path, needs: str, got: str) -> BadFile:
+    return BadFile(
+        f"file '{path}'", needs=needs, got=got, fix="the file is damaged or of another kind: get it again"
+    )

@@ -1,0 +1,71 @@
+"""The command line answers without importing torch wherever it computes nothing."""
+
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+from glasshouse import __version__, registry
+from glasshouse.cli.cards import FIELDS, card_row, missing_packages
+from glasshouse.cli.main import COMMANDS, load_command, main
+from glasshouse.errors import NotInstalled
+
+WITHOUT_TORCH = """
+import sys
+from glasshouse.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    assert stop.code == 0, stop.code
+heavy = {"torch", "scipy", "sklearn"} & sys.modules.keys()
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], *(["list", group] for group in (*registry.GROUPS, "scenarios"))],
+    ids=" ".join,
+)
+def test_answers_without_torch(arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_prints_its_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"glasshouse {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_the_first_line_of_each_command(name):
+    place, line = COMMANDS[name]
+    assert inspect.getdoc(load_command(place)).splitlines()[0] == line
+
+
+@pytest.mark.parametrize("group", registry.GROUPS)
+def test_what_is_read_from_the_source_is_what_the_class_holds(group):
+    for name in registry.names(group):
+        try:
+            card = registry.card(group, name)
+        except NotInstalled:
+            continue
+        assert card_row(group, name) == {field: getattr(card, field) for field in FIELDS}, name
+
+
+def test_a_missing_extra_is_said(monkeypatch, capsys):
+    monkeypatch.setattr("glasshouse.cli.cards.requires", lambda _: ['no-such-package>=1; extra == "dp"'])
+    assert missing_packages("dp") == ("no-such-package",)
+    assert missing_packages("vision") == ()
+    with pytest.raises(SystemExit):
+        main(["list", "defenses", "--json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["dp_sgd"]["summary"].endswith("(not installed: pip install 'glasshouse[dp]')")
+    assert "not installed" not in rows["clip"]["summary"]

@@ -1,0 +1,69 @@
+"""Every registered kind of data keeps the contract of data, on a tiny example that the test writes."""
+
+import gzip
+import pickle
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from glasshouse import registry
+from glasshouse.testing.data_contract import DataContract
+
+DRAWS = np.random.default_rng(0)
+PIXELS = DRAWS.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
+LABELS = np.arange(20) % 4
+
+
+def write_npz(folder):
+    np.savez(folder / "data.npz", train_images=PIXELS, train_labels=LABELS)
+    return folder / "data.npz"
+
+
+def write_folder(folder):
+    for i, (pixels, label) in enumerate(zip(PIXELS, LABELS, strict=True)):
+        place = folder / "pictures" / "train" / f"class{label}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place / f"{i}.png")
+    return folder / "pictures"
+
+
+def write_idx(folder):
+    place = folder / "mnist"
+    place.mkdir()
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        del split
+        images = struct.pack(">IIII", 2051, 20, 16, 16) + PIXELS[..., 0].tobytes()
+        labels = struct.pack(">II", 2049, 20) + LABELS.astype(np.uint8).tobytes()
+        (place / f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (place / f"{prefix}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    return place
+
+
+def write_cifar10(folder):
+    place = folder / "cifar"
+    place.mkdir()
+    rows = DRAWS.integers(0, 256, (10, 3072), dtype=np.uint8)
+    batch = {b"data": rows, b"labels": list(range(10))}
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (place / name).write_bytes(pickle.dumps(batch))
+    return place
+
+
+WRITERS = {"npz": write_npz, "folder": write_folder, "idx": write_idx, "cifar10": write_cifar10}
+ELSEWHERE = {"hf"}  # needs a hub: its reader is tested in tests/unit/test_sources.py with a stand-in
+
+
+def test_every_registered_kind_is_here():
+    assert {*WRITERS, "digits", *ELSEWHERE} == set(registry.names("datasets"))
+
+
+class TestData(DataContract):
+    @pytest.fixture(params=[*sorted(WRITERS), "digits"])
+    def name(self, request):
+        return request.param
+
+    @pytest.fixture
+    def where(self, name, tmp_path):
+        return str(WRITERS[name](tmp_path)) if name in WRITERS else ""

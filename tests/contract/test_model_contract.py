@@ -1,0 +1,43 @@
+"""Every registered model keeps the contract of models."""
+
+import importlib.util
+
+import pytest
+
+from glasshouse import registry
+from glasshouse.testing.model_contract import ModelContract
+from glasshouse.wire import Architecture
+
+COLOUR, GREY = (3, 32, 32), (1, 8, 8)
+CASES = {
+    "convnet": (GREY, {"width": 4}),
+    "lenet5": (COLOUR, {}),
+    "lenet_dropout": (COLOUR, {}),
+    "lenet_sigmoid": (GREY, {}),
+    "maui_cnn": (COLOUR, {"width": 4, "hidden": 16}),
+    "mlp": (GREY, {}),
+    "resnet18": (GREY, {"width": 4}),
+    "shufflenet_v2": (COLOUR, {}),
+    "shallow_cnn": (COLOUR, {}),
+    "imprint": (GREY, {"bins": 8, "inner": "mlp"}),
+    "loki": (GREY, {"groups": 2, "bins": 8, "inner": "mlp"}),
+    "scale_mia_cnn": (COLOUR, {}),
+    "scale_mia_alexnet": (COLOUR, {}),
+    "scale_mia_vgg": (COLOUR, {}),
+    "scale_mia_resnet": (COLOUR, {}),
+    "scale_mia_vit": (COLOUR, {}),
+}
+TORCHVISION = {"resnet50": (COLOUR, {}), "vgg11_bn": (COLOUR, {}), "vit_b_32": ((3, 224, 224), {})}
+
+
+def test_every_registered_model_is_here():
+    assert set(CASES) | set(TORCHVISION) == set(registry.names("models"))
+
+
+class TestModel(ModelContract):
+    @pytest.fixture(params=sorted({**CASES, **TORCHVISION}))
+    def architecture(self, request):
+        if request.param in TORCHVISION and not importlib.util.find_spec("torchvision"):
+            pytest.skip("needs the extra vision")
+        shape, arguments = {**CASES, **TORCHVISION}[request.param]
+        return Architecture(name=request.param, input_shape=shape, classes=10, arguments=arguments)

@@ -1,0 +1,61 @@
+"""Every page of docs/plugins is a package: it installs, registers itself, and its own tests pass."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
+KINDS = {"defence", "model", "data"}
+FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def install(page: Path, place: Path) -> list[str]:
+    """Write the files that a page shows, with its entry points as pip would; returns its tests."""
+    files = dict(FILE.findall(page.read_text()))
+    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    for name, text in files.items():
+        assert not (place / name).exists(), f"two pages show a file {name}"
+        (place / name).write_text(text)
+    folder = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    folder.mkdir()
+    about = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (folder / "METADATA").write_text(about)
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return [name for name in files if name.startswith("test_")]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """All packages in one folder, tested in one process: the tests of each page, and what pytest said."""
+    place = tmp_path_factory.mktemp("packages")
+    tests = {page.stem: install(page, place) for page in PAGES}
+    (place / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    path = os.pathsep.join(p for p in (str(place), os.environ.get("PYTHONPATH")) if p)
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(command, cwd=place, env=environment, text=True, capture_output=True, check=False)
+    return tests, done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_the_page_is_a_package_whose_tests_pass(page, outcome):
+    tests, output = outcome
+    assert tests[page.stem], "a page shows the test that holds its plug-in to the contract"
+    for name in tests[page.stem]:
+        lines = [line for line in output.splitlines() if line.startswith(f"{name}::")]
+        assert lines, output[-3000:]
+        assert [line for line in lines if "PASSED" not in line] == [], output[-3000:]
+
+
+def test_there_is_a_page_for_every_kind_that_has_a_contract():
+    assert {p.stem for p in PAGES} >= KINDS
