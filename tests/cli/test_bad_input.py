@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from glasshouse.audit.hashes import write_hashes
 from glasshouse.cli import main
 
 Case = tuple[str, Callable[[Path], list[str]], str]
@@ -306,6 +307,8 @@ def test_a_replay_of_a_newer_transcript_is_refused(tmp_path, capsys):
     assert outcome(running()(tmp_path), capsys)[0] == 0
     (terms,) = (tmp_path / "run").glob("cells/*/transcript/terms.json")
     terms.write_text(json.dumps({**json.loads(terms.read_text()), "format": 99}))
+    write_hashes(terms.parent.parent)
+    (tmp_path / "run" / "manifest.json").unlink()
     code, said = outcome(["replay", str(tmp_path / "run"), "--attack", "linear_input"], capsys)
     assert code == 2
     assert "upgrade" in said

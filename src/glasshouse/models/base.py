@@ -3,6 +3,7 @@
 Shape letters: B examples, C channels, H and W pixels, D features, K classes.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
@@ -47,16 +48,17 @@ class Normalize(nn.Module):
 
     def __init__(self, *, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
-        center, scale = _per_channel(mean), _per_channel(std)
-        if not bool((scale > 0).all() and scale.isfinite().all() and center.isfinite().all()):
+        scales = [std] if isinstance(std, int | float) else list(std)
+        centers = [mean] if isinstance(mean, int | float) else list(mean)
+        if not (all(s > 0 for s in scales) and all(map(math.isfinite, [*scales, *centers]))):
             raise BadValue(
                 "normalisation of a model",
                 needs="finite numbers, std > 0",
                 got=f"mean = {mean}, std = {std}",
                 fix="use mean 0 and std 1 for no scaling",
             )
-        self.register_buffer("mean", center, persistent=False)
-        self.register_buffer("std", scale, persistent=False)
+        self.register_buffer("mean", _per_channel(mean), persistent=False)
+        self.register_buffer("std", _per_channel(std), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels (B, C, H, W) in [0, 1] → the same shape, centred and scaled."""
