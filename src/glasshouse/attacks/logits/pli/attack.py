@@ -29,7 +29,7 @@ from glasshouse.transcript.view import View
 Reads = Literal["paired", "client", "none"]
 Choice = Literal["images", "predictions"]
 EASY: Mapping[str, Any] = {
-    "data": {"domains": {"targets": 5, "per_class": 40, "shifts": ["lower_half_mask"]}},
+    "data": {"domains": {"targets": 5, "per_class": 40, "shifts": ["box_blur"]}},
     "model": {"name": "shallow_cnn"},
     "federation": {
         "protocol": "fedgems",
@@ -71,7 +71,7 @@ class Pli:
         source="Takahashi et al. 2023, Breaching FedMD, CVPR",
         threat="server, sees single uploads of logits",
         control={
-            "setting": "five of ten digits private, one client, FedGEMS, a black lower half, three networks",
+            "setting": "five of ten digits private, one client, FedGEMS, the public domain is blurred",
             "scenario": EASY,
             "metric": "ssim_private",
         },
