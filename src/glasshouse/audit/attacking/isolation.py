@@ -38,14 +38,14 @@ def call_plugin(work: Callable[[], T], *, subject: str) -> T | Refusal:
         Interrupted: the user stopped the run.
     """
     try:
-        with restored_state(subject):
+        with restored_state():
             return work()
     except (DiskFull, Interrupted):
         raise
     except GlasshouseError as error:
         return refusal_of(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the one place where foreign code is called
-        _LOG.warning("%s: %s", subject, "".join(traceback.format_exception(error)).rstrip())
+        _LOG.warning("%s", "".join(traceback.format_exception(error)).rstrip())
         return _refusal_of_foreign(error, subject)
 
 
@@ -69,12 +69,8 @@ def _refusal_of_foreign(error: BaseException, subject: str) -> Refusal:
 
 
 @contextmanager
-def restored_state(subject: str) -> Iterator[None]:
-    """Set the process's global state back after the block; what was changed is logged.
-
-    Args:
-        subject: whose call it is, for the log.
-    """
+def restored_state() -> Iterator[None]:
+    """Set the process's global state back after the block; what was changed is logged."""
     before = _global_state()
     generators = _generators()
     try:
@@ -88,7 +84,7 @@ def restored_state(subject: str) -> Iterator[None]:
             _set_generators(generators)
             changed.append("global random generators")
         if changed:
-            _LOG.info("%s changed %s; set back", subject, ", ".join(changed))
+            _LOG.info("changed %s; set back", ", ".join(changed))
 
 
 def _global_state() -> dict[str, Any]:
