@@ -9,7 +9,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, final
 
@@ -27,6 +27,7 @@ GROUPS = (
     "behaviours",
     "properties",
     "claims",
+    "figures",
 )
 
 
@@ -37,6 +38,7 @@ class Card:
 
     Attributes:
         summary: one line.
+        title: for headings and sentences ("Inverting Gradients"); empty: the registered name.
         source: paper or origin, short: ``"Zhu et al. 2019, arXiv:1906.08935"``; empty for our own.
         threat: who can run it, in words; empty where it does not apply.
         grants: side knowledge that it needs, by name.
@@ -46,15 +48,19 @@ class Card:
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
             runs there with the audited settings; ``fits`` replaces only those that have no meaning with the
             easy data, never the attack's effort. Empty: the attack has no control.
+        renamed: arguments of earlier versions, old path → new one: ``training_steps`` → ``training.steps``. A
+            scenario that uses an old one is told the new one.
     """
 
     summary: str
+    title: str = ""
     source: str = ""
     threat: str = ""
     grants: tuple[str, ...] = ()
     extra: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     control: Mapping[str, Any] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -164,6 +170,34 @@ def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         for name, p in inspect.signature(factory).parameters.items()
         if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
     }
+
+
+def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    """What ``factory`` makes of ``settings``, in which a table stands for an argument that is a dataclass.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Training:
+        ...     steps: int = 100
+        >>> @dataclass(frozen=True)
+        ... class Attack:
+        ...     training: Training = Training()
+        >>> create(Attack, {"training": {"steps": 5}})
+        Attack(training=Training(steps=5))
+    """
+    tables = {name: table_of(parameter) for name, parameter in arguments(factory).items()}
+    given = dict(settings)
+    for name, value in settings.items():
+        table = tables.get(name)
+        if table is not None and isinstance(value, Mapping):
+            given[name] = create(table, value)
+    return factory(**given)
+
+
+def table_of(parameter: inspect.Parameter) -> Callable[..., Any] | None:
+    """The dataclass that an argument is, which a scenario writes as a table; None: it is something else."""
+    kind = parameter.annotation
+    return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
 
 def nearest(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:

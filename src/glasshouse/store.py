@@ -4,10 +4,8 @@ A file appears under its name only when it is complete (a temporary neighbour is
 reader never meets half of one, and a full disk leaves what was there before untouched.
 """
 
-import errno
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from glasshouse.errors import BadFile, BadValue, DiskFull
+from glasshouse.disk import unwritable, write_bytes, write_text
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.files import (
     check_size,
@@ -30,7 +29,6 @@ FORMAT: Final = 1
 """Version of every file that we write. A reader refuses a higher one."""
 
 _STAMP: Final = "glasshouse_format"
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def check_format(found: object, *, subject: str) -> int:
@@ -58,33 +56,6 @@ def check_format(found: object, *, subject: str) -> int:
             fix="upgrade: pip install --upgrade glasshouse",
         )
     return found
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` under ``path``, atomically; missing folders are made.
-
-    Raises:
-        DiskFull: no space or quota left; a file that was there before is unharmed.
-        BadFile: the place cannot be written.
-    """
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8, atomically. Raises as :func:`write_bytes`."""
-    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -122,7 +93,7 @@ def append_jsonl(path: Path, row: Any) -> None:
                 file.truncate(end)
                 raise
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def write_tensors(
@@ -235,27 +206,6 @@ def _last_byte(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1)
-
-
-def _umask() -> int:
-    """The process's file mask; mkstemp ignores it, and files of a run are for sharing."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _unwritable(path: Path, error: OSError) -> DiskFull | BadFile:
-    got = error.strerror or str(error)
-    if error.errno in _FULL:
-        return DiskFull(
-            f"file '{path}'",
-            needs="room on the disk",
-            got=got,
-            fix="make room and run again with --resume; what was finished is kept",
-        )
-    return BadFile(
-        f"file '{path}'", needs="a place that can be written", got=got, fix="choose another folder with --out"
-    )
 
 
 def _unreadable(path: Path, error: OSError | None) -> BadFile:

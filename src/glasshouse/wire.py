@@ -222,7 +222,10 @@ class Crafted:
         default: broadcast to every client not in ``addressed``.
         addressed: broadcasts to single clients, by id.
         applies: the server applies the aggregate; False: it discards it and restores its model.
-        memory: tensors that the read-out needs later (decoder, bins, ...); kept under ``adversary/``.
+        memory: tensors that the read-out needs later (decoder, bins, ...); kept under ``adversary/``. Of
+            attacks that sort examples into bins the report draws two of them: ``thresholds`` (R,), where the
+            bins begin, and ``brightness`` (N,), what was measured on the auxiliary images; the latter is
+            kept for that figure alone.
     """
 
     default: Broadcast
@@ -303,14 +306,6 @@ class Behaviour(Protocol):
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The trainer that a misbehaving client runs in ``round``; ``train`` itself for an honest round."""
         ...
-
-
-class Guard(Protocol):
-    """Client side: looks at a model before training on it, and at an update before sending it."""
-
-    def inspect(self, broadcast: Broadcast, *, agreed: Architecture) -> Inspection: ...
-
-    def preflight(self, update: Update, batch: Batch) -> Inspection: ...
 
 
 class Recorder(Protocol):

@@ -4,18 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from report_cards import ATTACKS, METRICS
 
 from glasshouse.results.files import write_result
 from glasshouse.results.records import (
     Control,
     Exhibit,
     Finding,
+    Limit,
     Refused,
     Result,
     Settings,
     ThreatCard,
     Utility,
     Verdict,
+    Victim,
 )
 
 PASSED = Control(
@@ -47,6 +50,18 @@ WEAK = Control(
     setting="LeNet with sigmoid, batch 1, no defence, 300 steps",
     n=20,
     metric="ssim",
+)
+VICTIMS = tuple(
+    Victim(
+        name=f"round 0, client {i}, example 0",
+        value=value,
+        rank=rank,
+        compared=199,
+        p=(1 + rank) / 200,
+        p_adjusted=adjusted,
+        leaks=adjusted < 0.05,
+    )
+    for i, (value, rank, adjusted) in enumerate(((0.4, 70, 0.355), (0.9, 0, 0.015), (0.8, 0, 0.015)))
 )
 DEFENSES = ((), ("Gaussian noise 0.1",), ("clip L2 4",), ("prune 90 %",), ("Soteria 80 %",))
 LEVELS = {"dlg": 0.05, "idlg": 0.08, "inverting_gradients": 0.42, "gradinversion": 0.31, "ggl": 0.36}
@@ -99,6 +114,7 @@ def finding(
         given=given,
         seconds=83.5,
         about="rounds 0 to 19, one client each",
+        **rest,
     )
 
 
@@ -254,16 +270,6 @@ def drawn_exhibits(scenario: str) -> list[Exhibit]:
         "name": "Scale-MIA",
         "values": [*draw.normal(29, 2, 400).tolist(), *draw.normal(11, 1.5, 120).tolist()],
     }
-    bars = [
-        {
-            "name": "blind",
-            "x": ["m = 64", "m = 256", "m = 1024"],
-            "y": [0.94, 0.84, 0.53],
-            "low": [0.92, 0.82, 0.5],
-            "high": [0.95, 0.86, 0.55],
-        },
-        {"name": "the paper's count", "x": ["m = 64", "m = 256", "m = 1024"], "y": [0.95, 0.855, 0.54]},
-    ]
     entropy = [
         (n, draw.normal(m, s, 60).clip(0, 1).tolist())
         for n, m, s in (
@@ -309,13 +315,6 @@ def drawn_exhibits(scenario: str) -> list[Exhibit]:
             data={"x_label": "PSNR, dB", "series": [psnr]},
         ),
         Exhibit(
-            kind="bars",
-            scenario=scenario,
-            title="Examples recovered by batch size",
-            caption="",
-            data={"x_label": "batch size", "y_label": "share of examples", "series": bars},
-        ),
-        Exhibit(
             kind="boxes",
             scenario=scenario,
             title="Entropy of weight vectors",
@@ -345,6 +344,18 @@ MANIFEST = {
 }
 
 
+def limit(state: str, text: str, scenario: str = "inversion-defences") -> Limit:
+    return Limit(scenario=scenario, subject="gain", limit=0.1, state=state, text=text)
+
+
+LIMITS = (
+    limit("broken", "Inverting Gradients, without a defence: the gain in SSIM is 0.41; tolerated: 0.1."),
+    limit("undecided", "GGL, under clip L2 4: the gain in SSIM is 0.05; tolerated: 0.1."),
+    limit("unmeasured", "DLG, without a defence: no gain in LPIPS was measured; tolerated: 0.2."),
+    limit("holds", "GGL: the gain in SSIM is 0.002; tolerated: 0.1.", scenario="ward-7"),
+)
+
+
 def specimen(run: Path) -> Result:
     """Four scenarios: one that leaks, one of linear leakage, one private and quiet, one that cannot tell."""
     prolin = {"scenario": "prolin-membership", "attack": "prolin", "metric": "f1", "base": 0.1}
@@ -352,11 +363,7 @@ def specimen(run: Path) -> Result:
     return Result(
         suite="hospital-federation",
         threats=(
-            card(
-                "inversion-defences",
-                limits={"ssim": 0.1, "lpips": 0.2},
-                broken=("SSIM gain 0.42 of Inverting Gradients without a defence is above 0.10",),
-            ),
+            card("inversion-defences", limits={"ssim": 0.1, "lpips": 0.2}),
             card(
                 "scale-mia",
                 structural=True,
@@ -404,6 +411,9 @@ def specimen(run: Path) -> Result:
             pictures_exhibit(run, "ward-7", size=64),
             *drawn_exhibits("prolin-membership"),
         ),
+        attacks=ATTACKS,
+        metrics=METRICS,
+        limits=LIMITS,
         manifest=MANIFEST,
     )
 
@@ -421,6 +431,8 @@ def large(run: Path) -> Result:
         refusals=tuple(refused(name, d) for name in names for d in DEFENSES),
         utility=tuple(u for name in names for u in utilities(name, {"federation.batch": 4})),
         exhibits=tuple(pictures_exhibit(run, name) for name in names[:2]),
+        attacks=ATTACKS,
+        metrics=METRICS,
         manifest=MANIFEST,
     )
 

@@ -3,20 +3,23 @@
 import pytest
 import report_specimen as specimen
 
-from glasshouse.audit.figures.arguments import Point, argument_exhibits
 from glasshouse.audit.run import audit
+from glasshouse.figures.arguments import Arguments, Point
+from glasshouse.figures.base import PluginSettings
 from glasshouse.report.exhibits import draw
 from glasshouse.results.files import read_result
 from glasshouse.scenario.load import load
-from glasshouse.scenario.table import Plugin
 
 
 def point(gain, own=None, axes=None, metric="ssim_private", label="any label", defenses=(), **arguments):
     finding = specimen.finding(gain=gain, metric=metric, attack=label)
     settings = {"prior": "mean", "prior_weight": 0.03, "epochs": 3, "tuning": True} | arguments
-    return Point(
-        attack="pli", arguments=settings, axes=axes or {}, finding=finding, own=own, defenses=defenses
-    )
+    attack = PluginSettings(name="pli", arguments=settings)
+    return Point(attack=attack, axes=axes or {}, finding=finding, own=own, defenses=defenses)
+
+
+def argument_exhibits(points):
+    return list(Arguments().draw_run(points))
 
 
 def swept(values=(0.3, 0, 0.03), **rest):
@@ -68,11 +71,11 @@ def defended(*chains, **rest):
 
 
 def noise(std):
-    return Plugin.model_validate({"name": "gaussian_noise", "std": std})
+    return PluginSettings(name="gaussian_noise", arguments={"std": std})
 
 
 def test_a_defence_has_a_line_per_attack_over_its_strength():
-    chains = [(noise(s),) for s in (1.0, 0.01, 0.1)] + [(Plugin(name="sign"),)]
+    chains = [(noise(s),) for s in (1.0, 0.01, 0.1)] + [(PluginSettings(name="sign"),)]
     (chart,) = argument_exhibits([*defended(*chains, label="a"), *defended(*chains, label="b")])
     assert chart.title == "gaussian_noise: SSIM private against std"
     lines = [s for s in chart.data["series"] if "of" not in s]
@@ -81,7 +84,7 @@ def test_a_defence_has_a_line_per_attack_over_its_strength():
 
 
 def test_other_defences_beside_it_and_other_settings_of_an_attack_are_kept_apart():
-    clip = Plugin.model_validate({"name": "clip", "norm": 4.0})
+    clip = PluginSettings(name="clip", arguments={"norm": 4.0})
     chains = [(noise(s),) for s in (0.0, 0.1, 1.0)]
     both = [(clip, *c) for c in chains]
     assert [c.title[-6:] for c in argument_exhibits(defended(*chains, *both))] == ["st std", "(clip)"]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import About, PriorSamples
-from glasshouse.audit.figures import generator_scale
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.nulls import GENERATOR, average_score, chosen
+from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.rng import Rng
@@ -110,7 +110,7 @@ def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkey
     titles = [e.title for e in result.exhibits]
     assert sum("which defence it sees" in t for t in titles) == 1
     assert sum("samples of its generator" in t for t in titles) == 1
-    (scale,) = [e for e in result.exhibits if "both ends" in e.title]
+    (scale,) = [e for e in result.exhibits if "lower and upper bounds" in e.title]
     (row,) = scale.data["rows"]
     assert len(row) == len(scale.data["columns"]) == 10
     nulls = [float(v) for v in row[1:5] if v]

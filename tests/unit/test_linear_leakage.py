@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from glasshouse.attacks.parts.linear_leakage import (
-    expected_alone,
     labels_from,
     normal_thresholds,
     read_rows,
@@ -125,9 +124,3 @@ def test_labels_by_sign_and_ratio():
     levels = torch.tensor([-5.0, 1.0, 2.0, 4.0])
     assert labels_from(torch.tensor([-0.1, 1.3, 1.5, 90.0]), levels).tolist() == [0, 1, 2, 3]
     assert labels_from(torch.zeros(0), levels).shape == (0,)
-
-
-def test_expected_share_alone_matches_draws():
-    draws = torch.randint(64, (4000, 20), generator=torch.Generator().manual_seed(0))
-    alone = torch.stack([(row[:, None] == row).sum(1) == 1 for row in draws]).double().mean()
-    assert abs(float(alone) - expected_alone(64, 20)) < 0.01

@@ -75,6 +75,21 @@ def test_cards(kind):
     assert registry.card("partitioners", kind).summary
 
 
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("glasshouse.data.partitioners.flower", "flwr_datasets"), ("glasshouse.data.kinds.hf", "datasets")],
+)
+def test_what_needs_the_extra_names_it(module, package):
+    code = (
+        f"import sys; sys.modules['{package}'] = None\n"
+        "from glasshouse.errors import NotInstalled\n"
+        f"try: import {module}\n"
+        "except NotInstalled as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "glasshouse[flower-data]" in done.stdout
+
+
 def test_flower_is_not_imported_for_iid():
     code = (
         "import sys, torch; from glasshouse.rng import Rng; from glasshouse.data.partition import partition\n"

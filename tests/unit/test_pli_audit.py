@@ -11,7 +11,7 @@ from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.replay import replay
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.class_score import GUESS, OWN_PRIOR, PRIOR, PUBLIC
+from glasshouse.audit.scoring.class_score import GUESS
 from glasshouse.audit.scoring.score import relabelled
 from glasshouse.audit.simulation.build import build
 from glasshouse.audit.simulation.recorder import BothSides
@@ -19,6 +19,7 @@ from glasshouse.audit.simulation.watch import SERVER, Watch
 from glasshouse.data.domains import LowerHalfMask
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario
+from glasshouse.metrics.gallery import OWN_PRIOR, PRIOR, PUBLIC
 from glasshouse.results.files import read_result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load

@@ -1,19 +1,28 @@
 """The audit of properties: who is given one, which prefix is judged, what is shown, and a run end to end."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
-from glasshouse.audit.figures.clients import client_exhibits
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.score import Judge, clients_of, judged, shifted
+from glasshouse.audit.scoring.score import Judge, judged, shifted
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined
+from glasshouse.figures.base import (
+    AttackEvidence,
+    CellEvidence,
+    Federation,
+    GroupEvidence,
+    PluginSettings,
+)
+from glasshouse.figures.client_scores import ClientScoresFigure
 from glasshouse.metrics.base import ScoreContext
+from glasshouse.results.exhibits import Place
 from glasshouse.rng import Rng
-from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.load import from_dict, load
 from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch
@@ -96,26 +105,33 @@ def test_only_the_longest_prefix_is_judged(tmp_path):
 
 
 def test_truth_about_clients_needs_one_property():
-    one = scores(1, [True, False, False, False])
-    assert clients_of(one, judge({"membership": (1, 3)})).tolist() == [False, True, False, True]
+    assert judge({"membership": (1, 3)}).truth.with_property(4).tolist() == [False, True, False, True]
     with pytest.raises(Undefined, match="exactly one property"):
-        clients_of(one, judge({}))
+        judge({}).truth.with_property(4)
 
 
 def test_a_negative_control_moves_the_property_to_others():
     assert shifted(judge({"membership": (0, 2)}).truth, {}).marked == {"membership": (1, 3)}
 
 
+def evidence(label, claims, scoring):
+    federation = Federation(folder=Path("seed0"))
+    group = GroupEvidence(
+        federation=federation, claims=claims, truth=scoring.truth, context=scoring.context, rng=scoring.rng
+    )
+    settings = PluginSettings(name=label)
+    attack = AttackEvidence(key="00", label=label, settings=settings, attack=None, groups=(group,))
+    return CellEvidence(place=Place(scenario="s"), attacks=(attack,), federations=(federation,))
+
+
 def test_exhibits_of_clients():
     claims = (scores(10, [True, True, False, False]), scores(20, [True, False, False, False]), report(20))
-    cell = Cell(scenario=from_dict(BASE), axes={}, hash="0")
-    outcomes = {"reg": {"seed0": [Outcome(claims=claims)]}}
-    made = client_exhibits(cell, outcomes, {"seed0": judge({"membership": (0,)})})
+    made = list(ClientScoresFigure().draw(evidence("reg", claims, judge({"membership": (0,)}))))
     assert [e.kind for e in made] == ["lines", "lines", "histogram", "histogram", "histogram"]
     line, null = made[0].data["series"]
     assert (line["x"], line["y"]) == ([10, 20], [pytest.approx(2 / 3), 1.0])
     assert (null["y"], null["null"]) == ([0.25, 0.25], True)
-    assert client_exhibits(cell, {"dlg": {}}, {}) == []
+    assert list(ClientScoresFigure().draw(evidence("dlg", (), judge({})))) == []
 
 
 def test_five_estimators_share_their_evidence_end_to_end(tmp_path, monkeypatch):

@@ -175,13 +175,6 @@ def shadows(count=60, z=40, gap=1.0) -> tuple[torch.Tensor, torch.Tensor]:
     return x, labels
 
 
-def test_the_feature_of_a_sum_is_the_sum_of_features():
-    x, labels = shadows()
-    detector = fit(x.clone(), labels, penalty=0.1, iterations=15)
-    group = x[:7]
-    assert detector.of_sum(group.sum(0), 7) == pytest.approx(float(detector.features(group).sum()), abs=1e-3)
-
-
 def test_the_penalised_optimum_is_reached():
     """At the optimum the gradient of mean loss + penalty / 2 · ‖w‖² vanishes, in standardised coordinates."""
     x, labels = shadows()

@@ -5,14 +5,14 @@ import io
 
 import pytest
 import report_specimen as specimen
+from report_cards import described
 from rich.console import Console
 
 from glasshouse.report import compare, comparison_html, comparison_summary, write_comparison
-from glasshouse.results.records import Result
 
 
 def result(*findings, **rest):
-    return Result(suite="x", findings=findings, **rest)
+    return described(*findings, **rest)
 
 
 def moved(gain, half=0.06, **rest):

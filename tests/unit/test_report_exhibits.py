@@ -63,7 +63,7 @@ def test_a_logarithm_of_nothing_is_refused():
         svg.scale([0.0, 1.0], log=True)
 
 
-@pytest.mark.parametrize("kind", ["lines", "histogram", "bars", "boxes", "table"])
+@pytest.mark.parametrize("kind", ["lines", "histogram", "boxes", "table"])
 def test_every_kind_draws(kind):
     drawing = draw(DRAWN[kind])
     assert drawing.plot or drawing.strips or drawing.rows
@@ -99,21 +99,6 @@ def test_a_histogram_shows_shares_of_each_series():
     assert [k.name for k in drawing.keys] == ["a (n = 3)", "b (n = 300)"]
 
 
-def test_bars_are_as_long_as_their_value():
-    series = [{"name": "only", "x": ["p", "q"], "y": [0.25, 1.0], "low": [0.2, 0.9], "high": [0.3, 1.0]}]
-    first, second = draw(exhibit("bars", x_label="", y_label="y", series=series)).strips
-    assert (first.label, first.text) == ("p", "0.25 [0.20, 0.30]")
-    assert 'x="0%" width="25%"' in first.track
-    assert 'x="0%" width="100%"' in second.track
-
-
-def test_several_bars_are_named_directly():
-    strips = draw(DRAWN["bars"]).strips
-    assert [(s.head, s.label) for s in strips[:3]] == [
-        ("m = 64", "blind"), ("", "the paper's count"), ("m = 256", "blind"),
-    ]  # fmt: skip
-
-
 def test_a_box_shows_median_and_outliers():
     values = [*range(1, 10), 100]
     (strip,) = draw(exhibit("boxes", y_label="y", series=[{"name": "a", "values": values}])).strips
@@ -136,7 +121,6 @@ def test_a_table_keeps_what_is_missing_missing():
         exhibit("lines", x_label="x", y_label="y", series=[{"name": "a", "x": [1], "y": [float("nan")]}]),
         exhibit("histogram", x_label="x", series=[{"name": "a", "values": []}]),
         exhibit("boxes", y_label="y", series=[{"name": "a", "values": ["high"]}]),
-        exhibit("bars", x_label="", y_label="y", series=[{"name": "a", "x": ["p"], "y": [None]}]),
         exhibit("table", columns=["a"], rows=[["x", "y"]]),
         exhibit("table", columns=["a"], rows=[[float("nan")]]),
         exhibit("table"),

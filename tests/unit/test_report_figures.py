@@ -6,6 +6,7 @@ import re
 
 import pytest
 import report_specimen as specimen
+from report_cards import CARDS
 
 from glasshouse.report.figures import panels, trade
 
@@ -15,7 +16,7 @@ def places(markup, kind):
 
 
 def test_a_row_shows_value_interval_and_null_where_they_are():
-    (panel,) = panels([specimen.finding(gain=0.4, half=0.1, base=0.2)], [])
+    (panel,) = panels([specimen.finding(gain=0.4, half=0.1, base=0.2)], [], CARDS)
     track = panel.groups[0].rows[0].track
     assert places(track, "null") == [20]
     assert re.search(r'class="whisker" x1="50%" x2="70%"', track)
@@ -23,7 +24,7 @@ def test_a_row_shows_value_interval_and_null_where_they_are():
 
 
 def test_an_interval_beyond_the_end_of_a_metric_stops_there():
-    (panel,) = panels([specimen.finding(gain=0.75, half=0.1, base=0.2)], [])
+    (panel,) = panels([specimen.finding(gain=0.75, half=0.1, base=0.2)], [], CARDS)
     assert 'x1="85%" x2="100%"' in panel.groups[0].rows[0].track
 
 
@@ -32,7 +33,7 @@ def test_an_interval_beyond_the_end_of_a_metric_stops_there():
     [("leaks", "full"), ("no leak found", "hollow"), ("inconclusive", "M0 -5.5"), ("no power", "cross")],
 )
 def test_verdicts_differ_in_form_not_in_colour_alone(verdict, form):
-    (panel,) = panels([specimen.finding(verdict=verdict)], [])
+    (panel,) = panels([specimen.finding(verdict=verdict)], [], CARDS)
     assert form in panel.groups[0].rows[0].track
 
 
@@ -43,7 +44,7 @@ def test_panels_by_metric_and_setting_without_defence_first():
         specimen.finding(metric="mse", higher=False, base=0.1, gain=0.05),
         specimen.finding(axes={"federation.batch": 4}),
     ]
-    found = panels(rows, [])
+    found = panels(rows, [], CARDS)
     assert [(p.title, p.setting) for p in found] == [
         ("SSIM", ""),
         ("SSIM", "batch = 4"),
@@ -55,9 +56,9 @@ def test_panels_by_metric_and_setting_without_defence_first():
 
 def test_what_all_rows_share_is_said_once():
     rows = [specimen.finding(), specimen.finding(attack="gradinversion", given=("labels",))]
-    (panel,) = panels(rows, [])
+    (panel,) = panels(rows, [], CARDS)
     assert "20 victims" in panel.common
-    assert [r.notes for r in panel.groups[0].rows] == ["", "given true labels"]
+    assert [r.notes for r in panel.groups[0].rows] == ["", "given the true labels"]
 
 
 def test_utility_against_the_strongest_attack_with_power():
@@ -67,15 +68,15 @@ def test_utility_against_the_strongest_attack_with_power():
         specimen.finding(scenario="s", attack="ggl", gain=0.3),
         strong,
     ]
-    figure = trade(rows, specimen.utilities("s")[:1])
+    figure = trade(rows, specimen.utilities("s")[:1], CARDS)
     assert [(p.attack, p.gain) for p in figure.points] == [("GGL", "+0.30 [0.24, 0.36]")]
-    assert trade([strong], specimen.utilities("s")) is None
-    assert trade(rows, []) is None
+    assert trade([strong], specimen.utilities("s"), CARDS) is None
+    assert trade(rows, [], CARDS) is None
 
 
 def test_a_guarantee_stands_beside_its_setting():
     rows = [specimen.finding(scenario="s", defenses=d, gain=0.1) for d in specimen.DEFENSES]
-    points = {p.name: p.epsilon for p in trade(rows, specimen.utilities("s")).points}
+    points = {p.name: p.epsilon for p in trade(rows, specimen.utilities("s"), CARDS).points}
     assert points["Gaussian noise 0.1"] == "ε = 8.20, δ = 1e-05"
     assert points["no defence"] == ""
 
@@ -84,7 +85,7 @@ def test_discs_do_not_cover_each_other():
     """Five settings of equal utility and leakage: five discs that can be read, 600 pixels wide."""
     rows = [specimen.finding(scenario="s", defenses=d) for d in specimen.DEFENSES]
     same = [dataclasses.replace(u, value=0.5, low=0.4, high=0.6) for u in specimen.utilities("s")]
-    plot = trade(rows, same).plot
+    plot = trade(rows, same, CARDS).plot
     discs = re.findall(r'translate\(([\d.]+) 0\)"><circle class="disc" cx="([\d.]+)%" cy="([\d.]+)"', plot)
     spots = [(6 * float(x) + float(aside), float(y)) for aside, x, y in discs]
     assert len(spots) == 5

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 import report_specimen as specimen
+from report_cards import described
 
 from glasshouse.errors import BadFile, BadValue, DiskFull
 from glasshouse.report import write_html
@@ -118,7 +119,7 @@ def test_a_refusal_shows_its_four_parts_and_where(page):
 
 def test_what_a_finding_used_stands_beside_it(page):
     text = Page(page).text
-    assert "GradInversion given true labels" in text
+    assert "GradInversion given the true labels" in text
     assert "4 restarts, lowest loss of the attack" in text
     assert "20 victims" in text
 
@@ -127,7 +128,7 @@ def test_a_control_is_shown_once_in_its_own_metric(tmp_path):
     """The control of an attack is measured in dB here, whatever the findings beside it are."""
     control = dataclasses.replace(specimen.PASSED, metric="psnr", positive=19.2, positive_low=16.7)
     found = [specimen.finding(metric=m, control=control) for m in ("ssim", "label_accuracy")]
-    text = Page(render(Result(suite="one", findings=tuple(found)), tmp_path)).text
+    text = Page(render(described(*found), tmp_path)).text
     assert text.count("+19.2\u00a0dB, at least 16.7".replace("\u00a0", " ")) == 1
     assert "1,92" not in text
 
@@ -139,7 +140,7 @@ def test_a_control_without_a_claim_shows_no_number(tmp_path):
 
 
 def test_an_attack_without_a_control_is_named(tmp_path):
-    result = Result(suite="one", findings=(specimen.finding(control=None),))
+    result = described(specimen.finding(control=None))
     text = Page(render(result, tmp_path)).text
     assert "No control was run for Inverting Gradients: nothing here shows that it works" in text
 
@@ -162,9 +163,9 @@ def test_the_median_stands_below_the_mean(tmp_path):
 def test_the_papers_other_psnr_is_said_once_beside_the_findings_in_psnr_alone(tmp_path):
     found = [specimen.finding(metric=m, attack=a) for a in ("ggl", "dlg") for m in ("psnr", "ssim")]
     said = "6.02 dB less"
-    assert Page(render(Result(suite="x", findings=tuple(found)), tmp_path)).text.count(said) == 1
+    assert Page(render(described(*found), tmp_path)).text.count(said) == 1
     others = tuple(f for f in found if f.metric != "psnr")
-    assert said not in Page(render(Result(suite="x", findings=others), tmp_path)).text
+    assert said not in Page(render(described(*others), tmp_path)).text
 
 
 def test_a_structural_change_is_marked(page):
@@ -173,20 +174,51 @@ def test_a_structural_change_is_marked(page):
 
 def test_policy(page, tmp_path):
     text = Page(page).text
-    assert "Broken." in text
-    assert "SSIM gain 0.42 of Inverting Gradients without a defence is above 0.10" in text
-    assert "inversion-defences: no finding with power for LPIPS" in text
+    assert "Broken. Of 4 limits, 1 is broken, 1 is undecided, 1 was not measured and 1 holds." in text
+    for limit in specimen.LIMITS:
+        assert limit.text in text
     assert "No limits were set." in Page(render(Result(suite="none"), tmp_path)).text
 
 
-def test_a_policy_that_could_not_be_checked_does_not_hold_quietly(tmp_path):
-    """A finding without power is no evidence that a limit is kept."""
-    result = Result(
-        suite="one",
-        threats=(specimen.card("a", limits={"ssim": 0.1}),),
-        findings=(specimen.finding(scenario="a", gain=0.0, verdict="no power", control=specimen.WEAK),),
-    )
-    assert "Not checked: a: no finding with power for SSIM" in Page(render(result, tmp_path)).text
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        (["holds", "holds"], "Every limit holds. Of 2 limits, 2 hold."),
+        (["holds", "undecided"], "Not shown to hold. Of 2 limits, 1 is undecided and 1 holds."),
+        (["holds", "unmeasured"], "Not shown to hold. Of 2 limits, 1 was not measured and 1 holds."),
+        (["unmeasured", "broken"], "Broken. Of 2 limits, 1 is broken and 1 was not measured."),
+    ],
+)
+def test_a_policy_holds_only_where_every_limit_does(states, said, tmp_path):
+    result = Result(suite="one", limits=tuple(specimen.limit(state, "x") for state in states))
+    assert said in Page(render(result, tmp_path)).text
+
+
+def test_limits_of_an_older_result_are_not_shown_to_hold(tmp_path):
+    result = Result(suite="one", threats=(specimen.card("a", limits={"ssim": 0.1}),))
+    assert "Not shown to hold. Of 1 limit, 1 is undecided." in Page(render(result, tmp_path)).text
+
+
+def test_a_strangers_attack_and_metric_look_like_ours(tmp_path):
+    """Title, sentence, display, explanation: all from the cards, none from the report."""
+    found = specimen.finding(attack="strange", metric="strangeness", gain=3.0, half=0.5, base=1.0)
+    text = Page(render(described(found), tmp_path)).text
+    assert "Without a defence, A Stranger's Attack was as strange as 4.0" in text
+    assert "What strangeness is, for a lay reader." in text
+    assert "strange_" not in text
+
+
+def test_an_older_result_without_cards_keeps_registered_names(tmp_path):
+    found = specimen.finding(attack="strange", metric="my_metric")
+    text = Page(render(Result(suite="x", findings=(found,)), tmp_path)).text
+    assert "strange scored 0.62 [0.56, 0.68] on my metric" in text
+
+
+def test_victims_have_a_table(tmp_path):
+    found = specimen.finding(victims=specimen.VICTIMS)
+    text = Page(render(described(found), tmp_path)).text
+    assert "Inverting Gradients, no defence: 2 of 3 victims came out" in text
+    assert "round 0, client 1, example 0 0.90 0 of 199 0.005 (0.015) came out" in text
 
 
 def test_no_nan_anywhere(page):
@@ -236,7 +268,7 @@ def test_a_run_without_result_is_an_error(tmp_path):
 def test_a_page_that_cannot_be_written_says_so(tmp_path):
     specimen.write(Result(suite="none"), tmp_path)
     (tmp_path / "report.html").mkdir()
-    with pytest.raises(BadFile, match="a file that can be written"):
+    with pytest.raises(BadFile, match="a place that can be written"):
         write_html(tmp_path)
 
 
@@ -245,7 +277,7 @@ def test_a_page_without_room_says_so(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     specimen.write(Result(suite="none"), tmp_path)
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(DiskFull, match="free some space"):
         write_html(tmp_path)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import report_specimen as specimen
 from PIL import Image
+from report_cards import CARDS
 
 from glasshouse.errors import BadFile
 from glasshouse.report import write_html
@@ -28,7 +29,7 @@ def exhibit(tmp_path):
 
 
 def test_public_pictures_keep_every_pixel(exhibit, tmp_path):
-    shown = sheet(exhibit, tmp_path, show=True)
+    shown = sheet(exhibit, tmp_path, cards=CARDS, show=True)
     original = pictures(exhibit, tmp_path)
     assert shown.columns == ("victim 3", "victim 8", "victim 11", "victim 17")
     assert [row.label for row in shown.rows] == ["original", "IG", "GI", "IG, noise 0.1", "null"]
@@ -41,7 +42,7 @@ def test_public_pictures_keep_every_pixel(exhibit, tmp_path):
 def test_every_column_beside_private_data_is_blurred(exhibit, tmp_path):
     """A reconstruction of a private picture is that picture, whatever its column is called."""
     one = dataclasses.replace(exhibit, private=("original",))
-    shown = sheet(one, tmp_path, show=False)
+    shown = sheet(one, tmp_path, cards=CARDS, show=False)
     original = pictures(one, tmp_path)
     for kind, row in enumerate(shown.rows):
         for victim, cell in enumerate(row.pictures):
@@ -57,7 +58,7 @@ def pair(title, images, run):
     np.savez(run / f"{title}.npz", images=images)
     data = {"columns": ["original", "reconstruction"], "rows": ["1", "2", "3"]}
     exhibit = Exhibit(kind="pictures", scenario="s", title=title, caption="c", data=data, file=f"{title}.npz")
-    return sheet(exhibit, run, show=True)
+    return sheet(exhibit, run, cards=CARDS, show=True)
 
 
 def test_attacks_on_the_same_examples_share_one_sheet(tmp_path):
@@ -80,7 +81,7 @@ def test_a_sheet_of_many_columns_is_left_as_it_is(tmp_path):
     np.savez(tmp_path / "x.npz", images=np.zeros((2, 5, 4, 4, 1)))
     data = {"columns": list("abcde"), "rows": ["sample", "nearest"]}
     exhibit = Exhibit(kind="pictures", scenario="s", title="t", caption="", data=data, file="x.npz")
-    assert sheet(exhibit, tmp_path, show=True).columns == tuple("abcde")
+    assert sheet(exhibit, tmp_path, cards=CARDS, show=True).columns == tuple("abcde")
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 3), (64, 48, 1), (2, 2, 1), (1, 5, 3)])
@@ -138,7 +139,7 @@ def test_a_scenario_without_a_card_counts_as_private(tmp_path):
 def test_reads_nothing_outside_the_run(file, exhibit, tmp_path):
     np.savez(tmp_path.parent / "outside.npz", images=np.zeros((1, 1, 2, 2, 1)))
     with pytest.raises(BadFile, match="below the run directory"):
-        sheet(dataclasses.replace(exhibit, file=file), tmp_path, show=True)
+        sheet(dataclasses.replace(exhibit, file=file), tmp_path, cards=CARDS, show=True)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +150,10 @@ def test_reads_nothing_outside_the_run(file, exhibit, tmp_path):
 def test_pictures_out_of_range_are_refused(images, exhibit, tmp_path):
     np.savez(tmp_path / exhibit.file, images=images)
     with pytest.raises(BadFile, match=r"\[0, 1\]"):
-        sheet(exhibit, tmp_path, show=True)
+        sheet(exhibit, tmp_path, cards=CARDS, show=True)
 
 
 def test_a_file_that_is_no_archive_is_refused(exhibit, tmp_path):
     (tmp_path / exhibit.file).write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(BadFile, match="with 'images'"):
-        sheet(exhibit, tmp_path, show=True)
+        sheet(exhibit, tmp_path, cards=CARDS, show=True)

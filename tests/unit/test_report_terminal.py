@@ -13,12 +13,14 @@ from glasshouse.results.records import Result
 def test_plain_lines_say_what_the_page_says(tmp_path):
     text = lines(specimen.specimen(tmp_path), width=400)
     assert text[0] == "Private data came out"
-    assert any("Inverting Gradients rebuilt private images with SSIM 0.62 [0.59, 0.65]" in t for t in text)
+    assert any("Inverting Gradients rebuilt images of which 76\u00a0% [67, 85]" in t for t in text)
     row = next(t for t in text if t.startswith("  prune 90 %"))
-    for cell in ("Inverting Gradients", "SSIM +0.18 [0.15, 0.21]", "leaks", "57\u00a0% [54, 60]"):
+    for cell in ("Inverting Gradients", "identification +31 [22, 40]", "leaks", "57\u00a0% [54, 60]"):
         assert cell in row
-    assert "Policy: broken." in text
-    assert any("not checked: inversion-defences: no finding with power for LPIPS" in t for t in text)
+    assert any(
+        t.startswith("Policy: Broken. Of 4 limits, 1 is broken, 1 is undecided, 1 was not") for t in text
+    )
+    assert any("unmeasured: DLG, without a defence: no gain in LPIPS was measured" in t for t in text)
     assert not any("\x1b" in t for t in text)
 
 

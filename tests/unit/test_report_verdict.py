@@ -5,24 +5,28 @@ import re
 
 import pytest
 import report_specimen as specimen
+from report_cards import CARDS, chosen, described
 
-from glasshouse.report.verdict import headline, overall, quoted, sentence, severity, stories, worst_first
-from glasshouse.results.records import Result
-
-NULL = "an adversary that saw no update"
+from glasshouse.report.verdicts.choice import choose, severity
+from glasshouse.report.verdicts.sentences import sentence
+from glasshouse.report.verdicts.stories import stories
+from glasshouse.results.records import Exchange, Reference
 
 
 def told(*findings, **rest):
-    return [
-        s.text for story in stories(Result(suite="x", findings=findings, **rest)) for s in story.sentences
-    ]
+    result = described(*findings, **rest)
+    return [s.text for story in stories(result, choose(result)) for s in story.sentences]
+
+
+def said(finding, *others):
+    return sentence(finding, chosen(finding, *others))
 
 
 def test_a_leak():
-    assert sentence(specimen.finding()) == (
-        "Without a defence, Inverting Gradients rebuilt private images with SSIM 0.62 [0.56, 0.68], "
-        f"0.41 [0.35, 0.47] above {NULL} "
-        "(null: prior mean; 20 victims; 4 restarts, lowest loss of the attack)."
+    assert said(specimen.finding()) == (
+        "Without a defence, Inverting Gradients rebuilt private images with SSIM 0.62 [0.56, 0.68]. "
+        "Guessing without the update (prior mean) reaches 0.21; the gain is +0.41 [0.35, 0.47] "
+        "(20 victims; 4 restarts, lowest loss of the attack)."
     )
 
 
@@ -30,34 +34,26 @@ def test_a_leak_where_smaller_is_worse():
     found = specimen.finding(
         metric="mse", higher=False, base=0.08, gain=0.05, half=0.01, defenses=("clip 4",), axes={"batch": 4}
     )
-    assert sentence(found).startswith(
+    assert said(found).startswith(
         "Under clip 4 (batch = 4), Inverting Gradients rebuilt private images with mean squared error "
-        f"0.03 [0.02, 0.04], 0.05 [0.04, 0.06] below {NULL}"
+        "0.03 [0.02, 0.04]. Guessing without the update (prior mean) reaches 0.08; "
+        "the gain is +0.05 [0.04, 0.06]"
     )
 
 
 def test_a_negative_gain_keeps_its_interval_in_order():
-    found = specimen.finding(gain=-0.02, half=0.05)
-    assert f"0.02 [−0.03, 0.07] below {NULL}" in sentence(found)
+    assert "the gain is −0.02 [−0.07, 0.03]" in said(specimen.finding(gain=-0.02, half=0.05))
 
 
 def test_rates_are_percentages_and_their_differences_points():
-    found = specimen.finding(metric="identification", base=0.05, gain=0.6, half=0.1)
-    assert (
-        f"65\u00a0% [55, 75] point to the right original, 60\u00a0points [50, 70] above {NULL}"
-        in sentence(found)
-    )
-
-
-def test_no_leak_says_what_could_have_been_seen():
-    text = sentence(specimen.finding(gain=0.01, half=0.03))
-    assert "no leak was found by Inverting Gradients: SSIM 0.22 [0.19, 0.25]" in text
-    assert "The audit could have seen a gain of 0.03; a smaller one may hide." in text
+    text = said(specimen.finding(metric="identification", base=0.05, gain=0.6, half=0.1))
+    assert "65\u00a0% [55, 75] point to the right original" in text
+    assert "reaches 5\u00a0%; the gain is +60\u00a0points [50, 70]" in text
 
 
 def test_inconclusive_asks_for_more():
-    text = sentence(specimen.finding(gain=0.05, half=0.2))
-    assert "it stays open whether Inverting Gradients finds a leak" in text
+    text = said(specimen.finding(gain=0.05, half=0.2))
+    assert "this audit cannot tell whether Inverting Gradients finds a leak" in text
     assert "More victims would narrow this." in text
 
 
@@ -74,61 +70,135 @@ def test_inconclusive_asks_for_more():
     ],
 )
 def test_no_power_is_no_sign_of_safety(control, reason):
-    text = sentence(specimen.finding(gain=0.3, half=0.01, verdict="no power", control=control))
+    text = said(specimen.finding(gain=0.3, half=0.01, verdict="no power", control=control))
     assert reason in text
     assert text.endswith("This is no sign of safety.")
     assert not re.search("no leak|is safe|holds", text)
 
 
 def test_grants_are_named():
-    assert sentence(specimen.finding(given=("labels", "batch_norm"))).endswith(
-        "It was given: true labels and batch-norm statistics."
+    assert said(specimen.finding(given=("labels", "batch_norm"))).endswith(
+        "The attacker also had the true labels and the batch-norm statistics of the private batch."
     )
 
 
 def test_a_bound_that_decides_the_verdict_does_not_round_to_zero():
     """0.03 ± 0.026 leaks; "[0.00, 0.06]" would look as if it did not."""
-    assert "0.030 [0.004, 0.056]" in sentence(specimen.finding(gain=0.03, half=0.026, verdict="leaks"))
+    assert "+0.030 [0.004, 0.056]" in said(specimen.finding(gain=0.03, half=0.026, verdict="leaks"))
+
+
+def test_no_sentence_speaks_of_a_gain_that_could_have_been_seen():
+    """It printed the width of the attack's own noise as if it were power."""
+    silent = specimen.finding(gain=0.0, half=0.02, defenses=("clip 4",))
+    assert not re.search("could have seen", " ".join(told(silent, specimen.finding())))
+
+
+def test_power_is_what_the_same_attack_gets_without_the_defence():
+    reference = Reference(value=7 / 8, low=0.5, high=1.0, n=8, verdict="leaks")
+    found = specimen.finding(
+        metric="identification", base=0.01, gain=-0.01, half=0.05, defenses=("noise 0.1",)
+    )
+    found = dataclasses.replace(found, value=0.0, n=8, undefended=reference)
+    text = "With the same settings this attack reaches 7 of 8 without a defence and 0 of 8 here"
+    assert text in said(found)
+    blind = dataclasses.replace(reference, verdict="no leak found")
+    assert "its silence here proves little" in said(dataclasses.replace(found, undefended=blind))
+    assert text in " ".join(told(found, specimen.finding()))  # and where only silence is summed up
+
+
+def test_power_in_another_unit_than_shares():
+    reference = Reference(value=0.9, low=0.8, high=1.0, n=8, verdict="leaks")
+    found = specimen.finding(gain=0.0, half=0.02, defenses=("noise",), undefended=reference)
+    assert "reaches 0.90 without a defence and 0.21 here (SSIM)" in said(found)
+
+
+def test_silent_victims_are_misses():
+    found = specimen.finding(claimed=2)
+    assert "It claimed something about 2 of 20 victims; the others count as misses." in said(found)
+    assert "claimed something" not in said(dataclasses.replace(found, claimed=20))
+
+
+@pytest.mark.parametrize(("runs", "words"), [(1, "only 1 run"), (3, "only 3 runs"), (4, "")])
+def test_few_federations_are_said_where_clients_are_units(runs, words):
+    found = dataclasses.replace(specimen.finding(metric="f1", runs=runs), unit="clients")
+    text = said(found)
+    assert (words in text) if words else ("only" not in text)
+    assert "only" not in said(dataclasses.replace(found, unit="victims"))
+
+
+def test_what_ignores_the_update_is_no_leak():
+    exchange = Exchange(value=0.6, gain=0.01, gain_low=-0.02, gain_high=0.04, n=20)
+    found = specimen.finding(verdict="inconclusive", exchange=exchange)
+    assert "It gains as much about victims whose update it did not see" in said(found)
+
+
+def test_single_victims_are_named_beside_the_mean():
+    found = specimen.finding(gain=0.02, half=0.3, victims=specimen.VICTIMS)
+    assert (
+        "The examples of 2 of 3 victims came out, recognised among held-out ones: "
+        "round 0, client 1, example 0; round 0, client 2, example 0." in said(found)
+    )
+
+
+def test_images_that_moved_in_ssim_alone_do_not_count_as_rebuilt():
+    """SSIM above a guess, pixels further away than a guess: the sentence says so, and the mark is another."""
+    pixels = specimen.finding(metric="psnr", unit="dB", base=11.2, gain=-2.0, half=1.0)
+    alike = specimen.finding(primary=True)
+    choice = chosen(alike, pixels)
+    assert choice.standing(alike) == "inconclusive"
+    text = sentence(alike, choice)
+    assert "SSIM of Inverting Gradients moved, PSNR did not" in text
+    assert text.endswith("This does not count as rebuilt images.")
+    assert "rebuilt private images" not in text
+
+
+def test_a_distance_that_moved_while_the_deciding_one_did_not_is_a_note():
+    pixels = specimen.finding(metric="psnr", unit="dB", base=11.2, gain=-2.0, half=1.0, primary=True)
+    texts = told(pixels, specimen.finding())
+    who = "Inverting Gradients without a defence"
+    assert f"SSIM moved, PSNR did not: {who}. This does not count as rebuilt images." in texts
+    assert not any("rebuilt private images" in text for text in texts)
 
 
 def test_worst_first():
     kinds = ["no leak found", "inconclusive", "no power", "leaks"]
     findings = [specimen.finding(verdict=kind) for kind in kinds]
     mild = specimen.finding(gain=0.1, verdict="leaks")
-    order = worst_first([*findings, mild])
+    order = chosen(*findings, mild).worst_first([*findings, mild])
     assert [f.verdict for f in order] == ["leaks", "leaks", "no power", "inconclusive", "no leak found"]
     assert order[1] is mild
 
 
-def test_examples_come_before_labels():
+def test_examples_before_membership_before_labels_before_the_rest():
     """All labels read is bad; half of the images rebuilt is worse."""
-    labels = specimen.finding(metric="label_accuracy", attack="idlg", base=0.1, gain=0.9)
-    images = specimen.finding(gain=0.2)
-    assert worst_first([labels, images]) == [images, labels]
+    names = ["attribution", "label_accuracy", "f1", "ssim"]
+    findings = [specimen.finding(metric=name, base=0.1, gain=0.9 - 0.1 * i) for i, name in enumerate(names)]
+    assert [f.metric for f in chosen(*findings).worst_first(findings)] == names[::-1]
 
 
 def test_a_defence_goes_by_the_label_it_was_given():
     found = specimen.finding(defenses=("gaussian_noise std=0.1",), axes={"defenses": "noise 0.1"})
-    assert sentence(found).startswith("Under noise 0.1, Inverting Gradients")
-    plain = specimen.finding(axes={"defenses": "none"})
-    assert sentence(plain).startswith("Without a defence, Inverting Gradients")
+    assert said(found).startswith("Under noise 0.1, Inverting Gradients")
+    assert said(specimen.finding(axes={"defenses": "none"})).startswith("Without a defence, Inverting")
 
 
 def test_severity_compares_metrics():
-    """Half of the null's squared error gone is as severe in dB as in mse."""
+    """Half of the guess's squared error gone is as severe in dB as in mse."""
     mse = specimen.finding(metric="mse", higher=False, base=0.08, gain=0.04)
     psnr = specimen.finding(metric="psnr", unit="dB", base=10.97, gain=3.0103)
-    assert severity(mse) == pytest.approx(0.5)
-    assert severity(psnr) == pytest.approx(0.5, abs=1e-4)
-    assert severity(specimen.finding(gain=0.79, base=0.21)) == pytest.approx(1.0)
+    full = specimen.finding(gain=0.79, base=0.21)
+    assert severity(mse, CARDS.metric("mse")) == pytest.approx(0.5)
+    assert severity(psnr, CARDS.metric("psnr")) == pytest.approx(0.5, abs=1e-4)
+    assert severity(full, CARDS.metric("ssim")) == pytest.approx(1.0)
 
 
-def test_a_leak_in_any_metric_is_quoted():
-    """Images are silent, labels leak: the attack leaks."""
-    silent = specimen.finding(gain=0.0, half=0.02)
+def test_of_a_result_that_marks_none_the_first_metric_of_each_kind_decides():
+    silent = specimen.finding(metric="identification", gain=0.0, half=0.02, base=0.01)
+    alike = specimen.finding()
     labels = specimen.finding(metric="label_accuracy", gain=0.8, base=0.1)
-    assert headline([silent, labels]) is labels
-    assert len(quoted([silent, labels])) == 1
+    choice = chosen(alike, silent, labels)
+    assert choice.findings == (silent, labels)
+    assert choice.worst() is labels
 
 
 def test_the_story_of_defences():
@@ -148,8 +218,8 @@ def test_the_story_of_defences():
     assert texts[0].startswith("Without a defence, Inverting Gradients rebuilt")
     assert texts[1].startswith("1 of 2 defended settings still leaks, most of all clip 4")
     assert texts[2] == (
-        "No leak was found under noise 0.1; the audit could have seen a gain of 0.02 in SSIM. "
-        "It keeps 43\u00a0% [40, 46] held-out accuracy; 61\u00a0% [58, 64] without a defence."
+        "No leak was found under noise 0.1. Held-out accuracy is 43\u00a0% [40, 46] there; "
+        "without a defence it is 61\u00a0% [58, 64]."
     )
     assert texts[3] == "Nothing can be said about DLG: a control failed. This is no sign of safety."
 
@@ -160,7 +230,7 @@ def test_open_settings_are_not_silent_ones():
         specimen.finding(defenses=("a",), gain=0.0, half=0.02),
         specimen.finding(defenses=("a",), attack="ggl", gain=0.05, half=0.2),
     )
-    assert "It stays open under a: the interval of GGL is too wide." in texts
+    assert "Under a this audit cannot tell: the interval of GGL is too wide." in texts
     assert not any("No leak was found" in text for text in texts)
 
 
@@ -170,7 +240,7 @@ def test_the_cheapest_silent_setting_is_the_one_with_most_utility():
         specimen.finding(scenario="s", defenses=d, gain=0.0, half=0.02) for d in specimen.DEFENSES[1:]
     ]
     texts = told(*findings, utility=tuple(specimen.utilities("s")))
-    assert any("Cheapest of these is clip L2 4: 60\u00a0% [57, 63] held-out accuracy" in t for t in texts)
+    assert any("Cheapest of these is clip L2 4: held-out accuracy 60\u00a0% [57, 63]" in t for t in texts)
 
 
 def test_refusals_are_mentioned():
@@ -178,22 +248,3 @@ def test_refusals_are_mentioned():
         specimen.finding(scenario="s"), refusals=(specimen.refused("s"), specimen.refused("s", ("x",)))
     )
     assert texts[-1] == "Could not run: attack 'linear_input'; reasons below."
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "answer"),
-    [
-        ([], "Nothing was measured"),
-        (["leaks", "no leak found"], "Private data came out"),
-        (["no leak found", "no leak found"], "No leak was found"),
-        (["no leak found", "no power"], "This audit cannot tell"),
-        (["no leak found", "inconclusive"], "This audit cannot tell"),
-        (["no power"], "This audit cannot tell"),
-    ],
-)
-def test_overall(verdicts, answer):
-    findings = tuple(specimen.finding(verdict=v, scenario=f"s{i}") for i, v in enumerate(verdicts))
-    said, qualification = overall(Result(suite="x", findings=findings))
-    assert said == answer
-    if answer != "Private data came out":
-        assert re.search("no sign of safety|not every attack|may still leak", qualification)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from glasshouse import registry
 from glasshouse.errors import BadFile, BadScenario, BadValue, UnknownName
-from glasshouse.scenario import load as loading
+from glasshouse.scenario import shipped
 from glasshouse.scenario.axes import cells, plain
 from glasshouse.scenario.check import checked
 from glasshouse.scenario.load import from_dict, load, read_resolved, write_resolved
@@ -389,4 +389,4 @@ def test_the_model_may_be_the_users_own(tmp_path, monkeypatch):
 
 
 def test_presets_are_listed():
-    assert "dlg" in loading.presets()
+    assert "dlg" in shipped.presets()

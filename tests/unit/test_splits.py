@@ -39,16 +39,15 @@ def test_sizes_splits_and_the_rest():
             "heldout": Want(split="test"),
             "private": Want(size=10, split="train"),
             "auxiliary": Want(size=25),
-            "tuning": Want(size=5, split="test"),
+            "public": Want(size=5, split="test"),
         },
         rng=RNG,
     )
     parts = roles.parts()
-    assert roles.public is None
     assert len(parts["private"]) == 10
     assert max(identities(parts["private"])) < 40
     assert len(parts["auxiliary"]) == 25
-    assert min(identities(parts["tuning"])) >= 40
+    assert min(identities(parts["public"])) >= 40
     assert min(identities(parts["heldout"])) >= 40
     assert parts["heldout"].inputs.max() <= 1
     together = [i for batch in parts.values() for i in identities(batch)]

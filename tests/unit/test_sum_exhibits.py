@@ -5,14 +5,19 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import About, Reconstruction
-from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.figures.sums import merged, sum_exhibits
-from glasshouse.audit.scoring.score import Judge
+from glasshouse.figures.base import (
+    AttackEvidence,
+    CellEvidence,
+    Federation,
+    GroupEvidence,
+    PluginSettings,
+)
+from glasshouse.figures.joining import join_exhibits
+from glasshouse.figures.secure_sums import SecureSums
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.report.exhibits import draw
+from glasshouse.results.exhibits import Place
 from glasshouse.rng import Rng
-from glasshouse.scenario.axes import cells
-from glasshouse.scenario.load import from_dict
 from glasshouse.store import write_tensors
 from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch
@@ -20,17 +25,7 @@ from glasshouse.wire import Batch
 IMAGES = torch.rand((8, 1, 4, 4), generator=Rng.root(0).torch())
 
 
-def scenario():
-    return from_dict(
-        {
-            "name": "toy",
-            "attacks": [{"name": "scale_mia"}],
-            "axes_zipped": [{"data.examples": [2, 4], "federation.batch_size": [2, 4]}],
-        }
-    )
-
-
-def settled(tmp_path, cell, size, *, source=None, memory=True):
+def draw_sums(tmp_path, size, *, source=None, memory=True):
     """Two clients of ``size`` examples; all but the first are claimed."""
     total = 2 * size
     shards = {0: tuple(range(size)), 1: tuple(range(size, total))}
@@ -52,16 +47,24 @@ def settled(tmp_path, cell, size, *, source=None, memory=True):
     tensors = {"thresholds": torch.linspace(0, 1, 16, dtype=torch.float64), "brightness": torch.rand(50)}
     if memory:
         write_tensors(folder / "adversary" / "memory.safetensors", tensors)
-    judge = Judge(truth=truth, context=ScoreContext(), auxiliary=None, rng=Rng.root(0))
-    outcomes = {str(folder): [Outcome(claims=(claim,))]}
-    return sum_exhibits(cell, "scale_mia", outcomes, {str(folder): judge})
+    federation = Federation(folder=folder, active="scale_mia")
+    group = GroupEvidence(
+        federation=federation, claims=(claim,), truth=truth, context=ScoreContext(), rng=Rng.root(0)
+    )
+    attack = AttackEvidence(
+        key="00-scale_mia",
+        label="scale_mia",
+        settings=PluginSettings(name="scale_mia"),
+        attack=None,
+        groups=(group,),
+    )
+    axes = {"data.examples": size, "federation.batch_size": size}
+    place = Place(scenario="toy", axes=axes, run=tmp_path)
+    return list(SecureSums().draw(CellEvidence(place=place, attacks=(attack,), federations=(federation,))))
 
 
 def test_counts_what_can_be_counted_and_joins_the_sizes(tmp_path):
-    both = [
-        e for cell, size in zip(cells(scenario()), (2, 4), strict=True) for e in settled(tmp_path, cell, size)
-    ]
-    joined = merged(both)
+    joined = join_exhibits([e for size in (2, 4) for e in draw_sums(tmp_path, size)])
     assert [e.kind for e in joined].count("lines") == [e.kind for e in joined].count("table") == 1
     (chart,) = [e for e in joined if e.kind == "lines"]
     once, paper, alone = chart.data["series"]
@@ -77,11 +80,11 @@ def test_counts_what_can_be_counted_and_joins_the_sizes(tmp_path):
 
 
 def test_bins_of_one_client_hold_its_examples_alone(tmp_path):
-    made = settled(tmp_path, cells(scenario())[0], 2, source=torch.zeros(3, dtype=torch.int64))
+    made = draw_sums(tmp_path, 2, source=torch.zeros(3, dtype=torch.int64))
     (chart,) = [e for e in made if e.kind == "lines"]
     alone = chart.data["series"][2]
     assert alone["y"][-1] == pytest.approx(1 - 1 / 16)
 
 
 def test_an_attack_without_bins_shows_nothing(tmp_path):
-    assert settled(tmp_path, cells(scenario())[0], 2, memory=False) == []
+    assert draw_sums(tmp_path, 2, memory=False) == []

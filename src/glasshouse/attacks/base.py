@@ -52,7 +52,7 @@ class About:
 class Claim:
     """What an attack asserts: the base of every kind, ours and other people's.
 
-    A kind is a frozen dataclass, registered in the entry-point group ``glasshouse.claims`` under its ``kind``.
+    A kind is a frozen dataclass, registered in the entry-point group ``glasshouse.claims`` by its ``kind``.
     Its fields hold tensors, mappings of names to tensors, or what JSON can say.
 
     Class attributes:

@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -12,26 +12,28 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.figures.arguments import argument_exhibits
-from glasshouse.audit.figures.sums import merged
 from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
+from glasshouse.audit.scoring.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.nulls import check_names
+from glasshouse.audit.scoring.policy import policy_limits
 from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
+from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.figures.drawing import draw_run
 from glasshouse.progress import track
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite
-from glasshouse.store import read_json, write_json, write_text
+from glasshouse.store import read_json, write_json
 
 T = TypeVar("T")
 
@@ -83,6 +85,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     """
     started = time.perf_counter()
     plans = plan(suite, out.resolve())
+    cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
     _prepare(suite, plans, out, resume=resume)
     log = RunLog(out)
     facts = manifest(
@@ -106,6 +109,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
             ]
             settled = dict(_drained(workers.each(settle, made), len(made), "scores", log))
     parts = [(p, settled[p.cell.hash]) for p in plans]
+    drawings = draw_run([one.drawings for _, one in parts])
     result = Result(
         suite=suite.name,
         threats=tuple(
@@ -114,14 +118,16 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         findings=tuple(f for _, one in parts for f in one.findings),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
-        exhibits=(
-            *argument_exhibits([p for _, one in parts for p in one.points]),
-            *merged([e for _, one in parts for e in one.exhibits]),
-        ),
+        exhibits=drawings.exhibits,
         contrasts=tuple(c for _, one in parts for c in one.contrasts),
+        attacks=attack_cards(p.cell.scenario for p in plans),
+        metrics=cards,
         manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
     )
+    result = replace(result, limits=policy_limits([p.cell for p in plans], result))
     _write_notes(plans, log)
+    for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
+        log.write("note", note=note)
     log.write("end")
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))

@@ -10,16 +10,18 @@ from rich.console import Console
 
 from glasshouse.audit.jobs import default_jobs
 from glasshouse.audit.run import audit as run_audit
+from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
 from glasshouse.errors import BadValue
 from glasshouse.report import write_html
 from glasshouse.report.terminal import summary
+from glasshouse.results.judgement import primaries
 from glasshouse.results.records import Result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
 
-POLICY_BROKEN, NO_POWER = 1, 3
+POLICY_BROKEN, NOT_SHOWN = 1, 3
 
 
 def audit(
@@ -40,7 +42,7 @@ def audit(
     first = cells(suite.scenarios[0])[0].hash[:8]
     place = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{suite.name}-{first}"
     console = Console(stderr=as_json)
-    with bars(console):
+    with FailureReport(place), bars(console):
         result = run_audit(
             suite, out=place, jobs=jobs or default_jobs(), resume=resume, device=chosen(device)
         )
@@ -69,10 +71,15 @@ def shares(result: Result) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """0 done, 1 a limit of the policy was broken, 3 a control failed."""
-    if any(t.broken for t in result.threats):
+    """0 done, and every limit was shown to hold; 1 a limit is broken; 3 not shown.
+
+    Not shown: a limit is undecided or unmeasured, a control failed, or nothing was measured at all.
+    """
+    states = {limit.state for limit in result.limits}
+    if "broken" in states:
         return POLICY_BROKEN
-    return NO_POWER if any(f.verdict == "no power" for f in result.findings) else 0
+    powerless = any(f.verdict == "no power" for f in primaries(result.findings))
+    return NOT_SHOWN if states - {"holds"} or powerless or not result.findings else 0
 
 
 def chosen(device: str) -> str:

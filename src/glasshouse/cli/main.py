@@ -12,6 +12,7 @@ import typer
 from typer._click.exceptions import ClickException  # typer exports it under no other name
 
 from glasshouse import __version__
+from glasshouse.cli.failure import FAILED, failure_message
 from glasshouse.errors import GlasshouseError
 
 COMMANDS = {
@@ -42,16 +43,20 @@ COMMANDS = {
 """By name: where the command is, and its line in ``--help``, which a test compares with its docstring."""
 
 INTERRUPTED = 130
+DEBUG = "--debug"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    0 done; 1 the policy was broken, or the guard found something; 2 bad usage or input; 3 no power (a
-    control failed); 130 interrupted, what is finished is kept.
+    0 done, and every limit of the policy was shown to hold; 1 a limit was broken, or the guard found
+    something; 2 bad usage or input; 3 not shown (a limit is undecided or unmeasured, a control failed, or
+    nothing was measured); 70 an error that nobody foresaw; 130 interrupted, what is finished is kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
-    given = sys.argv[1:] if arguments is None else arguments
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = DEBUG in given
+    given = [argument for argument in given if argument != DEBUG]
     try:
         code = application(given)(args=given, standalone_mode=False)
     except typer.Exit as stop:
@@ -65,6 +70,11 @@ def main(arguments: list[str] | None = None) -> None:
     except GlasshouseError as error:
         _print_error(error, as_json="--json" in given)
         code = error.exit_code
+    except Exception as error:  # the outermost place: nobody above could report it
+        if debug:
+            raise
+        print(failure_message(error), file=sys.stderr)
+        code = FAILED
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -99,7 +109,11 @@ def _not_loaded() -> None:
     """Stands for a command that was not asked for."""
 
 
-def _options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an unforeseen error.")] = False,
+) -> None:
+    del debug  # read before the command line is parsed, wherever it stands
     if version:
         print(f"glasshouse {__version__}")
         raise typer.Exit

@@ -18,7 +18,7 @@ from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
-Role = Literal["private", "auxiliary", "tuning", "heldout", "public"]
+Role = Literal["private", "auxiliary", "heldout", "public"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 
@@ -48,13 +48,11 @@ class Roles:
         auxiliary: given to the adversary.
         public: what all parties hold (pre-training, logit protocols).
         heldout: measures utility, and lends distractors.
-        tuning: on which settings were chosen; judges nothing.
         duplicates: per role, images that it could not have because an equal one serves another role.
     """
 
     private: Batch | None = None
     auxiliary: Batch | None = None
-    tuning: Batch | None = None
     heldout: Batch | None = None
     public: Batch | None = None
     duplicates: Mapping[Role, int]

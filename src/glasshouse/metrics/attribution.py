@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Reads, ScoreContext
+from glasshouse.metrics.base import Reads, ScoreContext, Wording
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.metrics.reconstruction import ImageMetric
 from glasshouse.registry import Card
@@ -55,6 +55,15 @@ class Attribution(ImageMetric):
         summary="share of recovered examples that are attributed to the right client",
         details={"direction": "up is worse for privacy", "chance": "1 / clients of the round"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="attribution",
+        sentence="named the right client for {} of what it recovered",
+        explanation="How often the attack named the client behind an image that it had rebuilt: higher is"
+        " worse; guessing is right for 1 in as many as there are clients.",
+        display="rate",
+        severity="other",
+        order=410,
+    )
     reads: ClassVar[Reads] = "source"
     unit: ClassVar[str] = "share"
 
@@ -71,6 +80,15 @@ class LeakedLabels(ImageMetric):
     card: ClassVar[Card] = Card(
         summary="share of recovered examples that come with their right label",
         details={"direction": "up is worse for privacy", "chance": "1 / classes"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="labels of recovered examples",
+        sentence="read the right label of {} of what it recovered",
+        explanation="How often the attack knew the label of an image that it had rebuilt: higher is "
+        "worse; guessing is right for 1 in as many as there are classes.",
+        display="rate",
+        severity="labels",
+        order=405,
     )
     reads: ClassVar[Reads] = "labels"
     unit: ClassVar[str] = "share"

@@ -23,11 +23,12 @@ from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
 ClaimKind = Literal[
-    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense", "utility"
+    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense"
 ]
-Reads = Literal[
-    "inputs", "counts", "vectors", "scores", "decisions", "predictions", "source", "labels", "names"
-]
+Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "source", "labels", "names"]
+
+Requirement = Literal["distractors", "stand_in"]
+"""What the score context must hold: other images, or a network trained on auxiliary data."""
 
 Features = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to vectors (B, D)."""
@@ -88,24 +89,61 @@ class ScoreContext:
         return (self.image_range[0] + self.image_range[1]) / 2
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """How a report shows a metric, for a reader who never met it.
+
+    Attributes:
+        label: for tables and axes.
+        sentence: what the attack did, with one ``{}`` for the value ("rebuilt private images at PSNR {}").
+        explanation: one line for a lay reader: what it is, which direction is worse, what guessing reaches.
+        display: ``rate`` as a percentage, ``level`` in decibels, ``plain`` as it is.
+        severity: what kind of private thing came out; the report orders by it.
+        order: among metrics of one severity, small ones are quoted first.
+        note: what a reader must know who compares the number with a paper's.
+        private: the number is about private data; where False, it is never a headline.
+    """
+
+    label: str
+    sentence: str
+    explanation: str
+    display: Literal["rate", "level", "plain"] = "plain"
+    severity: Literal["images", "membership", "labels", "other"] = "other"
+    order: int = 1000
+    note: str = ""
+    private: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sentence.count("{}") != 1 or not self.label or not self.explanation:
+            raise BadValue(
+                f"wording of metric '{self.label}'",
+                needs="a label, an explanation, and a sentence with one {} for the value",
+                got=f"sentence '{self.sentence}', explanation '{self.explanation}'",
+                fix="docs/plugins.md shows a complete metric",
+            )
+
+
 class Metric(Protocol):
     """A metric that is a number per unit, to be averaged over units.
 
     Class attributes:
         card: summary, source, and ``details`` with ``direction`` and ``chance`` in words.
+        wording: how a report shows it.
+        requires: what it needs of its context; the audit provides just that.
         claim: kind of claim that it scores. reads: the part of the claim that ``score`` gets first.
         higher_leaks: larger means that more came out. unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
         counts: numbers are 0 or 1 per unit, so that a mean is a share and its interval is exact.
-        pooled: the metric is also a :class:`PooledMetric`, whose ``pool`` must be used over several claims.
     """
 
     card: ClassVar[Card]
+    wording: ClassVar[Wording]
+    requires: ClassVar[frozenset[Requirement]]
     claim: ClassVar[ClaimKind]
     reads: ClassVar[Reads]
     higher_leaks: ClassVar[bool]
     unit: ClassVar[str]
     counts: ClassVar[bool]
-    pooled: ClassVar[bool]
 
     def chance(self, context: ScoreContext) -> float | None:
         """What a guess without any information gets, where that is known in closed form; else None."""

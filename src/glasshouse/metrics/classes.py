@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.registry import Card
 
@@ -46,12 +46,13 @@ class ClassMetric(ABC):
     """A number about the image of every private class: what all metrics here declare alike."""
 
     card: ClassVar[Card]
+    wording: ClassVar[Wording]
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "class_representatives"
     reads: ClassVar[Reads] = "inputs"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     @abstractmethod
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -98,6 +99,15 @@ class AttackAccuracy(ClassMetric):
         source=SOURCE,
         details={"direction": "up is worse", "chance": "1/(L + J) for an image drawn among the candidates"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="attack accuracy",
+        sentence="rebuilt pictures recognised as their target in {} of cases",
+        explanation="How often the picture of a private class is nearest to that class's own private "
+        "mean: higher is worse; guessing is right for 1 in as many as there are candidates.",
+        display="rate",
+        severity="images",
+        order=60,
+    )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         mine, others, known = _sides(claimed, labels, gallery)
@@ -114,6 +124,15 @@ class TooClose(ClassMetric):
         source=SOURCE,
         details={"direction": "up is worse", "chance": "as for attack_accuracy"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="own public mean shown",
+        sentence="showed the own public mean in {} of cases",
+        explanation="How often the picture is nearest to the class's public mean: the right person, but "
+        "nothing that was private. Higher means that less private content came out.",
+        display="rate",
+        order=320,
+        private=False,
+    )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         mine, others, known = _sides(claimed, labels, gallery)
@@ -129,6 +148,15 @@ class IdentityMatch(ClassMetric):
         summary="share of private classes whose image is nearest to one of their own means",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "2/(L + J)"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="identity match",
+        sentence="rebuilt pictures of the right identity in {} of cases",
+        explanation="How often the picture is nearest to one of the right person's own means, private or "
+        "public: higher is worse; guessing is right for 2 in as many as there are candidates.",
+        display="rate",
+        severity="images",
+        order=120,
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -154,6 +182,15 @@ class ClassIdentification(ClassMetric):
         source="",
         details={"direction": "up is worse", "chance": "1/J over the people with private-domain images"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="identified among all people",
+        sentence="rebuilt pictures that point to the right person in {} of cases",
+        explanation="How often the picture points to the right one among all people of the data set: "
+        "higher is worse; guessing is right for 1 in as many as there are people.",
+        display="rate",
+        severity="images",
+        order=140,
+    )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return _points(claimed, labels, gallery, len(gallery.people))
@@ -171,6 +208,15 @@ class TargetIdentification(ClassMetric):
         summary="share of private classes whose image points to them among the private classes",
         source="",
         details={"direction": "up is worse", "chance": "1/L"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="identified among the private classes",
+        sentence="rebuilt pictures that point to the right private class in {} of cases",
+        explanation="How often the picture points to the right one of the private classes: higher is "
+        "worse; guessing is right for 1 in as many as there are private classes.",
+        display="rate",
+        severity="images",
+        order=150,
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -190,6 +236,14 @@ class SsimPrivate(ClassMetric):
         source=SOURCE,
         details={"direction": "up is worse", "chance": "that of the prior image"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="SSIM with the private mean",
+        sentence="rebuilt private classes with SSIM {}",
+        explanation="Similarity of the picture and the class's private mean: 1 is a perfect copy, so "
+        "higher is worse. What guessing reaches depends on the images.",
+        severity="images",
+        order=160,
+    )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
 
@@ -206,6 +260,14 @@ class SsimPublic(ClassMetric):
         summary="SSIM of the image of a private class with the class's public mean",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "that of the prior image"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="SSIM with the public mean",
+        sentence="rebuilt public means with SSIM {}",
+        explanation="Similarity of the picture and the class's public mean: 1 is a perfect copy. It shows"
+        " what was known before, and is no leak by itself.",
+        order=330,
+        private=False,
     )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
@@ -224,6 +286,14 @@ class SsimGap(ClassMetric):
         source=SOURCE,
         details={"direction": "up is worse", "chance": "that of the prior image"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="SSIM gap",
+        sentence="rebuilt pictures nearer to the private than the public: {}",
+        explanation="By how much the picture is more like the class's private than its public mean: above"
+        " 0 the private one is nearer, so higher is worse.",
+        severity="images",
+        order=130,
+    )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
 
@@ -241,6 +311,15 @@ class Owner(ClassMetric):
         summary="share of private classes whose owner the attack names",
         source=SOURCE,
         details={"direction": "up is worse", "chance": "1/K over the clients"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="owner named",
+        sentence="named the owner of {} of the classes",
+        explanation="How often the attack named the client that holds a private class: higher is worse; "
+        "guessing is right for 1 in as many as there are clients.",
+        display="rate",
+        severity="other",
+        order=310,
     )
     reads: ClassVar[Reads] = "source"
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 from glasshouse.metrics import membership
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
 from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
@@ -23,12 +23,13 @@ class ClientMetric(ABC):
     """A number over all clients of several runs: what all metrics here declare alike."""
 
     card: ClassVar[Card]
+    wording: ClassVar[Wording]
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "decisions"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
 
     @abstractmethod
     def pool(
@@ -67,6 +68,14 @@ class F1(ClientMetric):
         summary="harmonic mean of precision and recall over clients, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives, or more: a coin"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="F1",
+        sentence="found the clients in question with F1 {}",
+        explanation="Balance of finding all the clients in question and accusing no others: 1 is perfect,"
+        " so higher is worse; random guessing reaches about the share of such clients.",
+        severity="membership",
+        order=30,
+    )
     unit: ClassVar[str] = ""
 
     def chance(self, context: ScoreContext) -> float | None:
@@ -90,6 +99,15 @@ class Precision(ClientMetric):
         summary="share of the clients called positive that are, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="precision",
+        sentence="named clients of which {} were right",
+        explanation="Share of the accused clients that were accused rightly: higher is worse; random "
+        "guessing reaches the share of such clients.",
+        display="rate",
+        severity="membership",
+        order=430,
+    )
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -105,6 +123,15 @@ class Recall(ClientMetric):
     card: ClassVar[Card] = Card(
         summary="share of the positive clients that are called so, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share called positive"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="recall",
+        sentence="found {} of the clients in question",
+        explanation="Share of the clients in question that were found: higher is worse; random guessing "
+        "finds as large a share as it accuses.",
+        display="rate",
+        severity="membership",
+        order=420,
     )
 
     def chance(self, context: ScoreContext) -> float | None:
@@ -126,6 +153,14 @@ class Auc(ClientMetric):
         summary="probability that a positive client scores above a negative one",
         source="interval: Newcombe 2006, Statistics in Medicine 25(4)",
         details={"direction": "up is worse for privacy", "chance": "0.5"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="AUC",
+        sentence="told members from others with AUC {}",
+        explanation="How often a client in question gets a higher score than another client: 1 is always,"
+        " so higher is worse; random guessing reaches 0.5.",
+        severity="membership",
+        order=40,
     )
     reads: ClassVar[Reads] = "scores"
     unit: ClassVar[str] = ""
@@ -153,6 +188,15 @@ class TprAtFpr(ClientMetric):
         summary="share of positive clients found at a tolerated share of false alarms, exact interval",
         source="Carlini et al. 2022, arXiv:2112.03570",
         details={"direction": "up is worse for privacy", "chance": "the tolerated share of false alarms"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="found at a low false-alarm rate",
+        sentence="found {} of the clients in question at a low rate of false alarms",
+        explanation="Share of the clients in question that were found while hardly any other was accused:"
+        " higher is worse; random guessing finds as large a share as it may accuse wrongly.",
+        display="rate",
+        severity="membership",
+        order=50,
     )
     reads: ClassVar[Reads] = "scores"
 

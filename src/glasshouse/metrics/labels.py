@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
 from glasshouse.registry import Card
 
 
@@ -55,12 +55,21 @@ class LabelAccuracy:
             "chance": "depends on the labels: see the null baseline",
         },
     )
+    wording: ClassVar[Wording] = Wording(
+        label="labels read",
+        sentence="read {} of the private labels right",
+        explanation="Share of the private labels that the attack knew: higher is worse. Guessing from "
+        "public data reaches what the labels' frequencies give away.",
+        display="rate",
+        severity="labels",
+        order=400,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "labels"
     reads: ClassVar[Reads] = "counts"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     def chance(self, context: ScoreContext) -> float | None:
         del context

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.base import ScoreContext, Wording
 from glasshouse.metrics.reconstruction import ImageMetric, paired
 from glasshouse.registry import Card
 
@@ -47,6 +47,14 @@ class Lpips(ImageMetric):
             "direction": "down is worse for privacy",
             "chance": "depends on the data: see the null baseline",
         },
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="LPIPS",
+        sentence="rebuilt private images at LPIPS distance {}",
+        explanation="Difference of both images as people would judge it: 0 is the same, so lower is "
+        "worse. What guessing reaches depends on the images.",
+        severity="images",
+        order=210,
     )
     higher_leaks: ClassVar[bool] = False
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext, check_images
+from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording, check_images
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
 from glasshouse.registry import Card
 
@@ -45,12 +45,13 @@ class ImageMetric(ABC):
     """A number per original: what the metrics of reconstructions declare alike, unless they say otherwise."""
 
     card: ClassVar[Card]
+    wording: ClassVar[Wording]
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "reconstruction"
     reads: ClassVar[Reads] = "inputs"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
 
     def chance(self, context: ScoreContext) -> float | None:
         """Not known without the data: the null baseline tells."""
@@ -71,6 +72,14 @@ class Mse(ImageMetric):
         summary="mean squared error of the paired reconstruction, on the declared image range",
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="squared error",
+        sentence="rebuilt private images with mean squared error {}",
+        explanation="Mean squared difference of the pixels: 0 is a perfect copy, so lower is worse. What "
+        "guessing reaches depends on the images.",
+        severity="images",
+        order=240,
+    )
     higher_leaks: ClassVar[bool] = False
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -90,6 +99,18 @@ class Psnr(ImageMetric):
             "papers": "peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
         },
     )
+    wording: ClassVar[Wording] = Wording(
+        label="PSNR",
+        sentence="rebuilt private images at PSNR {}",
+        explanation="Closeness of the pixels in decibels: higher is worse, and above about 18 dB a small "
+        "picture is recognisable. Images count as rebuilt where this lies above what guessing"
+        " reaches.",
+        display="level",
+        severity="images",
+        order=64,
+        note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1] "
+        "reports 6.02 dB less for the same images.",
+    )
     unit: ClassVar[str] = "dB"
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -106,6 +127,15 @@ class Ssim(ImageMetric):
         source="Wang et al. 2004, IEEE TIP 13(4)",
         details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="SSIM",
+        sentence="rebuilt private images with SSIM {}",
+        explanation="Similarity of local structure: 1 is a perfect copy, about 0 an unrelated picture. "
+        "Higher is worse. Textures alone can raise it, so SSIM does not count as rebuilt "
+        "where PSNR lies below guessing.",
+        severity="images",
+        order=70,
+    )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
@@ -120,6 +150,14 @@ class MseR(ImageMetric):
         summary="mean squared error in feature space of the model under audit",
         source="Li et al. 2022, arXiv:2203.15696 (MSE-R)",
         details={"direction": _DOWN, "chance": _NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="feature error",
+        sentence="rebuilt private images with feature error {}",
+        explanation="Mean squared difference of what the audited model sees in both images: 0 is the "
+        "same, so lower is worse. What guessing reaches depends on the images.",
+        severity="images",
+        order=230,
     )
     higher_leaks: ClassVar[bool] = False
 
@@ -149,6 +187,15 @@ class Perceptual(ImageMetric):
         source="after Zhang et al. 2018, arXiv:1801.03924, Eq. 1 with w = 1",
         details={"direction": _DOWN, "chance": _NO_CHANCE},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="perceptual distance",
+        sentence="rebuilt private images at perceptual distance {}",
+        explanation="Difference of both images as a separate network sees them: 0 is the same, so lower "
+        "is worse. What guessing reaches depends on the images.",
+        severity="images",
+        order=220,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
     higher_leaks: ClassVar[bool] = False
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -182,6 +229,16 @@ class Identification(ImageMetric):
         summary="share of originals that are the nearest of M images to their own reconstruction",
         details={"direction": _UP, "chance": "1/M, M = distractors + 1"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="identification",
+        sentence="rebuilt images of which {} point to the right original",
+        explanation="How often the right original is found among many look-alikes from the rebuilt image "
+        "alone: higher is worse; guessing finds 1 in as many as there are candidates.",
+        display="rate",
+        severity="images",
+        order=62,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
 
@@ -220,6 +277,15 @@ class RateBlind(ImageMetric):
         summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once",
         details={"direction": _UP, "chance": _NO_CHANCE},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="examples recovered",
+        sentence="recovered {} of the private examples",
+        explanation="Share of the private images rebuilt at PSNR above 18 dB, each original and each "
+        "rebuilt image counted once: higher is worse, guessing reaches about 0 %.",
+        display="rate",
+        severity="images",
+        order=10,
+    )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
 
@@ -246,6 +312,15 @@ class RatePaper(ImageMetric):
         summary="share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
         source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
         details={"direction": _UP, "chance": _NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="examples recovered (paper's count)",
+        sentence="recovered {} of the private examples, counted as the paper does",
+        explanation="As 'examples recovered', but one rebuilt image may stand for several originals, as "
+        "papers count: higher is worse, and more than a blind attacker could claim.",
+        display="rate",
+        severity="images",
+        order=250,
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True

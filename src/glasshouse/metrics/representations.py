@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
 from glasshouse.registry import Card
 
 SAME = 1e-2
@@ -68,12 +68,21 @@ class Leakage:
             "chance": "0: nobody guesses a vector of hundreds of numbers",
         },
     )
+    wording: ClassVar[Wording] = Wording(
+        label="representations recovered",
+        sentence="read {} of the private representations",
+        explanation="Share of the private examples whose feature vector inside the model was read "
+        "exactly: higher is worse, guessing gets 0 %.",
+        display="rate",
+        severity="images",
+        order=20,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "representations"
     reads: ClassVar[Reads] = "vectors"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     tolerance: float = SAME
 
@@ -102,12 +111,21 @@ class LeakagePrecision:
         summary="share of the representations that an attack claims which are a private example's",
         details={"direction": "up is worse for privacy", "chance": "0: as for leakage"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="precision of what was read",
+        sentence="read representations of which {} are real",
+        explanation="Share of the feature vectors claimed by the attack that belong to a private example:"
+        " higher is worse, guessing gets 0 %.",
+        display="rate",
+        severity="other",
+        order=415,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "representations"
     reads: ClassVar[Reads] = "vectors"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     tolerance: float = SAME
 

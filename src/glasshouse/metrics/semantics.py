@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
+from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
 from glasshouse.metrics.reconstruction import ImageMetric, paired
 from glasshouse.registry import Card
 
@@ -30,12 +30,22 @@ class DefenseNamed:
         summary="share of the updates whose defence the attack named",
         details={"direction": "up is worse for privacy", "chance": "1 / choices"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="defence named",
+        sentence="named the defence behind {} of the updates",
+        explanation="How often the attack recognised which defence was on. Higher is better for the "
+        "attack, but a defence's name is not private data; guessing names 1 in as many as "
+        "there are choices.",
+        display="rate",
+        order=300,
+        private=False,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "defense"
     reads: ClassVar[Reads] = "names"
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
 
     choices: int = 8
 
@@ -87,6 +97,16 @@ class AttributeAgreement(ImageMetric):
         source="after Li et al. 2022, arXiv:2203.15696",
         details={"direction": "up is worse for privacy", "chance": "see the null baseline"},
     )
+    wording: ClassVar[Wording] = Wording(
+        label="attribute agreement",
+        sentence="rebuilt images of which {} look alike to a classifier",
+        explanation="How often a public classifier puts the rebuilt image and its original into the same "
+        "class: higher is worse. What guessing reaches depends on the images.",
+        display="rate",
+        severity="images",
+        order=110,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
 

@@ -1,17 +1,12 @@
 """What a defence costs: how well the federation's model does its work."""
 
-from dataclasses import dataclass
-from typing import ClassVar, final
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import ClaimKind, Reads, ScoreContext
 from glasshouse.metrics.interval import Interval
 from glasshouse.metrics.shares import proportion_interval
-from glasshouse.registry import Card
 
 
 def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Interval:
@@ -48,36 +43,11 @@ def accuracy_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:
     return proportion_interval(hits, n, level=level)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Accuracy:
-    """Held-out accuracy of the model under audit, one 0 or 1 per example."""
-
-    card: ClassVar[Card] = Card(
-        summary="held-out accuracy of the federation's model (utility)",
-        details={"direction": "up is better for the user", "chance": "1/K for balanced classes"},
-    )
-    claim: ClassVar[ClaimKind] = "utility"
-    reads: ClassVar[Reads] = "predictions"
-    higher_leaks: ClassVar[bool] = False
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    pooled: ClassVar[bool] = False
-
-    def chance(self, context: ScoreContext) -> float | None:
-        """1/K, right for balanced classes."""
-        return None if context.classes is None else 1 / context.classes
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        del context
-        return _right(claimed, truth)
-
-
 def _right(predictions: Tensor, labels: Tensor) -> NDArray[np.float64]:
     whole = not (predictions.is_floating_point() or labels.is_floating_point())
     if predictions.shape != labels.shape or labels.ndim != 1 or not whole:
         raise BadValue(
-            "metric 'accuracy'",
+            "held-out accuracy",
             needs="one predicted and one true class number per example",
             got=f"{tuple(predictions.shape)} of {predictions.dtype}, {tuple(labels.shape)} of {labels.dtype}",
             fix="take the arg max of the logits over classes",

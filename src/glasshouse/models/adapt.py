@@ -110,6 +110,7 @@ def adapt(
         BadValue: there is no linear layer, ``head`` is not one, or ``net`` normalises already and is told to.
 
     Example:
+        >>> import torch
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(inplace=True), nn.Linear(32, 10))
         >>> model = adapt(net, normalize=(0.5, 0.5))
         >>> model.head_name, tuple(model(torch.zeros(2, 1, 8, 8)).shape)
@@ -119,26 +120,11 @@ def adapt(
     """
     if isinstance(net, Adapted):
         return net
-    subject = f"own model '{type(net).__name__}'"
     layers = dict(net.named_modules())
-    linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
-    if head is None and not linear:
-        raise BadValue(
-            subject,
-            needs="a linear layer that computes the logits",
-            got=f"layers of type {', '.join(sorted({type(m).__name__ for m in layers.values()}))}",
-            fix="end the network with torch.nn.Linear",
-        )
-    if head is not None and head not in linear:
-        raise BadValue(
-            subject,
-            needs=f"head: the name of a linear layer, one of {', '.join(linear) or 'none'}",
-            got=f"'{head}'",
-            fix="leave head out to take the last one",
-        )
+    layer = _find_head(net, head)
     if normalize is not None and "normalize" in layers:
         raise BadValue(
-            subject,
+            _subject(net),
             needs="normalize given once: to adapt, or as a sub-module of the network",
             got="both",
             fix="leave one of them out",
@@ -146,6 +132,30 @@ def adapt(
     for module in layers.values():
         if "inplace" in vars(module):
             module.inplace = False
-    layer = head or ("head" if "head" in linear else linear[-1])
     before = None if normalize is None else Normalize(mean=normalize[0], std=normalize[1])
     return Adapted(net, head=layer, normalize=before, logits=logits)
+
+
+def _find_head(net: nn.Module, head: str | None) -> str:
+    """Name of the linear layer that computes the logits; ``head`` where it is given."""
+    layers = dict(net.named_modules())
+    linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
+    if head is None and not linear:
+        raise BadValue(
+            _subject(net),
+            needs="a linear layer that computes the logits",
+            got=f"layers of type {', '.join(sorted({type(m).__name__ for m in layers.values()}))}",
+            fix="end the network with torch.nn.Linear",
+        )
+    if head is not None and head not in linear:
+        raise BadValue(
+            _subject(net),
+            needs=f"head: the name of a linear layer, one of {', '.join(linear) or 'none'}",
+            got=f"'{head}'",
+            fix="leave head out to take the last one",
+        )
+    return head or ("head" if "head" in linear else linear[-1])
+
+
+def _subject(net: nn.Module) -> str:
+    return f"own model '{type(net).__name__}'"

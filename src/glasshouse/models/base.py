@@ -48,9 +48,7 @@ class Normalize(nn.Module):
 
     def __init__(self, *, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
-        scales = [std] if isinstance(std, int | float) else list(std)
-        centers = [mean] if isinstance(mean, int | float) else list(mean)
-        if not (all(s > 0 for s in scales) and all(map(math.isfinite, [*scales, *centers]))):
+        if not (all(map(math.isfinite, _numbers(mean))) and all(0 < s < math.inf for s in _numbers(std))):
             raise BadValue(
                 "normalisation of a model",
                 needs="finite numbers, std > 0",
@@ -65,10 +63,14 @@ class Normalize(nn.Module):
         return (x - self.mean) / self.std
 
 
+def _numbers(value: float | Sequence[float]) -> tuple[float, ...]:
+    return tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
+
+
 def _per_channel(value: float | Sequence[float]) -> Tensor:
     """A scalar, or (C, 1, 1)."""
-    number = torch.tensor(value, dtype=torch.float32)
-    return number if number.ndim == 0 else number.view(-1, 1, 1)
+    numbers = torch.tensor(_numbers(value))
+    return numbers.view(-1, 1, 1) if isinstance(value, Sequence) else numbers[0]
 
 
 @final

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 
 from glasshouse import __version__
 from glasshouse.report import html, readings, tables, terminal, words
+from glasshouse.report.cards import Cards
 from glasshouse.results.records import Finding, Refused, Result, Utility
 
 Key = tuple[Hashable, ...]
@@ -94,7 +95,8 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         a, b: the earlier and the later result. names: what to call them; by default their suites.
     """
     before, after = _by_key(a.findings, _finding_key), _by_key(b.findings, _finding_key)
-    both = [_change(before[key], after[key]) for key in before if key in after]
+    cards = Cards.of(a, b)
+    both = [_change(before[key], after[key], cards) for key in before if key in after]
     moved = [c for c in both if c.said]
     changed = [c for c in moved if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
     worse = [c for c in changed if c.worse]
@@ -110,8 +112,8 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         changed=tuple(sorted(changed, key=lambda c: not c.worse)),
         unclear=tuple(c for c in moved if c not in changed),
         same=len(both) - len(moved),
-        only_before=tuple(_alone(before[key]) for key in before if key not in after),
-        only_after=tuple(_alone(after[key]) for key in after if key not in before),
+        only_before=tuple(_alone(before[key], cards) for key in before if key not in after),
+        only_after=tuple(_alone(after[key], cards) for key in after if key not in before),
         refused_before=tuple(mine),
         refused_after=tuple(theirs),
         utility=tuple(_utilities(a.utility, b.utility)),
@@ -160,8 +162,8 @@ def comparison_summary(comparison: Comparison) -> Group:
     return Group(*parts)
 
 
-def _change(a: Finding, b: Finding) -> Change:
-    before, after = readings.read(a), readings.read(b)
+def _change(a: Finding, b: Finding, cards: Cards) -> Change:
+    before, after = readings.read(a, cards), readings.read(b, cards)
     apart = _apart(a, b)
     if a.verdict != b.verdict:
         said = WORSE if b.verdict == "leaks" else f"now: {b.verdict}"
@@ -173,8 +175,8 @@ def _change(a: Finding, b: Finding) -> Change:
     return Change(
         scenario=a.scenario,
         setting=tables.setting(a),
-        attack=words.attack(a.attack),
-        metric=words.metric(a.metric).label,
+        attack=cards.attack(a.attack),
+        metric=cards.metric(a.metric).label,
         before=a,
         after=b,
         gain_before=f"{before.gain} {before.gain_interval}",
@@ -205,7 +207,7 @@ def _utilities(a: Sequence[Utility], b: Sequence[Utility]) -> Iterable[UtilityCh
         yield UtilityChange(
             scenario=u.scenario,
             setting=tables.setting(u),
-            metric=words.metric(u.metric).label,
+            metric=u.metric,
             before=readings.utility(u),
             after=readings.utility(v),
             said=said,
@@ -222,10 +224,10 @@ def _refusals(
     )
 
 
-def _alone(f: Finding) -> str:
-    reading = readings.read(f)
+def _alone(f: Finding, cards: Cards) -> str:
+    reading = readings.read(f, cards)
     return (
-        f"{f.scenario}, {tables.setting(f)}: {words.attack(f.attack)}, {words.metric(f.metric).label} "
+        f"{f.scenario}, {tables.setting(f)}: {cards.attack(f.attack)}, {cards.metric(f.metric).label} "
         f"{reading.value} {reading.interval}, {f.verdict}"
     )
 

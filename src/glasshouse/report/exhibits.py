@@ -1,6 +1,6 @@
-"""Exhibits that an audit adds to its numbers: lines, histograms, bars, boxes and tables.
+"""Exhibits that an audit adds to its numbers: lines, histograms, boxes and tables.
 
-Bars and boxes lie on their side, one row each, so that long names stay readable on a narrow screen.
+Boxes lie on their side, one row each, so that long names stay readable on a narrow screen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,12 @@ class Key:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """One row of bars or boxes; ``head``: of the rows from here on; ``text``: its value in words."""
+    """One row of boxes; ``text``: its value in words."""
 
     label: str
     style: str
     track: Markup
     text: str
-    head: str = ""
 
 
 @final
@@ -61,7 +60,7 @@ def draw(exhibit: Exhibit) -> Drawing:
     Raises:
         BadValue: its data lack a key, are empty, differ in length or hold a number that is not finite.
     """
-    kinds = {"lines": _lines, "histogram": _histogram, "bars": _bars, "boxes": _boxes, "table": _table}
+    kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes, "table": _table}
     try:
         return kinds[exhibit.kind](exhibit.data)
     except (KeyError, TypeError, ValueError) as error:
@@ -134,36 +133,12 @@ def _histogram(data: Mapping[str, Any]) -> Drawing:
         steps = _path(np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(share, 2), [0.0]]), across, up)
         shapes.append(svg.tag("polygon", class_=f"area {_style(i, series[i])}", points=steps))
     text = f"Distribution of {data['x_label']}: {_names(series)}."
-    percent = [numbers.bare(t, "label_accuracy") for t in up.ticks]
+    percent = [numbers.percent(t) for t in up.ticks]
     return Drawing(
         x_label=str(data["x_label"]),
         y_label="share of the values, %",
         plot=svg.chart(across, up, _stretched(shapes), label=text, y_labels=percent),
         keys=_keys(series, counts=[len(v) for v in values]),
-    )
-
-
-def _bars(data: Mapping[str, Any]) -> Drawing:
-    series = _series(data)
-    ys, bands = [_floats(s["y"]) for s in series], [_band(s) for s in series]
-    every = [*ys, *(b for band in bands if band for b in band)]
-    scale = svg.scale(np.concatenate(every).tolist(), include=(0.0,), count=4)
-    strips: list[Strip] = []
-    for category in dict.fromkeys(str(x) for s in series for x in s["x"]):
-        head = category if len(series) > 1 else ""
-        for i, (s, y, band) in enumerate(zip(series, ys, bands, strict=True)):
-            for j in (j for j, x in enumerate(s["x"]) if str(x) == category):
-                ends = (float(band[0][j]), float(band[1][j])) if band else None
-                text = numbers.plain(float(y[j])) + (f" {_between(*ends)}" if ends else "")
-                track = _bar(float(y[j]), ends, scale)
-                label = str(s["name"]) if len(series) > 1 else category
-                strips.append(Strip(head=head, label=label, style=_style(i, s), track=track, text=text))
-                head = ""
-    return Drawing(
-        x_label=str(data["y_label"]),
-        y_label=str(data.get("x_label", "")),
-        strips=tuple(strips),
-        axis=axis(scale),
     )
 
 
@@ -209,22 +184,6 @@ def axis(scale: svg.Scale) -> Markup:
         for t, x in ((t, svg.percent(scale(t))) for t in scale.ticks)
     ]
     return svg.tag("svg", *ticks, class_="axis", width="100%", height=18, aria_hidden="true")
-
-
-def _between(low: float, high: float) -> str:
-    return f"[{numbers.plain(low)}, {numbers.plain(high)}]"
-
-
-def _bar(value: float, ends: tuple[float, float] | None, scale: svg.Scale) -> Markup:
-    left, right = sorted((scale(0.0), scale(value)))
-    parts = _rules(scale)
-    parts.append(
-        svg.tag("rect", class_="bar", x=svg.percent(left), width=svg.percent(right - left), y=6, height=12)
-    )
-    if ends:
-        x1, x2 = svg.percent(scale(ends[0])), svg.percent(scale(ends[1]))
-        parts.append(svg.tag("line", class_="whisker", x1=x1, x2=x2, y1=12, y2=12))
-    return _strip(parts)
 
 
 def _box(values: NDArray[np.float64], scale: svg.Scale) -> Markup:

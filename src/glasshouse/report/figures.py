@@ -8,7 +8,9 @@ from typing import final
 from markupsafe import Markup
 
 from glasshouse.report import numbers, readings, svg, words
-from glasshouse.results.records import Finding, Utility, Verdict
+from glasshouse.report.cards import ACCURACY, Cards
+from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.records import Finding, MetricCard, Utility, Verdict
 
 ROW = 30.0  # height of a row, pixels
 DISC = 9.0  # radius of a numbered disc, pixels
@@ -45,13 +47,15 @@ class Panel:
     """Leak against defence for one metric in one setting.
 
     Attributes:
-        title: the metric; setting: the axes, empty where there are none.
+        title: the metric; explanation: what it is, for a reader who never met it.
+        setting: the axes, empty where there are none.
         direction: which way is worse. unit: of values and axis. common: what holds for every row.
         axis: tick labels. groups: the rows by defence.
         leaks, total: how many rows leak, of how many.
     """
 
     title: str
+    explanation: str
     setting: str
     direction: str
     unit: str
@@ -62,20 +66,20 @@ class Panel:
     total: int
 
 
-def panels(findings: Sequence[Finding], utility: Sequence[Utility]) -> list[Panel]:
+def panels(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards) -> list[Panel]:
     """One panel per metric and setting of a scenario, the metric that sentences quote first."""
-    sets: dict[tuple[int, str, str, str], list[Finding]] = {}
+    sets: dict[tuple[tuple[int, int, str], str, str], list[Finding]] = {}
     for f in findings:
-        key = (words.preference(f.metric), f.metric, words.setting(f.axes), f.protocol)
+        key = (cards.rank(f.metric), words.setting(f.axes), f.protocol)
         sets.setdefault(key, []).append(f)
     several = len({f.protocol for f in findings}) > 1
-    order = sorted(sets, key=lambda key: key[:2])
-    return [_panel(sets[key], utility, key[3] if several else "") for key in order]
+    order = sorted(sets, key=lambda key: key[0])
+    return [_panel(sets[key], utility, key[2] if several else "", cards) for key in order]
 
 
-def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: str) -> Panel:
-    first = findings[0]
-    scale = _scale(findings)
+def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: str, cards: Cards) -> Panel:
+    first, card = findings[0], cards.metric(findings[0].metric)
+    scale = _scale(findings, card)
     common = _common(findings)
     by_defense: dict[tuple[str, ...], list[Finding]] = {}
     for f in sorted(findings, key=lambda f: bool(f.defenses)):  # stable: no defence first
@@ -84,27 +88,28 @@ def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: st
         Group(
             defense=words.protection(defenses, fs[0].axes),
             cost=_cost(fs[0], utility),
-            rows=tuple(_row(f, scale, common) for f in fs),
+            rows=tuple(_row(f, scale, common, cards) for f in fs),
         )
         for defenses, fs in by_defense.items()
     )
     return Panel(
-        title=words.metric(first.metric).label,
+        title=card.label,
+        explanation=card.explanation,
         setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
         direction="further right is worse" if first.higher_leaks else "further left is worse",
-        unit=numbers.unit(first.metric, first.unit_of_value).strip(),
+        unit=numbers.unit(card, first.unit_of_value).strip(),
         common="; ".join(common),
-        axis=_axis(scale, first),
+        axis=_axis(scale, card),
         groups=groups,
         leaks=sum(f.verdict == "leaks" for f in findings),
         total=len(findings),
     )
 
 
-def _row(f: Finding, scale: svg.Scale, common: Sequence[str]) -> Row:
-    reading = readings.read(f)
+def _row(f: Finding, scale: svg.Scale, common: Sequence[str], cards: Cards) -> Row:
+    reading = readings.read(f, cards)
     return Row(
-        label=words.attack(f.attack),
+        label=cards.attack(f.attack),
         notes="; ".join(note for note in _notes(f) if note not in common),
         track=_track(f, scale),
         value=reading.value,
@@ -118,9 +123,10 @@ def _row(f: Finding, scale: svg.Scale, common: Sequence[str]) -> Row:
 def _notes(f: Finding) -> list[str]:
     """What must stand beside a number: units, choice, grants, the null, whom it is about."""
     given = f"given {words.grants(f.given)}" if f.given else ""
-    null = f"null: {words.plain(f.baseline)}"
+    null = f"compared with {words.null(f.baseline)}"
+    luck = "would be expected by luck among this many findings" if expected_by_luck(f) else ""
     about = f"about {f.about}" if f.about else ""
-    return [note for note in (words.count(f.n, f.unit), f.chosen, given, null, about) if note]
+    return [note for note in (words.count(f.n, f.unit), f.chosen, given, null, about, luck) if note]
 
 
 def _common(findings: Sequence[Finding]) -> list[str]:
@@ -129,11 +135,11 @@ def _common(findings: Sequence[Finding]) -> list[str]:
     return [note for note in _notes(findings[0]) if all(note in other for other in rest)]
 
 
-def _scale(findings: Sequence[Finding]) -> svg.Scale:
-    """To 1 for metrics that end there, whatever an approximate interval says; else as the data need."""
+def _scale(findings: Sequence[Finding], card: MetricCard) -> svg.Scale:
+    """From 0 to where the metric ends, whatever an approximate interval says; else as the data need."""
     values = [v for f in findings for v in (f.value, f.low, f.high, f.baseline_value)]
-    if words.metric(findings[0].metric).kind == "rate" or findings[0].metric in {"ssim", "f1", "auc"}:
-        return svg.scale([min(v, 1.0) for v in values], include=(0.0, 1.0), count=4)
+    if card.high is not None:
+        return svg.scale([min(v, card.high) for v in values], include=(0.0, card.high), count=4)
     return svg.scale(values, count=4)
 
 
@@ -183,8 +189,8 @@ def slug(kind: str) -> str:
     return kind.replace(" ", "-")
 
 
-def _axis(scale: svg.Scale, first: Finding) -> Markup:
-    names = [_tick(t, scale, first.metric) for t in scale.ticks]
+def _axis(scale: svg.Scale, card: MetricCard) -> Markup:
+    names = [_tick(t, scale, card) for t in scale.ticks]
     ticks = [
         svg.tag("text", name, class_="tick", x=svg.percent(scale(t)), y=13, text_anchor="middle")
         for t, name in zip(scale.ticks, names, strict=True)
@@ -196,9 +202,7 @@ def _cost(f: Finding, utility: Iterable[Utility]) -> str:
     """What a defence is in its own words, where the row's head is a label, and the utility that is left."""
     own = words.under(f.defenses)
     parts = [own] if own != words.protection(f.defenses, f.axes) else []
-    parts += [f"{words.metric(u.metric).label} {readings.utility(u)}" for u in utility if u.cell == f.cell][
-        :1
-    ]
+    parts += [f"{u.metric} {readings.utility(u)}" for u in utility if u.cell == f.cell][:1]
     return "; ".join(parts)
 
 
@@ -227,50 +231,52 @@ class Trade:
     points: tuple[Point, ...]
 
 
-def trade(findings: Sequence[Finding], utility: Sequence[Utility]) -> Trade | None:
+def trade(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards) -> Trade | None:
     """Utility against the gain of the strongest attack, cell by cell; None without both.
 
     One metric is shown: of those whose cells also have a utility, the first in the order in which metrics are
     quoted. Attacks without power are left out of "strongest": they say nothing.
     """
     names = {u.cell for u in utility}
-    usable = [f for f in findings if f.cell in names and f.verdict != "no power"]
+    usable = [
+        f for f in findings if f.cell in names and f.verdict != "no power" and cards.metric(f.metric).private
+    ]
     if not usable:
         return None
-    metric = min({f.metric for f in usable}, key=words.preference)
+    metric = min({f.metric for f in usable}, key=cards.rank)
     pairs: list[tuple[Utility, Finding]] = []
     for u in utility:
         here = [f for f in usable if f.cell == u.cell and f.metric == metric]
         if here:
             pairs.append((u, max(here, key=lambda f: f.gain)))
     pairs.sort(key=lambda pair: -pair[0].value)
-    points = tuple(_point(i, u, f) for i, (u, f) in enumerate(pairs, start=1))
-    label = words.metric(metric).label
+    points = tuple(_point(i, u, f, cards) for i, (u, f) in enumerate(pairs, start=1))
+    card = cards.metric(metric)
     return Trade(
-        x=f"held-out {words.metric(pairs[0][0].metric).label}",
-        y=f"gain in {label} of the strongest attack over an adversary without the update",
-        plot=_scatter(pairs, label),
+        x=f"held-out {pairs[0][0].metric}",
+        y=f"gain in {card.label} of the strongest attack over guessing without the update",
+        plot=_scatter(pairs, card),
         points=points,
     )
 
 
-def _point(number: int, u: Utility, f: Finding) -> Point:
+def _point(number: int, u: Utility, f: Finding, cards: Cards) -> Point:
     guarantee = "" if u.epsilon is None else f"ε = {numbers.plain(u.epsilon)}"
     if u.epsilon is not None and u.delta is not None:
         guarantee += f", δ = {u.delta:g}"
-    axes, reading = words.setting(u.axes), readings.read(f)
+    axes, reading = words.setting(u.axes), readings.read(f, cards)
     return Point(
         number=number,
         name=words.protection(u.defenses, u.axes) + (f" ({axes})" if axes else ""),
         utility=readings.utility(u),
         epsilon=guarantee,
-        attack=words.attack(f.attack),
+        attack=cards.attack(f.attack),
         gain=f"{reading.gain} {reading.gain_interval}",
         verdict=f.verdict,
     )
 
 
-def _scatter(pairs: Sequence[tuple[Utility, Finding]], label: str) -> Markup:
+def _scatter(pairs: Sequence[tuple[Utility, Finding]], card: MetricCard) -> Markup:
     across = svg.scale([v for u, _ in pairs for v in (u.low, u.high)], count=4)
     up = svg.scale([v for _, f in pairs for v in (f.gain_low, f.gain_high)], include=(0.0,), count=4)
     zero = svg.short(svg.down(up(0.0)))
@@ -281,9 +287,9 @@ def _scatter(pairs: Sequence[tuple[Utility, Finding]], label: str) -> Markup:
         svg.tag("line", class_="null", x1=0, x2="100%", y1=zero, y2=zero),
         *(_cross(u, f, across, up) for u, f in pairs),
         *(_disc(i, p, f.verdict) for i, (p, (_, f)) in enumerate(zip(places, pairs, strict=True), start=1)),
-        label=f"Utility against gain in {label}: {len(pairs)} settings, listed in the table that follows.",
-        x_labels=[_tick(t, across, pairs[0][0].metric) for t in across.ticks],
-        y_labels=[_tick(t, up, pairs[0][1].metric) for t in up.ticks],
+        label=f"Utility against gain in {card.label}: {len(pairs)} settings, listed in the following table.",
+        x_labels=[_tick(t, across, ACCURACY) for t in across.ticks],
+        y_labels=[_tick(t, up, card) for t in up.ticks],
     )
 
 
@@ -325,5 +331,5 @@ def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:
     )
 
 
-def _tick(value: float, scale: svg.Scale, metric: str) -> str:
-    return f"{100 * value:g}" if words.metric(metric).kind == "rate" else svg.tick(value, scale)
+def _tick(value: float, scale: svg.Scale, card: MetricCard) -> str:
+    return f"{100 * value:g}" if card.display == "rate" else svg.tick(value, scale)

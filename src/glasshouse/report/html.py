@@ -1,6 +1,5 @@
 """One self-contained page: no script, no network, no file beside it."""
 
-import errno
 import re
 from pathlib import Path
 from typing import Final
@@ -9,8 +8,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from glasshouse import __version__
-from glasshouse.errors import BadFile, DiskFull
-from glasshouse.report import figures, numbers, sections, tables, verdict, words
+from glasshouse.disk import write_text
+from glasshouse.report import figures, numbers, sections, tables, words
+from glasshouse.report.verdicts import stories
+from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.verdicts.choice import ORDER, Choice, choose
+from glasshouse.report.verdicts.policy import MARKS, policy
 from glasshouse.results.files import read_result
 from glasshouse.results.records import Result
 
@@ -39,26 +42,32 @@ def write_html(run: Path, *, show_private: bool = False) -> Path:
 
 def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     """The page as text; pictures are read from the run directory."""
-    parts = sections.sections(result, run, show_private=show_private)
+    choice = choose(result)
+    parts = sections.sections(result, run, choice, show_private=show_private)
     by_name = {part.name: part for part in parts}
-    answer, qualification = verdict.overall(result)
     return (
         environment()
         .get_template("report.html")
         .render(
             suite=result.suite,
             version=__version__,
-            answer=answer,
-            qualification=qualification,
-            kind=next((s.kind for s in verdict.stories(result) if s.kind), None),
-            stories=[(by_name[story.scenario], story) for story in verdict.stories(result)],
-            policy=tables.policy(result),
+            answer=overall(result, choice),
+            stories=[(by_name[story.scenario], story) for story in stories.stories(result, choice)],
+            terms=terms(choice),
+            policy=policy(result),
             sections=parts,
             manifest=tables.manifest(result.manifest),
             show_private=show_private,
             brief=len(parts) > FEW,
         )
     )
+
+
+def terms(choice: Choice) -> list[tuple[str, str]]:
+    """The metrics of the findings that decide, explained: (label, explanation), the ones quoted first."""
+    names = sorted({f.metric for f in choice.findings}, key=choice.cards.rank)
+    metrics = [choice.cards.metric(name) for name in names]
+    return [(card.label, card.explanation) for card in metrics if card.explanation]
 
 
 def environment() -> Environment:
@@ -76,7 +85,7 @@ def environment() -> Environment:
         "grant": lambda name: words.grants([name]),
         "counted": words.count,
     }
-    env.globals |= {"mark": _mark, "orders": verdict.ORDER}
+    env.globals |= {"mark": _mark, "orders": ORDER, "limit_marks": MARKS}
     return env
 
 
@@ -96,23 +105,7 @@ def save(page: str, path: Path) -> Path:
     Raises:
         DiskFull: no room. BadFile: the place cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise BadFile(
-                f"report '{path}'",
-                needs="a file that can be written",
-                got=error.strerror or str(error),
-                fix="choose another place, or change its permissions",
-            ) from error
-        raise DiskFull(
-            f"report '{path.name}'",
-            needs="a writable run directory with room for the page",
-            got=f"{error.strerror} after {numbers.plain(len(page) / 1e6)} MB",
-            fix="free some space; 'glasshouse report RUN' writes the page again",
-        ) from error
+    write_text(path, page, fix="free some space; 'glasshouse report RUN' writes the page again")
     return path
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from glasshouse.report import numbers
-from glasshouse.results.records import Contrast, Finding, Result
+from glasshouse.report.cards import Cards
+from glasshouse.results.records import Contrast, Finding, MetricCard, Result
 
 HEAD = ("setting", "attack", "n")
 
@@ -19,7 +20,7 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
         >>> markdown(Result(suite="empty"))
         ''
     """
-    parts = []
+    cards, parts = Cards.of(result), []
     for threat in result.threats:
         mine = [
             f
@@ -28,7 +29,7 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
         ]
         if mine:
             parts.append(
-                f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(mine)}"
+                f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(mine, cards)}"
             )
         pairs = [
             c
@@ -58,7 +59,7 @@ def _difference(c: Contrast) -> str:
     return f"{numbers.plain(c.difference)} {f'**{ends}**' if c.low > 0 else ends}"
 
 
-def _table(findings: Sequence[Finding]) -> str:
+def _table(findings: Sequence[Finding], cards: Cards) -> str:
     metrics = list(dict.fromkeys(f.metric for f in findings))
     rows: dict[tuple[str, str], dict[str, Finding]] = {}
     for f in findings:
@@ -66,7 +67,7 @@ def _table(findings: Sequence[Finding]) -> str:
     lines = [_row((*HEAD, *metrics)), _row("---" for _ in (*HEAD, *metrics))]
     for (setting, attack), found in rows.items():
         n = max(f.n for f in found.values())
-        cells = (_cell(found[m]) if m in found else "" for m in metrics)
+        cells = (_cell(found[m], cards.metric(m)) if m in found else "" for m in metrics)
         lines.append(_row((setting, attack, str(n), *cells)))
     return "\n".join(lines)
 
@@ -75,11 +76,11 @@ def _setting(f: Finding | Contrast) -> str:
     return ", ".join(f"{path.split('.')[-1]} {value}" for path, value in f.axes.items()) or "–"
 
 
-def _cell(f: Finding) -> str:
+def _cell(f: Finding, card: MetricCard) -> str:
     value = f"{numbers.plain(f.value)} [{numbers.plain(f.low)}, {numbers.plain(f.high)}]"
     ends = f"[{numbers.plain(f.gain_low)}, {numbers.plain(f.gain_high)}]"
     gain = f"{numbers.plain(f.gain)} {f'**{ends}**' if f.gain_low > 0 else ends}"
-    median = f", median {numbers.plain(f.median)}" if f.median is not None and f.metric == "psnr" else ""
+    median = f", median {numbers.plain(f.median)}" if f.median is not None and card.display == "level" else ""
     return "no power" if f.verdict == "no power" else f"{value}{median}; gain {gain}"
 
 

@@ -3,7 +3,8 @@
 import math
 
 from glasshouse.errors import BadValue
-from glasshouse.report import words
+from glasshouse.report.cards import ACCURACY
+from glasshouse.results.records import MetricCard
 
 MINUS = "\u2212"
 NBSP = "\u00a0"
@@ -48,14 +49,14 @@ def plain(value: float, *, digits: int = 2) -> str:
     return (MINUS if value < 0 and text.strip("0.,") else "") + text
 
 
-def places(metric: str, low: float, high: float) -> int:
+def places(metric: MetricCard, low: float, high: float) -> int:
     """Decimals that an interval supports: its half-width shows one digit, no metric fewer than usual.
 
     Example:
-        >>> places("ssim", 0.55, 0.68), places("mse", 0.0021, 0.0029), places("identification", 0.41, 0.85)
-        (2, 4, 0)
+        >>> places(ACCURACY, 0.41, 0.85), places(ACCURACY, 0.0021, 0.0029)
+        (0, 2)
     """
-    kind = words.metric(metric).kind
+    kind = metric.display
     size = max(abs(finite(low)), abs(finite(high)))
     usual = {"rate": 0, "level": 1}.get(kind, 2 if size < 10 else 1 if size < 100 else 0)
     half = (high - low) / 2 * (100 if kind == "rate" else 1)
@@ -64,20 +65,20 @@ def places(metric: str, low: float, high: float) -> int:
     return min(max(usual, -math.floor(math.log10(half) + 1e-9)), 8)
 
 
-def sign_places(metric: str, *bounds: float) -> int:
+def sign_places(metric: MetricCard, *bounds: float) -> int:
     """Decimals at which no bound looks like 0 without being 0: a verdict hangs on their signs. 4 at most.
 
     Example:
-        >>> sign_places("ssim", -0.004, 0.06), sign_places("ssim", 0.2, 0.4), sign_places("ssim", 0.0, 0.4)
-        (3, 1, 1)
+        >>> sign_places(ACCURACY, -0.004, 0.06), sign_places(ACCURACY, 0.2, 0.4)
+        (0, 0)
     """
-    sizes = [abs(b) * (100 if words.metric(metric).kind == "rate" else 1) for b in bounds if b]
+    sizes = [abs(b) * (100 if metric.display == "rate" else 1) for b in bounds if b]
     return next((d for d in range(5) if all(round(s, d) for s in sizes)), 4)
 
 
-def bare(value: float, metric: str, digits: int | None = None) -> str:
+def bare(value: float, metric: MetricCard, digits: int | None = None) -> str:
     """A value of a metric without its unit: rates as percentages. ``digits``: decimals; None: few."""
-    kind = words.metric(metric).kind
+    kind = metric.display
     shown = finite(value) * (100 if kind == "rate" else 1)
     if digits is None and kind == "plain":
         return plain(shown)
@@ -89,9 +90,9 @@ def bare(value: float, metric: str, digits: int | None = None) -> str:
     return (MINUS if shown < 0 and text.strip("0.,") else "") + text
 
 
-def unit(metric: str, named: str = "") -> str:
+def unit(metric: MetricCard, named: str = "") -> str:
     """What follows a value: ``%``, ``dB``, the unit that the finding names, or nothing."""
-    kind = words.metric(metric).kind
+    kind = metric.display
     if kind == "rate":
         return NBSP + "%"
     if kind == "level":
@@ -99,49 +100,69 @@ def unit(metric: str, named: str = "") -> str:
     return NBSP + named if named not in {"", "1", "share", "score", "index"} else ""
 
 
-def value(value: float, metric: str, named: str = "", digits: int | None = None) -> str:
+def value(value: float, metric: MetricCard, named: str = "", digits: int | None = None) -> str:
     r"""A value with its unit.
 
     Example:
-        >>> value(0.654, "identification"), value(31.24, "psnr"), value(0.62, "ssim")
-        ('65\xa0%', '31.2\xa0dB', '0.62')
+        >>> value(0.654, ACCURACY)
+        '65\xa0%'
     """
     return bare(value, metric, digits) + unit(metric, named)
 
 
-def interval(low: float, high: float, metric: str, digits: int | None = None) -> str:
+def interval(low: float, high: float, metric: MetricCard, digits: int | None = None) -> str:
     """An interval, without unit.
 
     Example:
-        >>> interval(0.55, 0.68, "ssim"), interval(-0.01, 0.2, "identification")
-        ('[0.55, 0.68]', '[−1, 20]')
+        >>> interval(-0.01, 0.2, ACCURACY)
+        '[−1, 20]'
     """
     digits = places(metric, low, high) if digits is None else digits
     return f"[{bare(low, metric, digits)}, {bare(high, metric, digits)}]"
 
 
-def difference(value: float, metric: str, named: str = "", digits: int | None = None) -> str:
+def difference(value: float, metric: MetricCard, named: str = "", digits: int | None = None) -> str:
     r"""An unsigned difference of two values of a metric; of rates in points.
 
     Example:
-        >>> difference(-0.4, "identification"), difference(0.41, "ssim")
-        ('40\xa0points', '0.41')
+        >>> difference(-0.4, ACCURACY)
+        '40\xa0points'
     """
     shown = bare(abs(value), metric, digits)
-    if words.metric(metric).kind == "rate":
+    if metric.display == "rate":
         return f"{shown}{NBSP}point{'' if shown == '1' else 's'}"
     return shown + unit(metric, named)
 
 
-def signed(value: float, metric: str, digits: int | None = None) -> str:
+def signed(value: float, metric: MetricCard, digits: int | None = None) -> str:
     """A gain with its sign, without unit.
 
     Example:
-        >>> signed(0.41, "ssim"), signed(-0.02, "identification"), signed(0.0, "ssim")
-        ('+0.41', '−2', '0.00')
+        >>> signed(0.41, ACCURACY), signed(-0.02, ACCURACY), signed(0.0, ACCURACY)
+        ('+41', '−2', '0')
     """
     shown = bare(value, metric, digits)
     return "+" + shown if value > 0 and shown.strip("0.,") else shown
+
+
+def percent(value: float) -> str:
+    """A share as a percentage, without the sign.
+
+    Example:
+        >>> percent(0.25)
+        '25'
+    """
+    return bare(value, ACCURACY)
+
+
+def probability(value: float) -> str:
+    """A p-value with three decimals.
+
+    Example:
+        >>> probability(0.0154), probability(0.00002)
+        ('0.015', '< 0.001')
+    """
+    return "< 0.001" if finite(value) < 0.0005 else f"{value:.3f}"
 
 
 def seconds(value: float) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glasshouse.errors import BadFile
-from glasshouse.report import words
+from glasshouse.report.cards import Cards
 from glasshouse.results.files import pictures
 from glasshouse.results.records import Exhibit
 
@@ -63,7 +63,7 @@ class Sheet:
     blurred: bool
 
 
-def sheet(exhibit: Exhibit, run: Path, *, show: bool) -> Sheet:
+def sheet(exhibit: Exhibit, run: Path, *, cards: Cards, show: bool) -> Sheet:
     """The pictures of an exhibit.
 
     An exhibit's columns (original, reconstruction, ...) become rows, so that examples stand side by side;
@@ -74,6 +74,7 @@ def sheet(exhibit: Exhibit, run: Path, *, show: bool) -> Sheet:
 
     Args:
         exhibit: of kind ``pictures``. run: its run directory.
+        cards: titles of the attacks.
         show: private data may be seen (they are public, or the user asked).
 
     Raises:
@@ -88,7 +89,7 @@ def sheet(exhibit: Exhibit, run: Path, *, show: bool) -> Sheet:
         images = images.swapaxes(0, 1)
     hide = bool(exhibit.private) and not show
     return Sheet(
-        title=words.titled(exhibit.title),
+        title=cards.title(exhibit.title),
         caption=exhibit.caption,
         columns=across,
         rows=tuple(_row(label, across, row, hide=hide) for label, row in zip(down, images, strict=True)),
@@ -130,7 +131,9 @@ def _row(label: str, across: Sequence[str], images: Images, *, hide: bool) -> Ro
 
 
 def blur(image: Images) -> Images:
-    """A picture from which nobody is known: ``MOSAIC``² mean colours in ``STEPS`` steps, smoothly enlarged.
+    """A picture from which no individual can be identified.
+
+    ``MOSAIC``² mean colours in ``STEPS`` steps, smoothly enlarged.
 
     Args:
         image: (H, W, C) in [0, 1].

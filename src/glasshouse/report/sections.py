@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import final
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import exhibits, figures, pictures, tables, verdict, words
+from glasshouse.report import exhibits, figures, pictures, tables
+from glasshouse.report.cards import Cards
+from glasshouse.report.verdicts import stories
+from glasshouse.report.verdicts.choice import ORDER, Choice
 from glasshouse.results.records import Exhibit, Result, ThreatCard
 
 
@@ -27,13 +30,14 @@ class Section:
     Attributes:
         anchor: for links; does not depend on the name. counts: findings by verdict, the worst kind first.
         sheets: contact sheets; lost: those that could not be read. uncontrolled: attacks without a control.
+        victims: the verdict on every victim, by finding.
         links: (anchor, title) of the parts that are there. notes: on the metrics of the findings.
     """
 
     anchor: str
     name: str
     card: ThreatCard | None
-    story: verdict.Story
+    story: stories.Story
     counts: tuple[tuple[str, int], ...]
     panels: tuple[figures.Panel, ...]
     trade: figures.Trade | None
@@ -46,12 +50,14 @@ class Section:
     uncontrolled: tuple[str, ...]
     findings: tuple[tables.FindingRow, ...]
     notes: tuple[str, ...]
+    victims: tuple[tables.VictimSheet, ...]
 
     @property
     def links(self) -> list[tuple[str, str]]:
         parts = [
             ("threat", "Threat", self.card),
             ("leak", "Leak against defence", self.panels),
+            ("victims", "Victim by victim", self.victims),
             ("cost", "Utility", self.trade),
             ("pictures", "Pictures", self.sheets or self.lost),
             ("exhibits", "Exhibits", self.exhibits),
@@ -63,51 +69,53 @@ class Section:
         return [(f"{self.anchor}-{key}", title) for key, title, content in parts if content]
 
 
-def sections(result: Result, run: Path, *, show_private: bool) -> list[Section]:
+def sections(result: Result, run: Path, choice: Choice, *, show_private: bool) -> list[Section]:
     """One section per scenario, in the order of the suite."""
-    told = {story.scenario: story for story in verdict.stories(result)}
+    by_name = {story.scenario: story for story in stories.stories(result, choice)}
     return [
-        _section(result, run, name, told[name], anchor=f"s{i}", show_private=show_private)
-        for i, name in enumerate(verdict.scenarios(result), start=1)
+        _section(result, run, by_name[name], choice.of(name), anchor=f"s{i}", show_private=show_private)
+        for i, name in enumerate(stories.scenarios(result), start=1)
     ]
 
 
 def _section(
-    result: Result, run: Path, name: str, story: verdict.Story, *, anchor: str, show_private: bool
+    result: Result, run: Path, story: stories.Story, choice: Choice, *, anchor: str, show_private: bool
 ) -> Section:
+    name, cards = story.scenario, choice.cards
     found = [f for f in result.findings if f.scenario == name]
     utility = [u for u in result.utility if u.scenario == name]
     card = next((t for t in result.threats if t.scenario == name), None)
     show = show_private or (card is not None and card.data_public)
-    shown = [_show(e, run, show=show) for e in result.exhibits if e.scenario == name]
+    shown = [_show(e, run, cards, show=show) for e in result.exhibits if e.scenario == name]
     sheets = [s for s in shown if isinstance(s, pictures.Sheet)]
     drawn = [s for s in shown if isinstance(s, Shown)]
-    kinds = [f.verdict for f in verdict.quoted(found)]
+    kinds = [choice.standing(f) for f in choice.findings]
     return Section(
         anchor=anchor,
         name=name,
         card=card,
         story=story,
-        counts=tuple((kind, kinds.count(kind)) for kind in verdict.ORDER if kind in kinds),
-        panels=tuple(figures.panels(found, utility)),
-        trade=figures.trade(found, utility),
+        counts=tuple((kind, kinds.count(kind)) for kind in ORDER if kind in kinds),
+        panels=tuple(figures.panels(found, utility, cards)),
+        trade=figures.trade(found, utility, cards),
         sheets=tuple(pictures.merged(sheets)),
         lost=tuple(s for s in drawn if s.exhibit.kind == "pictures"),
         exhibits=tuple(s for s in drawn if s.exhibit.kind != "pictures"),
-        contrasts=tuple(tables.contrasts(c for c in result.contrasts if c.scenario == name)),
+        contrasts=tuple(tables.contrasts((c for c in result.contrasts if c.scenario == name), cards)),
         refusals=tuple(tables.refusals(r for r in result.refusals if r.scenario == name)),
-        controls=tuple(tables.controls(found)),
-        uncontrolled=tuple(tables.uncontrolled(found)),
-        findings=tuple(tables.findings(found)),
-        notes=words.notes(f.metric for f in found),
+        controls=tuple(tables.controls(found, cards)),
+        uncontrolled=tuple(tables.uncontrolled(found, cards)),
+        findings=tuple(tables.findings(found, cards)),
+        notes=cards.notes(f.metric for f in found),
+        victims=tuple(tables.victim_sheets(found, cards)),
     )
 
 
-def _show(exhibit: Exhibit, run: Path, *, show: bool) -> Shown | pictures.Sheet:
+def _show(exhibit: Exhibit, run: Path, cards: Cards, *, show: bool) -> Shown | pictures.Sheet:
     """An exhibit that cannot be drawn is reported in its place; it must not cost the reader the report."""
     try:
         if exhibit.kind == "pictures":
-            return pictures.sheet(exhibit, run, show=show)
+            return pictures.sheet(exhibit, run, cards=cards, show=show)
         return Shown(exhibit=exhibit, drawing=exhibits.draw(exhibit))
     except GlasshouseError as error:
         return Shown(exhibit=exhibit, trouble=error)

@@ -1,17 +1,16 @@
-"""Rows of the tables in the report: policy, refusals, controls, findings, utility, manifest."""
+"""Rows of the tables in the report: victims, refusals, controls, findings, contrasts, manifest."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 from glasshouse.report import numbers, readings, words
+from glasshouse.report.cards import Cards
 from glasshouse.results.records import (
     Contrast,
     Control,
     Finding,
     Refused,
-    Result,
-    ThreatCard,
     Utility,
     Verdict,
 )
@@ -19,25 +18,19 @@ from glasshouse.results.records import (
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Limit:
-    """One limit of the policy and the largest gain measured against it, with the attack behind it."""
+class VictimSheet:
+    """The verdict on every victim of one finding, as text; ``leaks``: how many came out."""
 
-    scenario: str
+    attack: str
+    setting: str
     metric: str
-    limit: str
-    measured: str
-    by: str
+    leaks: int
+    rows: tuple[tuple[str, str, str, str, bool], ...]
 
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """The policy's outcome over all scenarios; ``state`` is ``broken``, ``holds`` or ``none``."""
-
-    state: str
-    broken: tuple[str, ...]
-    limits: tuple[Limit, ...]
-    gaps: tuple[str, ...]
+    @property
+    def head(self) -> str:
+        total = words.count(len(self.rows), "victims")
+        return f"{self.attack}, {self.setting}: {self.leaks} of {total} came out"
 
 
 @final
@@ -86,6 +79,9 @@ class FindingRow:
     chosen: str
     about: str
     seconds: str
+    primary: bool
+    exchange: str
+    p: str
 
 
 @final
@@ -103,25 +99,10 @@ class ContrastRow:
     clear: bool
 
 
-def policy(result: Result) -> Policy:
-    """What the policy tolerated, what was measured, and what was broken.
-
-    A limit on a metric without a usable finding is a gap: it neither holds nor is broken.
-    """
-    limits, gaps = [], []
-    for card in result.threats:
-        for name, limit in card.limits.items():
-            row = _limit(card, name, limit, result.findings)
-            limits.append(row)
-            if not row.by:
-                gaps.append(f"{card.scenario}: no finding with power for {words.metric(name).label}")
-    broken = tuple(
-        f"{card.scenario}: {text}" if len(result.threats) > 1 else text
-        for card in result.threats
-        for text in card.broken
-    )
-    state = "broken" if broken else "holds" if limits else "none"
-    return Policy(state=state, broken=broken, limits=tuple(limits), gaps=tuple(gaps))
+def victim_sheets(findings: Iterable[Finding], cards: Cards) -> list[VictimSheet]:
+    """Victim by victim, for the findings that say it; those in which most victims came out first."""
+    sheets = [_victims(f, cards) for f in findings if f.victims]
+    return sorted(sheets, key=lambda sheet: -sheet.leaks)
 
 
 def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
@@ -135,38 +116,38 @@ def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
     ]
 
 
-def controls(findings: Iterable[Finding]) -> list[tuple[str, list[ControlRow]]]:
+def controls(findings: Iterable[Finding], cards: Cards) -> list[tuple[str, list[ControlRow]]]:
     """Every control once, by easy setting, the failed ones first."""
     seen: dict[tuple[str, Control], ControlRow] = {}
     for f in findings:
         if f.control and (key := (f.attack, f.control)) not in seen:
-            seen[key] = _control(f, f.control)
+            seen[key] = _control(f, f.control, cards)
     groups: dict[str, list[ControlRow]] = {}
     for row in sorted(seen.values(), key=lambda row: row.passed):
         groups.setdefault(row.setting, []).append(row)
     return list(groups.items())
 
 
-def uncontrolled(findings: Iterable[Finding]) -> list[str]:
+def uncontrolled(findings: Iterable[Finding], cards: Cards) -> list[str]:
     """Attacks that have no control at all: nothing shows that they work where they must."""
     rows = list(findings)
     controlled = {f.attack for f in rows if f.control}
-    return list(dict.fromkeys(words.attack(f.attack) for f in rows if f.attack not in controlled))
+    return list(dict.fromkeys(cards.attack(f.attack) for f in rows if f.attack not in controlled))
 
 
-def findings(rows: Iterable[Finding]) -> list[FindingRow]:
+def findings(rows: Iterable[Finding], cards: Cards) -> list[FindingRow]:
     """Every finding, in the order of the audit."""
-    return [_finding(f, readings.read(f)) for f in rows]
+    return [_finding(f, cards) for f in rows]
 
 
-def contrasts(rows: Iterable[Contrast]) -> list[ContrastRow]:
+def contrasts(rows: Iterable[Contrast], cards: Cards) -> list[ContrastRow]:
     """Attack against attack on the same victims."""
     return [
         ContrastRow(
-            attack=r.attack,
-            other=r.other,
+            attack=cards.attack(r.attack),
+            other=cards.attack(r.other),
             setting=setting(r),
-            metric=words.metric(r.metric).label,
+            metric=cards.metric(r.metric).label,
             difference=numbers.plain(r.difference),
             interval=f"[{numbers.plain(r.low)}, {numbers.plain(r.high)}]",
             n=f"{r.n} {r.unit}",
@@ -192,16 +173,17 @@ def manifest(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str
     return groups
 
 
-def _finding(f: Finding, reading: readings.Reading) -> FindingRow:
+def _finding(f: Finding, cards: Cards) -> FindingRow:
+    reading = readings.read(f, cards)
     return FindingRow(
-        attack=words.attack(f.attack),
+        attack=cards.attack(f.attack),
         setting=setting(f),
-        metric=words.metric(f.metric).label,
+        metric=cards.metric(f.metric).label,
         value=reading.value,
         interval=reading.interval,
         median=reading.median,
         n=words.count(f.n, f.unit),
-        baseline=_baseline(f),
+        baseline=_baseline(f, reading, cards),
         gain=reading.gain,
         gain_interval=reading.gain_interval,
         verdict=f.verdict,
@@ -209,35 +191,45 @@ def _finding(f: Finding, reading: readings.Reading) -> FindingRow:
         chosen=f.chosen or "–",
         about=f.about or "–",
         seconds=numbers.seconds(f.seconds),
+        primary=f.primary,
+        exchange=_exchange(f, cards),
+        p=_p(f),
     )
 
 
-def _limit(card: ThreatCard, name: str, limit: float, findings: Sequence[Finding]) -> Limit:
-    usable = [
-        f for f in findings if f.scenario == card.scenario and f.metric == name and f.verdict != "no power"
-    ]
-    worst = max(usable, key=lambda f: f.gain, default=None)
-    return Limit(
-        scenario=card.scenario,
-        metric=words.metric(name).label,
-        limit=numbers.difference(limit, name),
-        measured="not measured"
-        if worst is None
-        else f"{readings.read(worst).gain} {readings.read(worst).gain_interval}",
-        by="" if worst is None else f"{words.attack(worst.attack)}, {setting(worst)}",
+def _victims(f: Finding, cards: Cards) -> VictimSheet:
+    card = cards.metric(f.metric)
+    rows = tuple(
+        (
+            v.name,
+            numbers.value(v.value, card, f.unit_of_value),
+            f"{v.rank:,} of {v.compared:,}",
+            f"{numbers.probability(v.p)} ({numbers.probability(v.p_adjusted)})",
+            v.leaks,
+        )
+        for v in sorted(f.victims, key=lambda v: (not v.leaks, v.p_adjusted))
+    )
+    return VictimSheet(
+        attack=cards.attack(f.attack),
+        setting=setting(f),
+        metric=card.label,
+        leaks=sum(v.leaks for v in f.victims),
+        rows=rows,
     )
 
 
-def _control(f: Finding, c: Control) -> ControlRow:
+def _control(f: Finding, c: Control, cards: Cards) -> ControlRow:
+    card = cards.metric(c.metric)
+
     def at_least(gain: float | None, low: float | None) -> str:
         if gain is None or low is None:
             return "no claim"
-        shown = numbers.signed(gain, c.metric) + numbers.unit(c.metric)
-        return f"{shown}, at least {numbers.bare(low, c.metric)}"
+        shown = numbers.signed(gain, card) + numbers.unit(card)
+        return f"{shown}, at least {numbers.bare(low, card)}"
 
     return ControlRow(
-        attack=words.attack(f.attack),
-        name=words.metric(c.metric).label or "–",
+        attack=cards.attack(f.attack),
+        name=card.label or "–",
         setting=c.setting,
         positive=at_least(c.positive, c.positive_low),
         negative=at_least(c.negative, c.negative_low),
@@ -246,11 +238,24 @@ def _control(f: Finding, c: Control) -> ControlRow:
     )
 
 
-def _baseline(f: Finding) -> str:
-    text = f"{words.plain(f.baseline)} {readings.read(f).baseline}"
-    return (
-        text if f.chance is None else f"{text}; chance {numbers.value(f.chance, f.metric, f.unit_of_value)}"
-    )
+def _baseline(f: Finding, reading: readings.Reading, cards: Cards) -> str:
+    text = f"{words.null(f.baseline)}: {reading.baseline}"
+    if f.chance is None:
+        return text
+    return f"{text}; chance {numbers.value(f.chance, cards.metric(f.metric), f.unit_of_value)}"
+
+
+def _exchange(f: Finding, cards: Cards) -> str:
+    if f.exchange is None:
+        return "–"
+    return numbers.value(f.exchange.value, cards.metric(f.metric), f.unit_of_value)
+
+
+def _p(f: Finding) -> str:
+    if f.p is None:
+        return "–"
+    own = numbers.probability(f.p)
+    return own if f.p_adjusted is None else f"{own} ({numbers.probability(f.p_adjusted)})"
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -9,7 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.report import readings, tables, verdict, words
+from glasshouse.report import readings, tables, words
+from glasshouse.report.verdicts import stories
+from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.verdicts.choice import Choice, choose
+from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
+from glasshouse.report.verdicts.policy import Policy, policy
 from glasshouse.results.records import Finding, Result, Utility
 
 MOST: Final = 12  # rows shown of a long list
@@ -25,20 +30,21 @@ def summary(result: Result) -> Group:
     Raises:
         BadValue: the result holds a number that is not finite.
     """
-    answer, qualification = verdict.overall(result)
-    told = verdict.stories(result)
-    kind = next((story.kind for story in told if story.kind), None)
-    parts: list[RenderableType] = [heading(answer, kind or ""), line(qualification)]
-    for story in told:
+    choice = choose(result)
+    answer = overall(result, choice)
+    parts: list[RenderableType] = [heading(answer.text, answer.kind or ""), line(answer.qualification)]
+    if answer.count:
+        parts.append(line(answer.count, "dim"))
+    for story in stories.stories(result, choice):
         parts += [Text(), line(story.scenario, "bold")]
         parts += [_sentence(s.kind, s.text) for s in story.sentences]
-        rows = list(_strongest(result, story.scenario))
+        rows = list(_strongest(result, choice.of(story.scenario)))
         if len(rows) > 1:
-            head = ("setting", "strongest attack", "gain over the null", "verdict", "utility")
+            head = ("setting", "strongest attack", "gain over guessing", "verdict", "utility")
             parts.append(table(head, rows[:MOST]))
         if len(rows) > MOST:
             parts.append(line(f"  and {words.count(len(rows) - MOST, 'settings')} more in the report"))
-    parts += [Text(), *_policy(tables.policy(result))]
+    parts += [Text(), *_policy(policy(result))]
     return Group(*parts)
 
 
@@ -79,30 +85,34 @@ def _sentence(kind: str, text: str) -> RenderableType:
     return Padding(grid, (0, 0, 0, 2))
 
 
-def _strongest(result: Result, scenario: str) -> Iterable[tuple[str, ...]]:
+def _strongest(result: Result, choice: Choice) -> Iterable[tuple[str, ...]]:
     """One row per setting: of the attacks with power the one that a sentence would name, and the utility."""
     cells: dict[str, list[Finding]] = {}
-    for f in result.findings:
-        if f.scenario == scenario:
-            cells.setdefault(tables.setting(f), []).append(f)
+    cards = choice.cards
+    for f in choice.findings:
+        cells.setdefault(tables.setting(f), []).append(f)
     for name, findings in cells.items():
-        best = verdict.headline(f for f in findings if f.verdict != "no power") or findings[0]
-        reading = readings.read(best)
-        gain = f"{words.metric(best.metric).label} {reading.gain} {reading.gain_interval}"
+        best = choice.worst(f for f in findings if f.verdict != "no power") or findings[0]
+        reading = readings.read(best, cards)
+        gain = f"{cards.metric(best.metric).label} {reading.gain} {reading.gain_interval}"
         cost = _utility(result.utility, best)
-        yield (name, words.attack(best.attack), gain, best.verdict, cost)
+        yield (name, cards.attack(best.attack), gain, choice.standing(best), cost)
 
 
 def _utility(utility: Sequence[Utility], f: Finding) -> str:
     return next((readings.utility(u) for u in utility if u.cell == f.cell), "–")
 
 
-def _policy(policy: tables.Policy) -> list[RenderableType]:
-    if policy.state == "none":
+def _policy(outcome: Policy) -> list[RenderableType]:
+    if outcome.state == "none":
         return [line("Policy: no limits were set.", "dim")]
-    if policy.state == "broken":
-        parts: list[RenderableType] = [line("Policy: broken.", STYLES["leaks"])]
-        parts += [_sentence("leaks", text) for text in policy.broken]
-    else:
-        parts = [line("Policy: every limit that could be checked holds.", "bold")]
-    return parts + [_sentence("no power", f"not checked: {text}") for text in policy.gaps]
+    parts: list[RenderableType] = [
+        line(f"Policy: {outcome.text}", STYLES["leaks"] if outcome.state == "broken" else "bold")
+    ]
+    for state, limits in outcome.groups:
+        if state == "holds":
+            continue
+        parts += [_sentence(LIMIT_MARKS[state], f"{state}: {one.text}") for one in limits[:MOST]]
+        if len(limits) > MOST:
+            parts.append(line(f"  and {len(limits) - MOST} more {state}, in the report"))
+    return parts

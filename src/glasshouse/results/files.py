@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.results.records import (
     AttackCard,
@@ -42,6 +43,7 @@ def write_result(result: Result, path: Path) -> None:
 
     Raises:
         BadValue: a number is not finite.
+        DiskFull, BadFile: it could not be written.
     """
     try:
         text = json.dumps({"format": FORMAT, **asdict(result)}, allow_nan=False, indent=1, default=_plain)
@@ -52,7 +54,7 @@ def write_result(result: Result, path: Path) -> None:
             got=_where_not_finite(result),
             fix="report what is undefined as a refusal",
         ) from error
-    path.write_text(text + "\n")
+    write_text(path, text + "\n")
 
 
 def read_result(path: Path) -> Result:

@@ -98,10 +98,9 @@ class Finding:
         chosen: how the number was chosen ("4 restarts, lowest loss of the attack").
         given: grants that were used. seconds: attack time, all units. about: rounds and clients in words.
         chance: of a guess, where known. median: over victims, None for pooled metrics and shares.
-        claim: kind of the claims that were scored.
-        primary: the metric by which this attack and claim kind are judged, fixed
-            before the run; only such findings reach the headline and the exit code.
-        p: one-sided p-value of "the gain is not above 0".
+        claim: kind of the claims that were scored. p: one-sided p-value of "the gain is not above 0".
+        primary: the metric by which this attack and claim kind are judged, fixed before the run; only such
+            findings reach the headline and the exit code.
         p_adjusted: Holm's, over the primary findings of the run; None for others.
         exchange: against other victims' truth, None where the metric has no such control.
         undefended: the same attack without the defences; None where that was not run, or this is it.
@@ -216,26 +215,28 @@ class Exhibit:
 
     Attributes:
         kind: ``pictures`` (originals beside reconstructions, in ``file``), ``lines``, ``histogram``,
-            ``bars``, ``boxes`` or ``table``.
+            ``boxes`` or ``table``.
         data: by kind:
             ``lines``: {"x_label", "y_label", "x_log"?, "x_even"?: equal distances between the values of x,
             "series": [{"name", "x", "y", "low"?, "high"?, "null"?: bool, "of"?: number of the series that
-            this one belongs to}]}; ``bars``: as lines, x are category names;
+            this one belongs to}]};
             ``histogram``: {"x_label", "series": [{"name", "values"}]};
             ``boxes``: {"y_label", "series": [{"name", "values"}]};
             ``table``: {"columns": [...], "rows": [[...], ...]};
             ``pictures``: {"columns": [names of the columns], "rows": [labels of the rows]}.
         file: for pictures, an .npz below the run directory: ``images`` (rows, columns, H, W, C) in [0, 1].
         private: columns of ``pictures`` that hold private data; blurred unless the user asks.
+        join: exhibits of several cells with this key were joined into this one; empty: it is of one cell.
     """
 
-    kind: Literal["pictures", "lines", "histogram", "bars", "boxes", "table"]
+    kind: Literal["pictures", "lines", "histogram", "boxes", "table"]
     scenario: str
     title: str
     caption: str
     data: Settings = field(default_factory=dict)
     file: str = ""
     private: tuple[str, ...] = ()
+    join: str = ""
 
 
 @final
@@ -243,8 +244,7 @@ class Exhibit:
 class ThreatCard:
     """Who sees what, and what was given, for one scenario; all in words.
 
-    ``limits``: metric name → largest tolerated gain, from ``[policy]``; ``broken``: the sentences of
-    those that a finding exceeded.
+    ``limits``: metric → largest tolerated gain; ``broken``: sentences of those broken (see :class:`Limit`).
     """
 
     scenario: str
@@ -316,6 +316,7 @@ class MetricCard:
             the report orders by it.
         order: among metrics of one severity, small ones are quoted first.
         note: what a reader must know who compares the number with a paper's.
+        private: the number is about private data; where False, it is never a headline.
     """
 
     name: str
@@ -328,8 +329,9 @@ class MetricCard:
     higher_leaks: bool
     unit: str
     severity: Literal["images", "membership", "labels", "other"] = "other"
-    order: int = 100
+    order: int = 1000
     note: str = ""
+    private: bool = True
 
 
 @final

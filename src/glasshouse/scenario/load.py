@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
 from glasshouse.registry import nearest
 from glasshouse.scenario.check import checked
@@ -16,7 +17,7 @@ from glasshouse.scenario.shipped import preset_text
 from glasshouse.scenario.spec import Entry, Member, Scenario, Suite, SuiteFile
 from glasshouse.scenario.table import canonical, frozen
 from glasshouse.scenario.write import resolved_toml
-from glasshouse.store import read_text, write_text
+from glasshouse.store import read_text
 
 _Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
 

@@ -74,7 +74,8 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
         elif key in takes:
             problems += _value_problems(here, value, takes[key])
         elif not open_ended:
-            needs, hint = f"an argument of '{plugin.name}'", registry.nearest(key, keys)
+            needs, new = f"an argument of '{plugin.name}'", _renamed(group, plugin.name).get(key)
+            hint = f"it is called {new} now" if new else registry.nearest(key, keys)
             problems.append(Problem(path=here, needs=needs, got=f"'{key}'", hint=hint))
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
@@ -110,8 +111,19 @@ def resolve(group: str, name: str) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]  # the user's own module: callable is all we can know
 
 
+def _renamed(group: str, name: str) -> Mapping[str, str]:
+    """Arguments of earlier versions of a registered plug-in, old path → new one."""
+    try:
+        return registry.card(group, name).renamed
+    except GlasshouseError:  # a module:factory, or a plug-in without a card: its contract says so
+        return {}
+
+
 def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list[Problem]:
     annotation = parameter.annotation
+    table = registry.table_of(parameter)
+    if table is not None:
+        return _table_problems(path, value, table)
     if annotation is parameter.empty or isinstance(annotation, str):
         return []
     try:
@@ -133,9 +145,25 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
     return [Problem(path=path, needs=condition(schema, schema), got=shown(value), hint=hint)]
 
 
+def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Problem]:
+    """Everything wrong with a table that stands for an argument of several settings."""
+    if not isinstance(value, Mapping):
+        return [Problem(path=path, needs="a table", got=shown(value))]
+    takes = registry.arguments(table)
+    problems: list[Problem] = []
+    for key, setting in value.items():
+        if key in takes:
+            problems += _value_problems(f"{path}.{key}", setting, takes[key])
+        else:
+            needs = f"one of {', '.join(takes)}"
+            hint = registry.nearest(key, tuple(takes))
+            problems.append(Problem(path=f"{path}.{key}", needs=needs, got=f"'{key}'", hint=hint))
+    return problems
+
+
 def _refused(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:
     try:
-        factory(**arguments)
+        registry.create(factory, arguments)
     except GlasshouseError as error:
         return [Problem(path=path, needs=error.needs, got=error.got, hint=error.fix)]
     except (TypeError, ValueError) as error:  # other people's plug-ins raise what they like

@@ -7,6 +7,7 @@ from typing import Any
 from glasshouse import registry
 from glasshouse.errors import Problem
 from glasshouse.scenario.axes import cells
+from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -25,7 +26,7 @@ def foreseen(scenario: Scenario) -> tuple[Refusal, ...]:
     found: dict[Refusal, None] = {}
     for cell in cells(scenario):
         for plugin in cell.scenario.attacks:
-            needs = registry.load("attacks", plugin.name)(**plugin.arguments).needs
+            needs = registry.create(registry.load("attacks", plugin.name), plugin.arguments).needs
             subject = f"attack '{plugin.label or plugin.name}'"
             for want, got, fix in _lacks(cell.scenario, needs):
                 found[Refusal(subject=subject, needs=want, got=got, fix=fix)] = None
@@ -113,11 +114,13 @@ def _behaviours(scenario: Scenario) -> Iterator[Problem]:
 
 def _data(scenario: Scenario) -> Iterator[Problem]:
     data = scenario.data
-    if data.private_source and any(m.name == "identification" for m in scenario.audit.metrics):
+    among_others = metrics_requiring(scenario, "distractors")
+    if data.private_source and among_others:
         yield Problem(
             path="audit.metrics",
-            needs="no identification where data.private_source is another data set (its distractors are not)",
-            got='"identification"',
+            needs="no metric that needs other images of the same data where data.private_source is set",
+            got=", ".join(f'"{name}"' for name in among_others),
+            hint="the other images would come from data.source",
         )
     if data.alpha is not None and data.partition != "dirichlet":
         yield Problem(
@@ -259,7 +262,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             got="0",
             hint="give a number, or set audit.utility = false",
         )
-    if "identification" in names and scenario.data.heldout < audit.distractors:
+    if metrics_requiring(scenario, "distractors") and scenario.data.heldout < audit.distractors:
         yield Problem(
             path="audit.distractors",
             needs=f"at most data.heldout = {scenario.data.heldout}, where they are drawn from",

@@ -52,6 +52,7 @@ class ClassInversion:
     """
 
     card: ClassVar[Card] = Card(
+        title="Class inversion",
         summary="class representatives from FedAvg updates, by matching the gradient's direction",
         source="Takahashi et al. 2023, Breaching FedMD, CVPR, Appendix F",
         threat="server, sees single updates",

@@ -40,6 +40,7 @@ class DLG:
     """
 
     card: ClassVar[Card] = Card(
+        title="DLG",
         summary="gradient matching by L-BFGS, labels searched too",
         source="Zhu et al. 2019, arXiv:1906.08935",
         threat="server, sees single updates",

@@ -30,6 +30,7 @@ class IDLG:
     """
 
     card: ClassVar[Card] = Card(
+        title="iDLG",
         summary="gradient matching by L-BFGS, labels inferred first",
         source="Zhao et al. 2020, arXiv:2001.02610",
         threat="server, sees single updates",

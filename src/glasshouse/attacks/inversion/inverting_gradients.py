@@ -55,6 +55,7 @@ class InvertingGradients:
     """
 
     card: ClassVar[Card] = Card(
+        title="Inverting Gradients",
         summary="cosine gradient matching with total variation",
         source="Geiping et al. 2020, arXiv:2003.14053",
         threat="server, sees single updates",

@@ -29,6 +29,7 @@ class LabelInference:
     """
 
     card: ClassVar[Card] = Card(
+        title="Label inference",
         summary="class counts of the batch from the last layer's gradient",
         source="Zhao et al. 2020, arXiv:2001.02610; Wainakh et al. 2022, arXiv:2105.09369",
         threat="server, sees single updates",

@@ -38,6 +38,7 @@ class LinearInput:
     """Closed-form input recovery. No iterations, no randomness, no prior."""
 
     card: ClassVar[Card] = Card(
+        title="Linear-layer read-out",
         summary="one input in closed form from a first linear layer with a bias",
         source="Geiping et al. 2020, arXiv:2003.14053, Proposition 3.1",
         threat="server, sees single updates",

@@ -47,6 +47,7 @@ class Loki:
     """
 
     card: ClassVar[Card] = Card(
+        title="LOKI",
         summary="per-client convolutions in front of an imprint module: the sum falls apart by client",
         source="Zhao et al. 2024, arXiv:2303.12233",
         threat="malicious server: changes the architecture, addresses each client, sees only the sum",
@@ -113,7 +114,7 @@ class Loki:
         return Crafted(
             default=addressed(None),
             addressed={client: addressed(client) for client in range(terms.clients)},
-            memory={"thresholds": thresholds, "brightness": brightness},
+            memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

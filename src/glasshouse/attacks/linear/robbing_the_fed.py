@@ -41,6 +41,7 @@ class RobbingTheFed:
     """
 
     card: ClassVar[Card] = Card(
+        title="Robbing the Fed",
         summary="a module of linear layers in front of the model copies single images into the sum",
         source="Fowl et al. 2022, arXiv:2110.13057",
         threat="malicious server: changes the architecture, sees only the sum",
@@ -101,7 +102,7 @@ class RobbingTheFed:
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**agreed_state(view), **tensors}
             ),
-            memory={"thresholds": thresholds, "brightness": brightness},
+            memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -32,6 +32,7 @@ class Tbi:
     """
 
     card: ClassVar[Card] = Card(
+        title="TBI",
         summary="an inversion network on clients' public logits, asked for each private class (TBI)",
         source="Yang et al. 2019, arXiv:1902.08552",
         threat="server, sees single uploads of logits",

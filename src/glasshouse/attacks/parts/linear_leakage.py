@@ -189,13 +189,3 @@ def labels_from(signal: Tensor, levels: Tensor) -> Tensor:
     apart = (signal.abs()[:, None].clamp_min(1e-300).log() - levels.abs()[None].log()).abs()
     wrong = signal.sign()[:, None] * levels.sign()[None] < 0
     return apart.masked_fill(wrong, torch.inf).argmin(1) if len(signal) else torch.zeros(0, dtype=torch.int64)
-
-
-def expected_alone(bins: int, examples: int) -> float:
-    """(1 - 1/k)^(m - 1): the share of m examples that are alone in one of k equally likely bins.
-
-    Example:
-        >>> round(expected_alone(1024, 64), 3)
-        0.94
-    """
-    return float((1 - 1 / bins) ** (examples - 1))

@@ -45,10 +45,6 @@ class Detector:
         """(S, z) → (S,)."""
         return updates @ self.direction + self.offset
 
-    def of_sum(self, total: Tensor, count: int) -> float:
-        """The feature of a sum (z,) of ``count`` updates: the sum of their features."""
-        return float(total.double() @ self.direction.double()) + count * self.offset
-
 
 def fit(updates: Tensor, labels: Tensor, *, penalty: float, iterations: int) -> Detector:
     """Penalised logistic regression by L-BFGS: mean loss + penalty / 2 · ‖w‖² on standardised updates.

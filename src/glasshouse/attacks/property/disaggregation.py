@@ -32,6 +32,7 @@ class Disaggregation(SumReader):
     """
 
     card: ClassVar[Card] = Card(
+        title="Gradient disaggregation",
         summary="clients' mean updates from sums over rounds, judged by every round's detector",
         source="Lam et al. 2021, arXiv:2106.06089",
         threat="honest-but-curious server under secure aggregation",

@@ -28,6 +28,7 @@ class Ols(SumReader):
     """
 
     card: ClassVar[Card] = Card(
+        title="OLS",
         summary="clients' features from sums over rounds, by least squares",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
         threat="honest-but-curious server under secure aggregation",

@@ -60,6 +60,7 @@ class Prolin(SumReader):
     """
 
     card: ClassVar[Card] = Card(
+        title="PROLIN",
         summary="the most likely assignment of a property to clients, from sums over rounds",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
         threat="honest-but-curious server under secure aggregation",

@@ -31,6 +31,7 @@ class Reg(SumReader):
     """
 
     card: ClassVar[Card] = Card(
+        title="REG",
         summary="clients' features from sums over rounds, by weighted ridge regression",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
         threat="honest-but-curious server under secure aggregation",

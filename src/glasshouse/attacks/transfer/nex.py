@@ -39,6 +39,7 @@ class Nex:
     """
 
     card: ClassVar[Card] = Card(
+        title="NEX",
         summary="representations out of an honest head's gradient, inverted with a deep image prior",
         source="Pan et al. 2022 (USENIX Security)",
         threat="honest server that sees what clients send of the head",

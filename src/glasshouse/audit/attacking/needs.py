@@ -5,7 +5,7 @@ from typing import Any
 
 from glasshouse.attacks.base import Attack
 from glasshouse.errors import GlasshouseError
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Refusal
@@ -13,7 +13,7 @@ from glasshouse.wire import Refusal
 
 def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
     """The attack with its settings."""
-    attack: Attack = load("attacks", name)(**arguments)
+    attack: Attack = create(load("attacks", name), arguments)
     return attack
 
 

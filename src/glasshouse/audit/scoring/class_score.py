@@ -9,16 +9,12 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.metrics.base import Metric, ScoreContext
-from glasshouse.metrics.gallery import Gallery
+from glasshouse.metrics.gallery import null_images
 from glasshouse.wire import Batch
 
-PRIOR: Final = "mean of the public images of the private domain"
-OWN_PRIOR: Final = "the attack's own prior image"
-PUBLIC: Final = "public mean of the class itself"
 GUESS: Final = "guess among the clients"
 
 
@@ -36,22 +32,13 @@ def score_classes(
     name, nulls = max(
         (
             (name, metric.score(images, claim.labels, context=context))
-            for name, images in null_images(context.gallery, claim.labels, draws).items()
+            for name, images in null_images(
+                context.gallery, claim.labels, None if draws is None else draws.inputs
+            ).items()
         ),
         key=lambda pair: sign * float(pair[1].mean()),
     )
     return _split(values), _split(nulls), name
-
-
-def null_images(gallery: Gallery, labels: Tensor, draws: Batch | None) -> dict[str, Tensor]:
-    """What each null shows for every class, by its name."""
-    found = {
-        PRIOR: gallery.prior.expand(len(labels), -1, -1, -1),
-        PUBLIC: gallery.public[labels],
-    }
-    if draws is not None:
-        found[OWN_PRIOR] = draws.inputs[labels]
-    return found
 
 
 def _split(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:

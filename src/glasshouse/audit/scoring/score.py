@@ -291,26 +291,9 @@ def _score_clients(metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
     if metric.claim != "clients" or not isinstance(claim, ClientScores):
         return None
     claimed = claim.scores if metric.reads == "scores" else claim.decisions
-    return Scored(clients=((claimed.double().numpy(), clients_of(claim, judge)),), baseline=COIN)
-
-
-def clients_of(claim: ClientScores, judge: Judge) -> NDArray[np.bool_]:
-    """Who has the property that the claim is about, (N,).
-
-    Raises:
-        Undefined: there is no such property, or several.
-    """
-    marked = list(judge.truth.marked.values())
-    if len(marked) != 1:
-        raise Undefined(
-            "scores of clients",
-            needs="exactly one property that some clients have",
-            got=", ".join(judge.truth.marked) or "none",
-            fix="give federation.behaviours, or data.members",
-        )
-    truth = np.zeros(len(claim.scores), dtype=bool)
-    truth[list(marked[0])] = True
-    return truth
+    return Scored(
+        clients=((claimed.double().numpy(), judge.truth.with_property(len(claim.scores))),), baseline=COIN
+    )
 
 
 def relabelled(truth: Truth) -> Truth:

@@ -3,32 +3,26 @@
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from glasshouse.attacks.base import Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.figures.arguments import Point, points
-from glasshouse.audit.figures.classes import class_exhibits, federation_exhibits
-from glasshouse.audit.figures.clients import client_exhibits
-from glasshouse.audit.figures.gallery import Place, gallery
-from glasshouse.audit.figures.generative import generative_exhibits
-from glasshouse.audit.figures.received import received_exhibits
-from glasshouse.audit.figures.sums import sum_exhibits
 from glasshouse.audit.scoring.contrast import contrasts
+from glasshouse.audit.scoring.evidence import attack_evidence, cell_evidence, federation_of
 from glasshouse.audit.scoring.finding import gain_of, middle, null_of, value_of, verdict_of, within
 from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import Judge, Scored, score_outcomes
 from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
-from glasshouse.audit.simulation.accuracy import accuracy_exhibits
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import Facts, GroupRecord, read_record
 from glasshouse.errors import Undefined
+from glasshouse.figures.base import AttackEvidence
+from glasshouse.figures.drawing import Drawings, draw_cell
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.registry import load
-from glasshouse.results.records import Contrast, Control, Exhibit, Finding, Refused, Utility
+from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -49,14 +43,13 @@ class CellTask:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """What came out of one cell. ``points``: its findings again, with the settings of the attacks."""
+    """What came out of one cell. ``drawings``: what the figures made of it."""
 
     findings: tuple[Finding, ...] = ()
     refusals: tuple[Refused, ...] = ()
     utility: tuple[Utility, ...] = ()
-    exhibits: tuple[Exhibit, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
-    points: tuple[Point, ...] = ()
+    drawings: Drawings = field(default_factory=Drawings)
     facts: Facts | None
     seconds: float
 
@@ -79,10 +72,12 @@ def settle(task: CellTask) -> tuple[str, Settled]:
     judges: dict[str, Judge] = {}
     findings: list[Finding] = []
     refusals: list[Refused] = []
-    exhibits: list[Exhibit] = []
-    varied: list[Point] = []
+    attacks: list[AttackEvidence] = []
+    federations = {
+        g.folder: federation_of(scenario, Path(g.folder), record)
+        for g, record in zip(task.groups, records, strict=True)
+    }
     attack_seconds = 0.0
-    by_label: dict[str, dict[str, list[Outcome]]] = {}
     numbers: dict[str, dict[str, Scored]] = {}
     for position, attack in enumerate(scenario.attacks):
         needs_own = bool(attack_of(attack.name, attack.arguments).needs.changes)
@@ -93,7 +88,6 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         ]
         ready = [g for g, f in mine if f.refusal is None]
         outcomes = {g.folder: _outcomes(g, position, attack) for g in ready}
-        by_label[attack.label or attack.name] = outcomes
         said = [f.refusal for _, f in mine if f.refusal]
         said += [o.refusal for every in outcomes.values() for o in every if o.refusal]
         refusals += [_refused(cell, r) for r in dict.fromkeys(said)]
@@ -103,37 +97,28 @@ def settle(task: CellTask) -> tuple[str, Settled]:
         mine_judged = {folder: judges[folder].of(every) for folder, every in outcomes.items()}
         made, failed, numbers[attack.label or attack.name] = _findings(task, attack, outcomes, mine_judged)
         findings += made
-        varied += points(cell, attack, made, outcomes, mine_judged)
         refusals += [_refused(cell, r) for r in failed]
-        exhibits += _gallery(task, position, outcomes, judges)
-        exhibits += generative_exhibits(task.run, cell, position, outcomes, mine_judged)
-        exhibits += sum_exhibits(cell, attack.label or attack.name, outcomes, mine_judged)
-        exhibits += class_exhibits(task.run, cell, attack.label or attack.name, outcomes, mine_judged)
-    exhibits += federation_exhibits(cell, records[0]) if records else []
-    exhibits += accuracy_exhibits(cell, records)
-    exhibits += client_exhibits(cell, by_label, judges)
-    exhibits += received_exhibits(cell, by_label, records, _active_folders(task, records))
+        attacks.append(
+            attack_evidence(
+                scenario,
+                position,
+                outcomes=outcomes,
+                judges=mine_judged,
+                federations=federations,
+                findings=made,
+            )
+        )
+    drawings = draw_cell(cell_evidence(cell, task.run, attacks, list(federations.values())))
     seconds = sum(f.seconds for f in records) + attack_seconds + time.process_time() - started
     return cell.hash, Settled(
         findings=tuple(findings),
         refusals=tuple(refusals),
         utility=tuple(_utility(cell, records)),
-        exhibits=tuple(exhibits),
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
-        points=tuple(varied),
+        drawings=drawings,
         facts=records[0].facts if records else None,
         seconds=seconds,
     )
-
-
-def _active_folders(task: CellTask, records: Sequence[GroupRecord]) -> dict[str, str]:
-    """The first folder of each active attack whose federation ran, by the attack's label."""
-    found: dict[str, str] = {}
-    for group, record in zip(task.groups, records, strict=True):
-        if group.active is not None and record.refusal is None:
-            attack = task.cell.scenario.attacks[group.active]
-            found.setdefault(attack.label or attack.name, group.folder)
-    return found
 
 
 def _outcomes(group: Group, position: int, attack: Plugin) -> list[Outcome]:
@@ -260,16 +245,3 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
             high=record.utility["high"],
             n=int(record.utility["n"]),
         )
-
-
-def _gallery(
-    task: CellTask, position: int, outcomes: Mapping[str, Sequence[Outcome]], judges: Mapping[str, Judge]
-) -> list[Exhibit]:
-    attack = task.cell.scenario.attacks[position]
-    for folder, every in outcomes.items():
-        claims = [c for o in every for c in o.claims if isinstance(c, Reconstruction)]
-        if claims:
-            path = Path(folder) / "truth" / f"gallery-{attack_key(position, attack)}.npz"
-            place = Place(run=Path(task.run), path=path)
-            return gallery(place, attack.label or attack.name, claims, judge=judges[folder], cell=task.cell)
-    return []

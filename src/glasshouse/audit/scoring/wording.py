@@ -10,9 +10,9 @@ def chosen_words(attack: Plugin) -> str:
     """How the number was chosen, in words."""
     restarts = getattr(attack_of(attack.name, attack.arguments), "restarts", 1)
     return (
-        f"{restarts} restarts, the one with the attack's lowest own loss"
+        f"best of {restarts} restarts, chosen by the attack's own loss"
         if restarts > 1
-        else "one run, no choice"
+        else "a single run; nothing was selected afterwards"
     )
 
 

@@ -25,6 +25,7 @@ from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
 from glasshouse.rng import Rng
+from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Grants, Pretraining, Scenario
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
@@ -206,10 +207,8 @@ def _wants(scenario: Scenario) -> dict[Role, Want]:
 
 
 def _distractors(scenario: Scenario) -> int:
-    """Images that only identification needs: other ones of the private examples' distribution."""
-    return (
-        scenario.audit.distractors if any(m.name == "identification" for m in scenario.audit.metrics) else 0
-    )
+    """How many other images of the private examples' distribution the metrics need."""
+    return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
 
 
 def _guarantee(setting: Setting) -> tuple[float, float] | None:
@@ -283,13 +282,12 @@ def _behaviours(
 
 def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
     """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
-    wanted = {m.name for m in scenario.audit.metrics}
     found: dict[str, Tensor] = {}
     if roles.auxiliary is not None and len(roles.auxiliary):
         found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
     if count := _distractors(scenario):
         found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
-    if wanted & {"perceptual", "attribute_agreement"} and roles.auxiliary is not None:
+    if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
         stand_in = network(architecture.input_shape, architecture.classes)
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)

@@ -42,7 +42,7 @@ class GroupRecord:
         active: position of the active attack in the scenario; None: the passive ones.
         refusal: why the federation could not be simulated; None: it was.
         utility: held-out accuracy at the end as ``value``, ``low``, ``high``, ``n``; None: not measured.
-        sent: held-out accuracy of the model that an active server sent, as ``value`` and ``n``; None: there is
+        sent: held-out accuracy of the model that an active server sent, ``value`` and ``n``; None: there is
             no such model, or it is of another architecture.
         curve: (round, held-out accuracy of the global model) while it was trained.
         parties: accuracy per round and kind of party, in logit protocols.

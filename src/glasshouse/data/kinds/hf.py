@@ -6,15 +6,24 @@ Imported only when asked for: the library takes a second to load.
 from pathlib import Path
 from typing import Any, Final
 
-import datasets
 import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.pictures import decoded, stacked
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, NotInstalled
 from glasshouse.progress import track
 from glasshouse.registry import Card, carded
+
+try:
+    import datasets
+except ImportError as error:
+    raise NotInstalled(
+        "data source 'hf'",
+        needs="the package datasets",
+        got=str(error),
+        fix="pip install 'glasshouse[flower-data]'",
+    ) from error
 
 SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
 
@@ -23,6 +32,7 @@ SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
     Card(
         summary="hf:NAME, hf:NAME@CONFIGURATION or hf:FOLDER, an image set of the Hugging Face Hub",
         source="Lhoest et al. 2021, arXiv:2109.02846",
+        extra="flower-data",
     )
 )
 def hf(where: str, *, resize: int | None = None) -> DataSource:

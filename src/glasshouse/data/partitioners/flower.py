@@ -7,14 +7,23 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import datasets
 import torch
-from flwr_datasets import partitioner as flower
 from torch import Tensor
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, NotInstalled
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+
+try:
+    import datasets
+    from flwr_datasets import partitioner as flower
+except ImportError as error:
+    raise NotInstalled(
+        "this partition of the data",
+        needs="the packages flwr-datasets and datasets",
+        got=str(error),
+        fix="pip install 'glasshouse[flower-data]', or set data.partition = \"iid\"",
+    ) from error
 
 
 @final
@@ -32,6 +41,7 @@ class Dirichlet:
     card: ClassVar[Card] = Card(
         summary="shares of each class from a Dirichlet distribution; sizes differ",
         source="Yurochkin et al. 2019, arXiv:1905.12022; Flower Datasets' DirichletPartitioner",
+        extra="flower-data",
     )
 
     alpha: float = 0.5
@@ -68,6 +78,7 @@ class Pathological:
     card: ClassVar[Card] = Card(
         summary="every client holds only a few classes",
         source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' PathologicalPartitioner",
+        extra="flower-data",
     )
 
     classes: int = 2
@@ -104,6 +115,7 @@ class Shards:
     card: ClassVar[Card] = Card(
         summary="label-sorted pieces, a few per client",
         source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' ShardPartitioner",
+        extra="flower-data",
     )
 
     shards: int = 2

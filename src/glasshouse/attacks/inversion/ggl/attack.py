@@ -71,6 +71,7 @@ class GGL:
     """
 
     card: ClassVar[Card] = Card(
+        title="GGL",
         summary="searches a generator's latent space for the image whose transformed gradient fits",
         source="Li et al. 2022, arXiv:2203.15696",
         threat="server, sees single updates, holds auxiliary images",

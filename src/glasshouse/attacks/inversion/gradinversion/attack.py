@@ -72,6 +72,7 @@ class GradInversion:
     """
 
     card: ClassVar[Card] = Card(
+        title="GradInversion",
         summary="squared-L2 gradient matching with group consistency of several seeds",
         source="Yin et al. 2021, arXiv:2104.07586",
         threat="server, sees single updates",

@@ -59,6 +59,7 @@ class ScaleMia:
     """
 
     card: ClassVar[Card] = Card(
+        title="Scale-MIA",
         summary="reads a whole cohort's images out of one secure sum through crafted linear layers",
         source="Shi et al. 2025, arXiv:2311.05808",
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
@@ -152,7 +153,7 @@ class ScaleMia:
             memory={
                 **decoder,
                 "thresholds": thresholds,
-                "brightness": brightness,
+                "brightness": brightness,  # brightness: only for the figure
                 "measure": measure,
                 f"levels.{number}": levels,
             },

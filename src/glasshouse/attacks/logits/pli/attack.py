@@ -67,6 +67,7 @@ class Pli:
     """
 
     card: ClassVar[Card] = Card(
+        title="PLI",
         summary="inversion networks on paired server and client logits, asked for the confidence gap (PLI)",
         source="Takahashi et al. 2023, Breaching FedMD, CVPR",
         threat="server, sees single uploads of logits",

@@ -60,6 +60,7 @@ class Maui:
     """
 
     card: ClassVar[Card] = Card(
+        title="Maui",
         summary="robust features and a head of sparse activations: representations, and images of them",
         source="Dabholkar et al. 2025 (Maui)",
         threat="malicious server: pre-trains the features, sets the head, keeps the architecture",

@@ -8,7 +8,7 @@ poor, not that nothing leaks.
 Shape letters: N images, D latent entries, C channels, H and W pixels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import PriorSamples, Reconstruction
-from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.score import Judge, score_outcomes
 from glasshouse.errors import Undefined
+from glasshouse.figures.base import GroupEvidence
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.interval import RESAMPLES, Interval, paired_gain
 from glasshouse.metrics.shares import paired_share_gain
-from glasshouse.registry import load
 from glasshouse.rng import Rng
-from glasshouse.scenario.axes import Cell
 from glasshouse.wire import Batch
 
 Prior = Callable[[Tensor, Tensor], Tensor]
@@ -55,99 +52,102 @@ def inverted(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, rng: 
     count = len(images)
     wanted, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
     points = torch.randn(STARTS * count, latent, generator=rng.torch()).requires_grad_()
-    optimiser = torch.optim.Adam([points], lr=0.1)
+    optimizer = torch.optim.Adam([points], lr=0.1)
     best, errors = wanted.clone(), torch.full((STARTS * count,), torch.inf)
     for _ in range(STEPS):
-        made = prior(points, repeated)
-        error = (made - wanted).square().flatten(1).mean(1)
+        candidates = prior(points, repeated)
+        error = (candidates - wanted).square().flatten(1).mean(1)
         (points.grad,) = torch.autograd.grad(error.sum(), points)
         with torch.no_grad():
             better = error < errors
-            best[better], errors[better] = made.detach()[better], error.detach()[better]
-        optimiser.step()
+            best[better], errors[better] = candidates.detach()[better], error.detach()[better]
+        optimizer.step()
     chosen = errors.reshape(STARTS, count).argmin(0)
     return best.reshape(STARTS, count, *images.shape[1:])[chosen, torch.arange(count)]
 
 
 def scale_rows(
-    cell: Cell, outcomes: Sequence[Outcome], judge: Judge, *, prior: Prior, latent: int
+    metrics: Mapping[str, Metric], group: GroupEvidence, *, prior: Prior, latent: int
 ) -> list[list[str]]:
-    """A row of ``COLUMNS`` for each metric of the cell that compares images."""
-    claims = [c for o in outcomes for c in o.claims if isinstance(c, Reconstruction)]
-    truths = [judge.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
-    draws = [c for o in outcomes for c in o.claims if isinstance(c, PriorSamples)]
-    together = inverted(
+    """A row of ``COLUMNS`` for each of the metrics that compares images."""
+    claims = group.of(Reconstruction)
+    truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
+    samples = _samples(group)
+    ceiling = inverted(
         prior,
         torch.cat([t.inputs for t in truths]),
         torch.cat([t.labels for t in truths]),
         latent=latent,
-        rng=judge.rng.child("ceiling"),
+        rng=group.rng.child("ceiling"),
     )
-    made = [c.inputs for c in claims]
-    shown: dict[str, list[Tensor] | None] = {
-        "random draw": [d.inputs[: len(t)] for d, t in zip(draws, truths, strict=True)],
+    claimed = [c.inputs for c in claims]
+    images: dict[str, Sequence[Tensor] | None] = {
+        "random draw": [d.inputs[: len(t)] for d, t in zip(samples, truths, strict=True)],
         "best draw by label": [
-            _by_label(d, judge.auxiliary, len(t)) for d, t in zip(draws, truths, strict=True)
+            _by_label(d, group.auxiliary, len(t)) for d, t in zip(samples, truths, strict=True)
         ],
-        "another's update": of_another(made, truths),
-        "attack": made,
-        "ceiling": list(torch.split(together, [len(t) for t in truths])),
+        "another's update": of_another(claimed, truths),
+        "attack": claimed,
+        "ceiling": list(torch.split(ceiling, [len(t) for t in truths])),
     }
-    rows = []
-    for plugin in cell.scenario.audit.metrics:
-        metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
-        if metric.claim == "reconstruction" and metric.reads == "inputs":
-            ends = _row(plugin.name, metric, outcomes, judge, truths=truths, shown=shown)
-            rows.append([plugin.name, *ends])
-    return rows
+    available = {which: every for which, every in images.items() if every is not None}
+    return [
+        [name, *_row(name, metric, group, truths=truths, images=available)]
+        for name, metric in metrics.items()
+        if metric.claim == "reconstruction" and metric.reads == "inputs"
+    ]
 
 
-def of_another(made: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
-    """For each victim what was made of the next one's update that shares no label; None without one."""
-    found = []
+def _samples(group: GroupEvidence) -> list[PriorSamples]:
+    """What the generator draws for each victim."""
+    return group.of(PriorSamples)
+
+
+def of_another(claimed: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
+    """For each victim what was claimed of the next one that shares no label; None without one."""
+    others = []
     for i, mine in enumerate(truths):
         following = [(i + k) % len(truths) for k in range(1, len(truths))]
-        other = [
+        fitting = [
             j
             for j in following
             if len(truths[j]) == len(mine) and not torch.isin(truths[j].labels, mine.labels).any()
         ]
-        if not other:
+        if not fitting:
             return None
-        found.append(made[other[0]])
-    return found
+        others.append(claimed[fitting[0]])
+    return others
 
 
 def _row(
     name: str,
     metric: Metric,
-    outcomes: Sequence[Outcome],
-    judge: Judge,
+    group: GroupEvidence,
     *,
     truths: Sequence[Batch],
-    shown: dict[str, list[Tensor] | None],
+    images: Mapping[str, Sequence[Tensor]],
 ) -> list[str]:
     def scores(claimed: Sequence[Tensor]) -> Scores:
         return [
-            metric.score(x, t.inputs, context=judge.context) for x, t in zip(claimed, truths, strict=True)
+            metric.score(x, t.inputs, context=group.context) for x, t in zip(claimed, truths, strict=True)
         ]
 
     try:
-        scored = score_outcomes(name, metric, outcomes, judge)
-        found = {which: scores(claimed) for which, claimed in shown.items() if claimed is not None}
+        quoted = None if group.null_scores is None else group.null_scores(name, metric)
+        by_source = {which: scores(claimed) for which, claimed in images.items()}
     except Undefined as error:
         return [f"not determined: {error.got}"] + [""] * (len(COLUMNS) - 2)
-    if scored is not None:
-        found["quoted null"] = scored.nulls
+    if quoted is not None:
+        by_source["quoted null"] = quoted
     sign = 1 if metric.higher_leaks else -1
-    means = {which: float(_means(every).mean()) for which, every in found.items()}
-    strongest = max((which for which in NULLS if which in found), key=lambda which: sign * means[which])
-    rng = judge.rng.child(f"scale/{name}")
+    means = {which: float(_means(every).mean()) for which, every in by_source.items()}
+    strongest = max((which for which in NULLS if which in means), key=lambda which: sign * means[which])
+    attack, rng = by_source["attack"], group.rng.child(f"scale/{name}")
     return [
         *(f"{means[which]:.4g}" if which in means else "" for which in (*NULLS, "attack", "ceiling")),
-        _share(found["attack"], found[strongest], found["ceiling"], sign, rng=rng.child("share")),
-        _paired(metric, found["attack"], found["random draw"], rng=rng.child("draw")),
-        _paired(metric, found["attack"], found[strongest], rng=rng.child("strongest")),
+        _share(attack, by_source[strongest], by_source["ceiling"], sign, rng=rng.child("share")),
+        _paired(metric, attack, by_source["random draw"], rng=rng.child("draw")),
+        _paired(metric, attack, by_source[strongest], rng=rng.child("strongest")),
     ]
 
 
@@ -155,14 +155,14 @@ def _means(every: Scores) -> NDArray[np.float64]:
     return np.array([v.mean() for v in every])
 
 
-def _share(made: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) -> str:
+def _share(attack: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) -> str:
     """(attack - null) / (ceiling - null) with its interval; no interval where a resample has no room."""
 
     def share(a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
         gain, room = sign * (a.mean(-1) - b.mean(-1)), sign * (c.mean(-1) - b.mean(-1))
         return np.where(room > 0, gain / np.where(room > 0, room, 1.0), np.nan)
 
-    sides = [_means(every) for every in (made, null, ceiling)]
+    sides = [_means(every) for every in (attack, null, ceiling)]
     value, victims = float(share(*sides)), len(sides[0])
     if np.isnan(value):
         return "no room"
@@ -174,18 +174,18 @@ def _share(made: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng) 
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _paired(metric: Metric, made: Scores, null: Scores, *, rng: Rng) -> str:
+def _paired(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> str:
     """By how much the attack leaks more than a null about the same victims, with its interval."""
-    if len(made) < 2:
+    if len(attack) < 2:
         return "one victim"
-    found: Interval
+    gain: Interval
     if metric.counts:
-        victims = np.repeat(np.arange(len(made)), [len(v) for v in made])
-        found = paired_share_gain(np.concatenate(made), np.concatenate(null), victims)
-        found = found if metric.higher_leaks else found.negated()
+        victims = np.repeat(np.arange(len(attack)), [len(v) for v in attack])
+        gain = paired_share_gain(np.concatenate(attack), np.concatenate(null), victims)
+        gain = gain if metric.higher_leaks else gain.negated()
     else:
-        found = paired_gain(_means(made), _means(null), rng=rng, higher_leaks=metric.higher_leaks)
-    return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+        gain = paired_gain(_means(attack), _means(null), rng=rng, higher_leaks=metric.higher_leaks)
+    return f"{gain.value:.3g} [{gain.low:.3g}, {gain.high:.3g}]"
 
 
 def _by_label(draws: PriorSamples, auxiliary: Batch | None, count: int) -> Tensor:

@@ -1,0 +1,148 @@
+"""What figures may draw from: the claims of one cell, the truth about them, and its federations."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.audit.attacking.call import adversary_side
+from glasshouse.audit.attacking.claims import Outcome
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.score import Judge, score_outcomes
+from glasshouse.audit.simulation.record import GroupRecord
+from glasshouse.figures.base import (
+    AttackEvidence,
+    CellEvidence,
+    Federation,
+    GroupEvidence,
+    PartyAccuracy,
+    PluginSettings,
+    PublicModel,
+    Share,
+)
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import arguments, load
+from glasshouse.results.exhibits import Place
+from glasshouse.results.records import Finding
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.view import View
+
+
+def cell_evidence(
+    cell: Cell, run: str, attacks: Sequence[AttackEvidence], federations: Sequence[Federation]
+) -> CellEvidence:
+    """The evidence of one cell, from that of its attacks and federations."""
+    scenario = cell.scenario
+    return CellEvidence(
+        place=Place(scenario=scenario.name, axes=dict(cell.axes), run=Path(run)),
+        defenses=tuple(_settings("defenses", defense) for defense in scenario.defenses),
+        metrics={m.name: load("metrics", m.name)(**m.arguments) for m in scenario.audit.metrics},
+        auxiliary_given=scenario.grants.auxiliary,
+        attacks=tuple(attacks),
+        federations=tuple(federations),
+    )
+
+
+def attack_evidence(
+    scenario: Scenario,
+    position: int,
+    *,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    judges: Mapping[str, Judge],
+    federations: Mapping[str, Federation],
+    findings: Sequence[Finding],
+) -> AttackEvidence:
+    """The evidence of one attack.
+
+    Args:
+        scenario: of the cell.
+        position: of the attack in it.
+        outcomes: of the attack, by the folder of the federation.
+        judges: of this attack, by folder.
+        federations: by folder.
+        findings: about this attack.
+    """
+    attack = scenario.attacks[position]
+    return AttackEvidence(
+        key=f"{position:02d}-{attack.name}",
+        label=attack.label or attack.name,
+        settings=_settings("attacks", attack),
+        attack=attack_of(attack.name, attack.arguments),
+        groups=tuple(
+            _group(scenario, federations[folder], every, judges[folder]) for folder, every in outcomes.items()
+        ),
+        findings=tuple(findings),
+    )
+
+
+def federation_of(scenario: Scenario, folder: Path, record: GroupRecord) -> Federation:
+    """One simulated federation, from what was filed of it."""
+    attack = None if record.active is None else scenario.attacks[record.active]
+    active = "" if attack is None else attack.label or attack.name
+    if record.refusal is not None:
+        return Federation(folder=folder, active=active, ran=False)
+    public, sent = record.facts.pretrained, record.sent
+    return Federation(
+        folder=folder,
+        active=active,
+        rounds=record.rounds,
+        attacked=frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds),
+        curve=record.curve,
+        accuracy=None if record.utility is None else record.utility["value"],
+        sent=None if sent is None else Share(value=sent["value"], n=int(sent["n"])),
+        public_model=_public_model(public) if public else None,
+        parties=tuple(PartyAccuracy(**row) for row in record.parties),
+        entropies=record.entropies,
+    )
+
+
+def _public_model(measured: Mapping[str, float]) -> PublicModel:
+    return PublicModel(
+        natural=measured["natural"],
+        n=int(measured["n"]),
+        robust=measured["robust"],
+        n_robust=int(measured["n_robust"]),
+    )
+
+
+def _group(
+    scenario: Scenario, federation: Federation, outcomes: Sequence[Outcome], judge: Judge
+) -> GroupEvidence:
+    def null_scores(name: str, metric: Metric) -> tuple[NDArray[np.float64], ...] | None:
+        scored = score_outcomes(name, metric, outcomes, judge)
+        return None if scored is None else scored.nulls
+
+    def view(rounds: tuple[int, ...], client: int | None) -> View:
+        side = adversary_side(str(federation.folder), trust_factory=True)
+        return cut(
+            side.transcript,
+            threat=threat_of(scenario),
+            grants=side.grants,
+            own={},
+            memory={},
+            rounds=rounds,
+            client=client,
+        )
+
+    return GroupEvidence(
+        federation=federation,
+        claims=tuple(claim for outcome in outcomes for claim in outcome.claims),
+        truth=judge.truth,
+        context=judge.context,
+        rng=judge.rng,
+        auxiliary=judge.auxiliary,
+        prior_samples=judge.draws,
+        null_scores=null_scores,
+        view=view,
+    )
+
+
+def _settings(group: str, plugin: Plugin) -> PluginSettings:
+    """All arguments of a plug-in, defaults included."""
+    defaults = {name: p.default for name, p in arguments(load(group, plugin.name)).items()}
+    return PluginSettings(name=plugin.name, arguments=defaults | plugin.arguments)

@@ -1,0 +1,177 @@
+"""What a run can say of every limit of a policy: it holds, it is broken, or neither was shown.
+
+A policy fails closed. A limit holds only where the whole interval is within it and the attack's controls
+passed. Where the interval crosses the limit, where nothing shows that the attack works, or where nothing was
+measured, the state says so; it never counts as success.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeVar
+
+from glasshouse.audit.scoring.wording import defense_labels
+from glasshouse.results.judgement import expected_by_luck, leaking_victims
+from glasshouse.results.records import Finding, Limit, MetricCard, Refused, Result, Utility
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.table import Plugin
+
+State = Literal["holds", "broken", "undecided", "unmeasured"]
+T = TypeVar("T", Finding, Refused, Utility)
+
+
+def policy_limits(cells: Sequence[Cell], result: Result) -> tuple[Limit, ...]:
+    """One row for every limit, cell and attack that should have been measured, in the order of the cells.
+
+    Args:
+        cells: every cell of every scenario.
+        result: what the run found in them, with the cards of its attacks and metrics.
+    """
+    return tuple(row for cell in cells for row in (*_gain_rows(cell, result), *_accuracy_rows(cell, result)))
+
+
+def state_of_gain(finding: Finding, limit: float) -> tuple[State, str]:
+    """What a finding says of the largest tolerated gain, and why where it decides nothing."""
+    control = finding.control
+    if finding.verdict == "no power" or (control is not None and not control.passed):
+        return "undecided", "its control failed, so the number says nothing"
+    if finding.gain_low > limit:
+        if expected_by_luck(finding):
+            return "undecided", "among this many findings it would be expected by luck"
+        if finding.exchange is not None and finding.exchange.gain_low <= 0:
+            return "undecided", "the attack gains as much about victims whose update it did not see"
+        return "broken", ""
+    if finding.gain_high > limit:
+        return "undecided", "the interval reaches beyond the limit"
+    if control is None:
+        return "undecided", "no control shows that this attack works where it must"
+    if count := len(leaking_victims(finding)):
+        return "undecided", f"the mean is within the limit, but {count} of {len(finding.victims)} came out"
+    return "holds", ""
+
+
+def state_of_accuracy(utility: Utility, least: float) -> tuple[State, str]:
+    """What a held-out accuracy says of the smallest tolerated one, and why where it decides nothing."""
+    if utility.high < least:
+        return "broken", ""
+    if utility.low < least:
+        return "undecided", "the interval reaches below the limit"
+    return "holds", ""
+
+
+def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
+    cards = {m.name: m for m in result.metrics}
+    for metric, limit in cell.scenario.policy.max_gain.items():
+        card = cards[metric]
+        for attack in cell.scenario.attacks:
+            label = attack.label or attack.name
+            here = [f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric]
+            for f in here:
+                yield _gain_row(cell, f, card, limit, _title(attack, result))
+            if not here and _belongs(label, metric, cell.scenario.name, result):
+                yield _missing_row(cell, attack, card, limit, result)
+
+
+def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
+    """Whether an attack without a number in this metric should have had one.
+
+    It should not where the attack was measured in other metrics only and nobody refused this one: it claims
+    something else (labels, say, and the limit is about images). Where no attack at all has a number in the
+    metric, the limit was never checked, and every attack is reported.
+    """
+    mine = [f for f in result.findings if f.scenario == scenario]
+    if not any(f.attack == label for f in mine) or not any(f.metric == metric for f in mine):
+        return True
+    subject = f"metric '{metric}' of attack '{label}'"
+    refused = any(r.subject == subject for r in result.refusals if r.scenario == scenario)
+    return refused or any(f.attack == label and f.metric == metric for f in mine)
+
+
+def _gain_row(cell: Cell, f: Finding, card: MetricCard, limit: float, title: str) -> Limit:
+    state, reason = state_of_gain(f, limit)
+    bounds = f"[{_number(f.gain_low, card)}, {_number(f.gain_high, card)}]"
+    text = f"{title}, {_place(cell)}: the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
+    return Limit(
+        scenario=cell.scenario.name,
+        subject=f"gain in {card.label} of {title}, {_place(cell)}",
+        limit=limit,
+        state=state,
+        text=f"{text}; tolerated: {_amount(limit, card)}" + (f"; {reason}." if reason else "."),
+    )
+
+
+def _missing_row(cell: Cell, attack: Plugin, card: MetricCard, limit: float, result: Result) -> Limit:
+    label, title = attack.label or attack.name, _title(attack, result)
+    named = (f"'{label}'", f"'{attack.name}'")
+    reasons = [
+        f"{r.subject} needs {r.needs}, got {r.got}"
+        for r in _of_cell(result.refusals, cell)
+        if r.subject.endswith(named)
+    ]
+    why = reasons[0] if reasons else "nothing was scored"
+    return Limit(
+        scenario=cell.scenario.name,
+        subject=f"gain in {card.label} of {title}, {_place(cell)}",
+        limit=limit,
+        state="unmeasured",
+        text=f"{title}, {_place(cell)}: no gain in {card.label} was measured ({why}); "
+        f"tolerated: {_amount(limit, card)}.",
+    )
+
+
+def _accuracy_rows(cell: Cell, result: Result) -> Iterator[Limit]:
+    least = cell.scenario.policy.min_accuracy
+    if least is None:
+        return
+    subject = f"held-out accuracy, {_place(cell)}"
+    rows = _of_cell(result.utility, cell)
+    for u in rows:
+        state, reason = state_of_accuracy(u, least)
+        yield Limit(
+            scenario=cell.scenario.name,
+            subject=subject,
+            limit=least,
+            state=state,
+            text=f"{_place(cell, capital=True)}: held-out {u.metric} is {100 * u.value:.3g} % "
+            f"[{100 * u.low:.3g}, {100 * u.high:.3g}]; required: {100 * least:.3g} %"
+            + (f"; {reason}." if reason else "."),
+        )
+    if not rows:
+        yield Limit(
+            scenario=cell.scenario.name,
+            subject=subject,
+            limit=least,
+            state="unmeasured",
+            text=f"{_place(cell, capital=True)}: held-out accuracy was not measured; "
+            f"required: {100 * least:.3g} %.",
+        )
+
+
+def _of_cell(rows: Sequence[T], cell: Cell) -> list[T]:
+    return [r for r in rows if r.scenario == cell.scenario.name and r.cell == cell.hash]
+
+
+def _title(attack: Plugin, result: Result) -> str:
+    label = attack.label or attack.name
+    return next((c.title for c in result.attacks if c.label == label == c.name), label)
+
+
+def _place(cell: Cell, *, capital: bool = False) -> str:
+    given = [v for path, v in cell.axes.items() if path.startswith("defenses") and isinstance(v, str)]
+    own = " + ".join(defense_labels(cell.scenario))
+    names = given[0] if own and given else own
+    axes = ", ".join(
+        f"{path.rsplit('.', 1)[-1]} = {value}"
+        for path, value in cell.axes.items()
+        if not path.startswith("defenses")
+    )
+    text = (f"under {names}" if names else "without a defence") + (f" ({axes})" if axes else "")
+    return text[0].upper() + text[1:] if capital else text
+
+
+def _amount(value: float, card: MetricCard) -> str:
+    unit = {"rate": " points", "level": " dB"}.get(card.display, "")
+    return _number(value, card) + unit
+
+
+def _number(value: float, card: MetricCard) -> str:
+    shown = f"{100 * value if card.display == 'rate' else value:.3g}"
+    return shown.replace("-", "\u2212")

@@ -1,0 +1,202 @@
+"""Charts of a metric against a numeric argument of an attack or of a defence, drawn where it was varied.
+
+A line joins findings that differ in this argument alone: attacks of one scenario, or cells of an axis such
+as ``attacks.*.prior_weight``, ``defenses.0.std`` or ``defenses``. A chart of an attack has a line per other
+setting of it, a chart of a defence a line per attack.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+
+from glasshouse.attacks.base import ClassRepresentatives
+from glasshouse.figures.base import AttackEvidence, CellEvidence, PluginSettings
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import Card
+from glasshouse.results.exhibits import Place, Series, line, lines
+from glasshouse.results.records import Exhibit, Finding
+
+FEWEST: Final = 3
+"""Values of an argument that make a line."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One finding with the settings of its attack.
+
+    Attributes:
+        attack: registered name and all arguments.
+        axes: of the cell, without those inside ``attacks``.
+        finding: the number.
+        own: what the prior image that the attack filed scores by itself, None without one.
+        defenses: those of the cell, in order.
+    """
+
+    attack: PluginSettings
+    axes: Mapping[str, Any]
+    finding: Finding
+    own: float | None
+    defenses: tuple[PluginSettings, ...] = ()
+
+
+Family = dict[float, Point]
+"""Points by the value of the argument that is varied."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """One chart per plug-in, argument, metric and setting in which some line has enough points."""
+
+    card: ClassVar[Card] = Card(summary="a metric against an argument that was varied")
+    reads: ClassVar[frozenset[type]] = frozenset({object})  # claims of any type
+
+    def collect(self, cell: CellEvidence) -> Iterator[Point]:
+        for attack in cell.attacks:
+            for finding in attack.findings:
+                yield Point(
+                    attack=attack.settings,
+                    axes=_without("attacks", cell.place.axes),
+                    finding=finding,
+                    own=_own(cell.metrics[finding.metric], attack),
+                    defenses=cell.defenses,
+                )
+
+    def draw_run(self, collected: Sequence[Point]) -> Iterator[Exhibit]:
+        yield from _of_attacks(collected)
+        yield from _of_defenses(collected)
+
+
+def _own(metric: Metric, attack: AttackEvidence) -> float | None:
+    """What the attack's own prior image of each class scores: mean over classes and federations."""
+    if metric.claim != "class_representatives" or metric.reads != "inputs":
+        return None
+    scores: list[float] = []
+    for group in attack.groups:
+        for claim in group.longest(ClassRepresentatives):
+            if group.prior_samples is not None:
+                images = group.prior_samples.inputs[claim.labels]
+                scores += metric.score(images, claim.labels, context=group.context).tolist()
+    return float(np.mean(scores)) if scores else None
+
+
+def _of_attacks(every: Sequence[Point]) -> Iterator[Exhibit]:
+    charts: dict[tuple[str, ...], dict[str, Family]] = {}
+    for point in every:
+        for name, value in _numbers(point.attack.arguments):
+            f = point.finding
+            setting = _text({**point.axes, "defenses": f.defenses})
+            families = charts.setdefault((f.scenario, point.attack.name, name, f.metric, setting), {})
+            rest = _text({k: v for k, v in point.attack.arguments.items() if k != name})
+            families.setdefault(rest, {}).setdefault(value, point)
+    for (_, attack, name, _, _), families in charts.items():
+        long = [family for family in families.values() if len(family) >= FEWEST]
+        if long:
+            point = _any(long[0])
+            where = [] if "defenses" in point.axes else list(point.finding.defenses)
+            yield _chart(attack, name, dict(zip(_names(attack, long), long, strict=True)), where)
+
+
+def _of_defenses(every: Sequence[Point]) -> Iterator[Exhibit]:
+    charts: dict[tuple[str, ...], dict[str, Family]] = {}
+    for point in every:
+        axes = _without("defenses", point.axes)
+        for position, defense in enumerate(point.defenses):
+            settings = defense.arguments
+            others = [(d.name, d.arguments) for i, d in enumerate(point.defenses) if i != position]
+            for name, value in _numbers(settings):
+                f = point.finding
+                rest = {k: v for k, v in settings.items() if k != name}
+                setting = _text([axes, position, others, rest])
+                families = charts.setdefault((f.scenario, defense.name, name, f.metric, setting), {})
+                attack = _text([f.attack, point.attack.arguments])
+                families.setdefault(attack, {}).setdefault(value, dataclasses.replace(point, axes=axes))
+    for (_, varied, name, _, _), families in charts.items():
+        long = [family for family in families.values() if len(family) >= FEWEST]
+        if long:
+            where = [d.name for d in _any(long[0]).defenses if d.name != varied]
+            yield _chart(varied, name, _labelled(long), where)
+
+
+def _chart(plugin: str, argument: str, families: Mapping[str, Family], where: Sequence[str]) -> Exhibit:
+    series: list[Series] = []
+    beside: list[Series] = []
+    for number, (name, family) in enumerate(families.items()):
+        xs = sorted(family)
+        findings, own = [family[x].finding for x in xs], [family[x].own for x in xs]
+        band = ([f.low for f in findings], [f.high for f in findings])
+        series.append(line(name, xs, [f.value for f in findings], band=band))
+        before = [f.baseline_value if o is None else o for f, o in zip(findings, own, strict=True)]
+        source = "the null" if None in own else "its prior image alone"
+        beside.append(line(f"{name}: {source}", xs, before, of=number))
+    first = _any(next(iter(families.values())))
+    metric = _words(first.finding.metric).replace("ssim", "SSIM")
+    axes = Place(scenario=first.finding.scenario, axes=first.axes).words
+    setting = ", ".join([axes, *where] if axes else where)
+    return lines(
+        Place(scenario=first.finding.scenario),
+        f"{plugin}: {metric} against {_words(argument)}" + (f" ({setting})" if setting else ""),
+        "All else is held fixed; bands are 95 % intervals; the values stand at equal distances. "
+        "Dotted: what the attacker had before it read an upload.",
+        labels=(_words(argument), metric),
+        series=series + beside,
+        spacing="even",
+    )
+
+
+def _any(family: Family) -> Point:
+    return next(iter(family.values()))
+
+
+def _labelled(families: Sequence[Family]) -> dict[str, Family]:
+    """Lines by the label of their attack, and by what differs where several have the same."""
+    groups: dict[str, list[Family]] = {}
+    for family in families:
+        groups.setdefault(_any(family).finding.attack, []).append(family)
+    by_name = {}
+    for label, same in groups.items():
+        for name, family in zip(_names(label, same), same, strict=True):
+            by_name[name if len(same) == 1 else f"{label}, {name}"] = family
+    return by_name
+
+
+def _names(attack: str, families: Sequence[Family]) -> list[str]:
+    """The first argument that tells all lines apart; all that differ, where no single one does."""
+    if len(families) == 1:
+        return [attack]
+    settings = [_any(family).attack.arguments for family in families]
+    differing = [k for k in settings[0] if len({_text(s[k]) for s in settings}) > 1]
+    single = [k for k in differing if len({_text(s[k]) for s in settings}) == len(settings)]
+    shown = single[:1] or differing
+    return [", ".join(f"{_words(k)} = {s[k]}" for k in shown) for s in settings]
+
+
+def _numbers(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in settings.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield name, float(value)
+
+
+def _without(part: str, axes: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes that do not lie inside ``part`` of the scenario."""
+    return {path: value for path, value in axes.items() if path.split(".")[0] != part}
+
+
+def _text(value: object) -> str:
+    """Equal settings as equal text: 1 and 1.0 are the same."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return repr(float(value))
+    if isinstance(value, Mapping):
+        return json.dumps({str(k): _text(v) for k, v in value.items()}, sort_keys=True)
+    if isinstance(value, (list, tuple)):
+        return json.dumps([_text(v) for v in value])
+    return repr(value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,129 @@
+"""What clients received: its accuracy, how a crafted head came about, and what a guard sees of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from glasshouse.attacks.base import Appendix
+from glasshouse.attacks.transfer.maui.head import JUDGED
+from glasshouse.figures.base import AttackEvidence, CellEvidence, Part, Share
+from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.metrics.utility import accuracy_interval
+from glasshouse.models.build import build, state
+from glasshouse.registry import Card
+from glasshouse.results.exhibits import boxes, line, lines, table
+from glasshouse.results.records import Exhibit
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CraftedModels:
+    """Of public features and of what active attacks sent: accuracy, making of a head, the guard's view."""
+
+    card: ClassVar[Card] = Card(summary="what clients received: accuracy, crafted heads, what a guard finds")
+    reads: ClassVar[frozenset[type | Part]] = frozenset({Appendix, "public_model", "sent", "active"})
+
+    def draw(self, cell: CellEvidence) -> Iterator[Exhibit]:
+        yield from _accuracies(cell)
+        for attack in cell.attacks:
+            reports = _reports(attack)
+            if reports:
+                yield _head(cell, attack.label, reports[0])
+        yield from _guard(cell)
+
+
+def _reports(attack: AttackEvidence) -> list[Appendix]:
+    return [one for one in attack.of(Appendix) if one.name == "head"]
+
+
+def _accuracies(cell: CellEvidence) -> Iterator[Exhibit]:
+    rows: list[list[object]] = []
+    public = next((one.public_model for one in cell.federations if one.public_model), None)
+    if public:
+        rows.append(_row("public model, natural images", Share(value=public.natural, n=public.n)))
+        robust = Share(value=public.robust, n=public.n_robust)
+        rows.append(_row("public model, PGD-10 within 4/255", robust))
+    rows += [_row(f"as sent by {one.active}", one.sent) for one in cell.federations if one.sent]
+    if rows:
+        yield table(
+            cell.place,
+            "Accuracy of what clients received",
+            "On held-out data, 95 % intervals. A client that tests the model sees these numbers too.",
+            columns=["model", "accuracy", "low", "high", "n"],
+            rows=rows,
+        )
+
+
+def _row(name: str, share: Share) -> list[object]:
+    interval = accuracy_interval(round(share.value * share.n), share.n)
+    return [name, interval.value, interval.low, interval.high, share.n]
+
+
+def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:
+    leakage, accuracy = (report.tensors[name].tolist() for name in ("leakage", "accuracy"))
+    epochs, best = len(leakage) - 1, int(report.numbers["best"])
+    x = [*range(1, epochs + 1)]
+    last = f"as sent: leakage {leakage[-1]:.2f}, accuracy {accuracy[-1]:.2f}"
+    kept = f"kept: epoch {best + 1}; " if best >= 0 else "not trained; "
+    both = (("leakage", leakage), ("accuracy", accuracy))
+    trained = [line(f"{name}, epochs", x, y[:-1]) for name, y in both if x]
+    sent = [line(f"{name}, as sent", [epochs + 1], y[-1:]) for name, y in both]
+    return lines(
+        cell.place,
+        f"Making of the head: {label}",
+        f"On the adversary's own held-out images; {kept}{last}. Epochs are compared on batches of "
+        f"{JUDGED} (or all of these images, if fewer), the head as sent is measured on as many examples as "
+        "it was made for: the two leakages are not of one batch size.",
+        labels=("epoch", "share"),
+        series=[*trained, *sent],
+    )
+
+
+def _guard(cell: CellEvidence) -> Iterator[Exhibit]:
+    """What the guard says of what an active server sent in the attacked rounds, beside a random model."""
+    inspected = _inspected(cell)
+    if not inspected:
+        return
+    entropies = {name: one.entropies.tolist() for name, one in inspected.items()}
+    yield boxes(
+        cell.place,
+        "Entropy of the weight vectors received",
+        "What 'glasshouse guard' computes: below 0.5 is a finding; in the honest models of Maui's "
+        "authors no entropy is below 0.88.",
+        label="normalised entropy (bins of 1e-6)",
+        values={name: values for name, values in entropies.items() if values},
+    )
+    rows = [
+        [
+            name,
+            one.inspection.values.get("minimum"),
+            one.inspection.values.get("percentile_3"),
+            len(one.inspection.findings),
+            one.inspection.findings[0] if one.inspection.findings else "",
+        ]
+        for name, one in inspected.items()
+    ]
+    yield table(
+        cell.place,
+        "What a guard finds",
+        "A client that inspects the model before it trains.",
+        columns=["model", "minimum", "3rd percentile", "findings", "the first"],
+        rows=rows,
+    )
+
+
+def _inspected(cell: CellEvidence) -> dict[str, Seen]:
+    """By its name, what the guard sees: of the first federation of each active attack."""
+    inspected: dict[str, Seen] = {}
+    first = {one.active: one for one in reversed(cell.federations) if one.active and one.ran}
+    for federation in (one for one in cell.federations if one is first.get(one.active)):
+        transcript = federation.transcript()
+        agreed = transcript.terms.architecture
+        tensors = state(build(agreed))
+        if not inspected:
+            inspected["random weights"] = inspect(tensors, agreed=tensors)
+        sent = [b for r in transcript.rounds if r.round in federation.attacked for b in r.broadcasts]
+        if sent:  # a model of another architecture than the agreed one is the crafted one
+            crafted = max(sent, key=lambda b: b.architecture != agreed)
+            inspected[f"as sent by {federation.active}"] = inspect(crafted.tensors, agreed=tensors)
+    return inspected

@@ -1,0 +1,93 @@
+"""Asks every registered figure to draw. One that fails costs itself and a line of the log, not the audit."""
+
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from glasshouse.errors import BadValue, DiskFull, GlasshouseError, Interrupted
+from glasshouse.figures.base import CellEvidence, Figure, RunFigure, has_any
+from glasshouse.figures.joining import join_exhibits
+from glasshouse.registry import load, names
+from glasshouse.results.exhibits import check_exhibit
+from glasshouse.results.records import Exhibit
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Drawings:
+    """What the figures made of one cell, or of a run.
+
+    Attributes:
+        exhibits: in the order of the figures' names.
+        collected: of the figures that draw the run as a whole, what they need, by name.
+        notes: for the log: which figure failed, and how.
+    """
+
+    exhibits: tuple[Exhibit, ...] = ()
+    collected: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def draw_cell(cell: CellEvidence) -> Drawings:
+    """What all registered figures show of one cell."""
+    exhibits: list[Exhibit] = []
+    collected: dict[str, list[Any]] = {}
+    notes: list[str] = []
+    for name in names("figures"):
+        with _noting_failure(name, cell.place.heading(cell.place.scenario), notes):
+            figure = _figure(name)
+            if not has_any(cell, figure.reads):
+                continue
+            if isinstance(figure, Figure):
+                exhibits.extend(_checked(name, figure.draw(cell)))
+            if isinstance(figure, RunFigure):
+                collected.setdefault(name, []).extend(figure.collect(cell))
+    parts = {name: tuple(every) for name, every in collected.items()}
+    return Drawings(exhibits=tuple(exhibits), collected=parts, notes=tuple(notes))
+
+
+def draw_run(cells: Sequence[Drawings]) -> Drawings:
+    """The exhibits of a run: those drawn from all cells at once, then those of the cells, joined by key."""
+    exhibits: list[Exhibit] = []
+    notes: list[str] = []
+    for name in dict.fromkeys(name for one in cells for name in one.collected):
+        parts = [part for one in cells for part in one.collected.get(name, ())]
+        with _noting_failure(name, "the run", notes):
+            figure = _figure(name)
+            if isinstance(figure, RunFigure):
+                exhibits.extend(_checked(name, figure.draw_run(parts)))
+    joined = join_exhibits([e for one in cells for e in one.exhibits])
+    return Drawings(exhibits=(*exhibits, *joined), notes=tuple(notes))
+
+
+def _figure(name: str) -> Figure | RunFigure:
+    figure = load("figures", name)()
+    if not isinstance(figure, Figure | RunFigure):
+        raise BadValue(
+            f"figure '{name}'",
+            needs="'card', 'reads', and 'draw' or 'collect' with 'draw_run'",
+            got=f"a {type(figure).__name__} without them",
+            fix="docs/plugins/figure.md shows a complete figure",
+        )
+    return figure
+
+
+def _checked(name: str, exhibits: Iterable[Exhibit]) -> Iterator[Exhibit]:
+    for exhibit in exhibits:
+        check_exhibit(exhibit, subject=f"figure '{name}'")
+        yield exhibit
+
+
+@contextmanager
+def _noting_failure(name: str, where: str, notes: list[str]) -> Iterator[None]:
+    """An error within the block becomes a note; the exhibits that were made before it are kept."""
+    try:
+        yield
+    except (DiskFull, Interrupted):
+        raise
+    except GlasshouseError as error:
+        notes.append(f"figure '{name}' did not finish {where}: {error}")
+    except Exception:  # noqa: BLE001 - a figure of another package may raise anything; it costs that figure alone
+        notes.append(f"figure '{name}' failed on {where}: {traceback.format_exc()}")

@@ -1,0 +1,101 @@
+"""The headline: the answer of the whole run in a few words, and what qualifies it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from glasshouse.report import words
+from glasshouse.report.cards import KINDS, SEVERITIES
+from glasshouse.report.verdicts.choice import ORDER, Choice, victims_out
+from glasshouse.report.verdicts.sentences import NOT_SAFE
+from glasshouse.results.judgement import ONE_SIDE, expected_by_luck, leaking_victims
+from glasshouse.results.records import Finding, Result, Verdict
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the run found.
+
+    Attributes:
+        text: a few words. qualification: the sentences that qualify it.
+        count: how many findings there are, and how many would lie above 0 by luck; empty without findings.
+        kind: ``leaks`` where anything came out, else the worst standing of a finding that decides; None where
+            nothing was measured.
+    """
+
+    text: str
+    qualification: str
+    count: str
+    kind: Verdict | None
+
+
+def overall(result: Result, choice: Choice) -> Answer:
+    """The answer in a few words, and the sentences that qualify it."""
+    standings = [choice.standing(f) for f in choice.findings]
+    tried = words.count(len({f.attack for f in result.findings}), "attack")
+    text, qualification = _answer(result, choice, standings, tried)
+    kind = min(standings, key=ORDER.index) if standings else None
+    if kind is not None and victims_out(choice.findings):
+        kind = "leaks"
+    return Answer(text=text, qualification=qualification, count=_count(result, choice), kind=kind)
+
+
+def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried: str) -> tuple[str, str]:
+    total = len(standings)
+    if total == 0:
+        lead = f"{words.count(len(result.refusals), 'refusal')} below say why. " if result.refusals else ""
+        return "Nothing was measured", f"No attack produced a finding about private data. {lead}{NOT_SAFE}"
+    leaking = [f for f, s in zip(choice.findings, standings, strict=True) if s == "leaks"]
+    if leaking:
+        return "Private data came out", f"{_leaking(leaking, total, result, choice)}; {tried} ran."
+    if out := victims_out(choice.findings):
+        f = out[0]
+        who = f"{len(leaking_victims(f))} of {words.count(len(f.victims), 'victims')}"
+        by = choice.cards.attack(f.attack)
+        told = f"The average over all victims decides nothing, but {by} got the examples of {who}."
+        return "Single victims' data came out", told
+    if standings.count("no leak found") == total:
+        able = ", and the controls of every attack passed" if _controlled(choice.findings) else ""
+        ran = f"{tried} ran in {words.count(total, 'measurements')}{able}."
+        return "No leak was found", f"{ran} That bounds these attacks, not every attack."
+    parts = words.listed([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
+    rest = "What could not be measured may still leak."
+    return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
+
+
+def _leaking(leaking: Sequence[Finding], total: int, result: Result, choice: Choice) -> str:
+    names = {t.scenario for t in result.threats} | {f.scenario for f in result.findings}
+    several = f", in {len({f.scenario for f in leaking})} of {len(names)} scenarios" if len(names) > 1 else ""
+    found = [choice.cards.metric(f.metric).severity for f in leaking]
+    kinds = words.listed([f"{KINDS[s]} ({found.count(s)})" for s in SEVERITIES if s in found])
+    noun = words.count(total, "measurements")
+    described = all(f.metric in choice.cards.metrics for f in leaking)
+    return f"{len(leaking)} of {noun} found a leak{several}" + (f": {kinds}" if described else "")
+
+
+def _controlled(findings: Sequence[Finding]) -> bool:
+    return all(f.control is not None and f.control.passed for f in findings)
+
+
+def _count(result: Result, choice: Choice) -> str:
+    """How many findings there are, how many luck alone would lift above 0, and what was done about it."""
+    n = len(result.findings)
+    if not n:
+        return ""
+    expected = ONE_SIDE * n
+    shown = f"{expected:.1f}" if expected < 10 else f"{expected:.0f}"
+    text = (
+        f"Of {words.count(n, 'findings')} in all, about {shown} would lie above 0 by luck if nothing leaked."
+    )
+    primary = sum(f.primary for f in choice.findings)
+    lucky = sum(expected_by_luck(f) for f in choice.findings)
+    if primary:
+        text += (
+            f" This answer rests on {words.count(primary, 'primary findings')}, one per attack and kind of "
+            "claim, chosen before the run and corrected for their number."
+        )
+    if lucky:
+        verb = "lies" if lucky == 1 else "lie"
+        text += f" {lucky} of these {verb} above 0 but would be expected by luck."
+    return text

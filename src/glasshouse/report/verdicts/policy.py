@@ -1,0 +1,76 @@
+"""What the run can say of every limit of the policy: a policy fails closed."""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from glasshouse.report import words
+from glasshouse.results.records import Limit, Result
+
+STATES: Final = ("broken", "undecided", "unmeasured", "holds")
+MARKS: Final = {
+    "broken": "leaks",
+    "undecided": "inconclusive",
+    "unmeasured": "no power",
+    "holds": "no leak found",
+}
+"""The mark of a verdict that stands beside a limit of each state."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The policy's outcome over all scenarios.
+
+    Attributes:
+        state: ``broken``, ``not shown``, ``holds`` or ``none``. text: the outcome in a sentence.
+        groups: (state, its limits), the worst state first.
+    """
+
+    state: str
+    text: str
+    groups: tuple[tuple[str, tuple[Limit, ...]], ...]
+
+
+def policy(result: Result) -> Policy:
+    """The outcome: broken by any broken limit, kept only where every limit is shown to hold."""
+    limits = result.limits or _of_an_older_result(result)
+    counts = {state: tuple(one for one in limits if one.state == state) for state in STATES}
+    groups = tuple((state, rows) for state, rows in counts.items() if rows)
+    if not limits:
+        return Policy(state="none", text="No limits were set.", groups=())
+    parts = words.listed([f"{len(rows)} {_verb(state, len(rows))}" for state, rows in groups])
+    tally = f"Of {words.count(len(limits), 'limits')}, {parts}."
+    if counts["broken"]:
+        return Policy(state="broken", text=f"Broken. {tally}", groups=groups)
+    if counts["undecided"] or counts["unmeasured"]:
+        return Policy(state="not shown", text=f"Not shown to hold. {tally}", groups=groups)
+    return Policy(state="holds", text=f"Every limit holds. {tally}", groups=groups)
+
+
+def _verb(state: str, count: int) -> str:
+    plural = {"broken": "are broken", "undecided": "are undecided", "unmeasured": "were not measured"}
+    single = {"broken": "is broken", "undecided": "is undecided", "unmeasured": "was not measured"}
+    return (single if count == 1 else plural).get(state, "holds" if count == 1 else "hold")
+
+
+def _of_an_older_result(result: Result) -> tuple[Limit, ...]:
+    """Limits of a result that does not judge them one by one: what was broken is known, the rest is not."""
+    rows = []
+    for card in result.threats:
+        broken = [
+            Limit(scenario=card.scenario, subject=text, limit=0.0, state="broken", text=text)
+            for text in card.broken
+        ]
+        rest = [
+            Limit(
+                scenario=card.scenario,
+                subject=f"gain in {name}",
+                limit=limit,
+                state="undecided",
+                text=f"Gain in {name}, tolerated {limit:g}: this result does not judge single limits; "
+                "run the audit again.",
+            )
+            for name, limit in card.limits.items()
+        ]
+        rows += broken + ([] if broken else rest)
+    return tuple(rows)

@@ -1,0 +1,206 @@
+"""One finding in plain sentences.
+
+A sentence always carries the interval, what guessing without the update reaches, how many units stand behind
+it and how the number was chosen. "No power" never reads as "safe".
+"""
+
+from collections.abc import Sequence
+
+from glasshouse.report import numbers, readings, words
+from glasshouse.report.cards import Cards
+from glasshouse.report.verdicts.choice import Choice
+from glasshouse.results.judgement import expected_by_luck, leaking_victims
+from glasshouse.results.records import Control, Finding, Refused, Utility
+
+FEW_RUNS = 4
+FEW_NAMES = 3
+PLAIN_GUESS = "random guessing"
+NOT_SAFE = "This is no sign of safety."
+
+
+def sentence(finding: Finding, choice: Choice) -> str:
+    """A finding in words.
+
+    Names the setting, the attack, the value and its interval, what guessing reaches, the gain with its
+    interval, the units and how it was chosen; then what else a reader must know: single victims, silence, few
+    runs, what the attack reaches without the defence, what it was given.
+    """
+    cards = choice.cards
+    parts = [_core(finding, choice), *additions(finding, cards)]
+    return " ".join(part for part in parts if part)
+
+
+def additions(finding: Finding, cards: Cards) -> list[str]:
+    """What else must stand beside a number, in sentences."""
+    given = words.grants(finding.given)
+    return [
+        victims(finding),
+        _exchanged(finding),
+        _unclaimed(finding),
+        _few_runs(finding),
+        power(finding, cards),
+        f"The attacker also had {given}." if given else "",
+    ]
+
+
+def where(finding: Finding | Refused | Utility, *, capital: bool = True) -> str:
+    """The setting of a finding: ``Without a defence (batch = 4)``, ``Under clip 4``."""
+    name = words.protection(finding.defenses, finding.axes)
+    text = f"under {name}" if finding.defenses else "without a defence"
+    axes = words.setting(finding.axes)
+    text += f" ({axes})" if axes else ""
+    return text[0].upper() + text[1:] if capital else text
+
+
+def place(finding: Finding | Utility) -> str:
+    """The setting as a noun: ``clip 4``, ``without a defence``."""
+    return where(finding, capital=False).removeprefix("under ")
+
+
+def basis(finding: Finding) -> str:
+    """What stands behind a number: ``20 victims; best of 4 restarts, chosen by the attack's own loss``."""
+    return "; ".join(part for part in (words.count(finding.n, finding.unit), finding.chosen) if part)
+
+
+def power(finding: Finding, cards: Cards) -> str:
+    """What the same attack with the same settings reaches without the defences; empty where unknown."""
+    reference = finding.undefended
+    if reference is None:
+        return ""
+    card = cards.metric(finding.metric)
+    hits = _hits(reference.value, reference.n), _hits(finding.value, finding.n)
+    if card.display == "rate" and None not in hits:
+        before, after = (f"{hits[0]} of {reference.n}", f"{hits[1]} of {finding.n}")
+    else:
+        digits = numbers.places(card, finding.low, finding.high)
+        before, after = (
+            numbers.value(v, card, finding.unit_of_value, digits) for v in (reference.value, finding.value)
+        )
+    text = f"With the same settings this attack reaches {before} without a defence and {after} here"
+    text += f" ({card.label})."
+    if reference.verdict != "leaks":
+        text += " Even without a defence it shows no leak, so its silence here proves little."
+    return text
+
+
+def victims(finding: Finding) -> str:
+    """Whose examples came out; empty where nobody's did."""
+    names = leaking_victims(finding)
+    if not names:
+        return ""
+    total = words.count(len(finding.victims), "victims")
+    listed = "; ".join(
+        [*names[:FEW_NAMES], *([f"{len(names) - FEW_NAMES} more"] if names[FEW_NAMES:] else [])]
+    )
+    return f"The examples of {len(names)} of {total} came out, recognised among held-out ones: {listed}."
+
+
+def few(names: Sequence[str]) -> str:
+    """Names once each; of many, the first three and how many more."""
+    once = list(dict.fromkeys(names))
+    return words.listed(once if len(once) <= 4 else [*once[:3], f"{len(once) - 3} more"])
+
+
+def value(finding: Finding, cards: Cards) -> str:
+    """Metric, value and interval, as a noun: ``SSIM 0.12 [0.10, 0.15]``."""
+    reading = readings.read(finding, cards)
+    return f"{cards.metric(finding.metric).label} {reading.value} {reading.interval}"
+
+
+def deed(finding: Finding, cards: Cards) -> str:
+    """What the attack did, with value and interval."""
+    reading = readings.read(finding, cards)
+    return cards.metric(finding.metric).sentence.replace("{}", f"{reading.value} {reading.interval}", 1)
+
+
+def over_guessing(finding: Finding, cards: Cards) -> str:
+    """What guessing without the update reaches, and the gain over it; a sentence without its full stop."""
+    reading = readings.read(finding, cards)
+    guess = words.null(finding.baseline)
+    how = "Guessing without the update" if guess == PLAIN_GUESS else f"Guessing without the update ({guess})"
+    return (
+        f"{how} reaches {reading.baseline}; the gain is {reading.measured_gain} {reading.gain_interval} "
+        f"({basis(finding)})"
+    )
+
+
+def _core(f: Finding, choice: Choice) -> str:
+    cards = choice.cards
+    attack = cards.attack(f.attack)
+    if f.verdict == "no power":
+        return _powerless(f, cards)
+    measured, gain = value(f, cards), over_guessing(f, cards)
+    if other := choice.contradiction(f):
+        return (
+            f"{where(f)}, {cards.metric(f.metric).label} of {attack} moved, "
+            f"{cards.metric(other.metric).label} did not. {measured}: {_lower(gain)}. But "
+            f"{value(other, cards)}: {_lower(over_guessing(other, cards))}. "
+            "This does not count as rebuilt images."
+        )
+    if expected_by_luck(f):
+        return (
+            f"{where(f)}, {attack} seems to gain: {measured}. {gain}. Among this many findings that would be "
+            "expected by luck, so this audit cannot tell."
+        )
+    if f.verdict == "leaks":
+        return f"{where(f)}, {attack} {deed(f, cards)}. {gain}."
+    if f.verdict == "no leak found":
+        return f"{where(f)}, {attack} found no leak: {measured}. {gain}."
+    return (
+        f"{where(f)}, this audit cannot tell whether {attack} finds a leak: {measured}. {gain}. "
+        f"More {f.unit} would narrow this."
+    )
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+def _powerless(f: Finding, cards: Cards) -> str:
+    failed = f.control is not None and not f.control.passed
+    why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
+    return f"{where(f)}, nothing can be said about {cards.attack(f.attack)}: {why}. {NOT_SAFE}"
+
+
+def _failure(c: Control, unit: str, cards: Cards) -> str:
+    """Which control failed; its numbers are in the control's own metric."""
+    card = cards.metric(c.metric)
+    in_metric = f" in {card.label}" if c.metric else ""
+    if c.positive is None or c.positive_low is None or c.negative is None or c.negative_low is None:
+        return f"its controls failed: it claimed nothing in an easy setting ({c.setting})"
+    if c.negative_low > 0:
+        gained = numbers.difference(c.negative, card) + in_metric
+        return (
+            f"its negative control failed: it seemed to gain {gained} from an update that has nothing to do "
+            "with the victim"
+        )
+    gained = numbers.bare(c.positive, card) + numbers.unit(card)
+    return (
+        f"its positive control failed: in an easy setting ({c.setting}) it gained only {gained}{in_metric}, "
+        f"at least {numbers.bare(c.positive_low, card)} ({words.count(c.n, unit)})"
+    )
+
+
+def _exchanged(f: Finding) -> str:
+    ignores_update = f.exchange is not None and f.exchange.gain_low <= 0 < f.gain_low
+    if not ignores_update:
+        return ""
+    return "It gains as much about victims whose update it did not see, so this is no leak."
+
+
+def _unclaimed(f: Finding) -> str:
+    if f.claimed is None or f.claimed >= f.n:
+        return ""
+    return f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses."
+
+
+def _few_runs(f: Finding) -> str:
+    if f.unit != "clients" or f.runs is None or f.runs >= FEW_RUNS:
+        return ""
+    return f"The clients come from only {words.count(f.runs, 'runs')} of the federation."
+
+
+def _hits(share: float, n: int) -> int | None:
+    """How many of n a share is; None where it is no whole number (several images per victim, say)."""
+    hits = round(share * n)
+    return hits if abs(hits - share * n) < 1e-6 else None

@@ -1,0 +1,207 @@
+"""What is to be said about each scenario, for someone who must decide whether to go on with a federation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from glasshouse.report import readings, words
+from glasshouse.report.verdicts.choice import ORDER, Choice, severity, victims_out
+from glasshouse.report.verdicts.sentences import (
+    NOT_SAFE,
+    additions,
+    deed,
+    few,
+    over_guessing,
+    place,
+    power,
+    sentence,
+    value,
+    victims,
+    where,
+)
+from glasshouse.results.records import Finding, Result, Utility, Verdict
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """One statement of the verdict and the kind of news it is; ``kind`` is a verdict or ``note``."""
+
+    kind: str
+    text: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What is to be said about one scenario, the worst first."""
+
+    scenario: str
+    kind: Verdict | None
+    severity: float
+    sentences: tuple[Sentence, ...]
+
+
+def scenarios(result: Result) -> list[str]:
+    """Names of the scenarios in the order of the suite."""
+    rows = (result.threats, result.findings, result.refusals, result.utility, result.exhibits)
+    return list(dict.fromkeys(row.scenario for group in rows for row in group))
+
+
+def stories(result: Result, choice: Choice) -> list[Story]:
+    """What is to be said, scenario by scenario, the worst first."""
+    every = [_story(result, name, choice.of(name)) for name in scenarios(result)]
+    return sorted(every, key=lambda s: (ORDER.index(s.kind) if s.kind else len(ORDER), -s.severity))
+
+
+def _story(result: Result, name: str, choice: Choice) -> Story:
+    refusals = [r for r in result.refusals if r.scenario == name]
+    top = choice.worst()
+    lines: list[Sentence] = []
+    if top is None:
+        lines.append(Sentence(kind="note", text=f"Nothing about private data was measured here. {NOT_SAFE}"))
+    else:
+        first = _first(top, choice)
+        lines.append(Sentence(kind=choice.standing(first), text=sentence(first, choice)))
+        bare = choice.worst(f for f in choice.findings if not f.defenses)
+        if bare is not None and bare is not first:
+            lines.append(Sentence(kind=choice.standing(bare), text=sentence(bare, choice)))
+        lines += _single_victims(choice, {id(first), id(bare)})
+        lines += _defended(choice, result.utility, first)
+        lines += _unpowered(choice, first)
+        lines += _moved(choice)
+    lines += _not_private(choice)
+    if refusals:
+        subjects = list(dict.fromkeys(r.subject for r in refusals))
+        lines.append(Sentence(kind="note", text=f"Could not run: {words.listed(subjects)}; reasons below."))
+    return Story(
+        scenario=name,
+        kind=choice.standing(top) if top else None,
+        severity=severity(top, choice.cards.metric(top.metric)) if top else 0.0,
+        sentences=tuple(lines),
+    )
+
+
+def _first(top: Finding, choice: Choice) -> Finding:
+    """The finding to begin with: the worst without a defence, unless a defended one is of a worse kind."""
+    bare = choice.worst(f for f in choice.findings if not f.defenses)
+    return bare if bare is not None and choice.standing(bare) == choice.standing(top) else top
+
+
+def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
+    """Single victims of findings that no earlier sentence named, where the average decides nothing."""
+    rest = [f for f in victims_out(choice.findings) if id(f) not in named and choice.standing(f) != "leaks"]
+    if not rest:
+        return []
+    worst, more = rest[0], len(rest) - 1
+    text = f"{where(worst)}, {choice.cards.attack(worst.attack)}: {victims(worst)}"
+    if more:
+        text += f" Single victims came out in {words.count(more, 'measurements')} more."
+    return [Sentence(kind="leaks", text=text)]
+
+
+def _defended(choice: Choice, utility: Sequence[Utility], first: Finding) -> list[Sentence]:
+    """What the defences changed: which still leak and how badly, which fell silent, what that costs."""
+    cards, standing = choice.cards, choice.standing
+    cells: dict[str, list[Finding]] = {}
+    for finding in choice.findings:
+        if finding.defenses:
+            cells.setdefault(place(finding), []).append(finding)
+    powered = {name: [f for f in fs if standing(f) != "no power"] for name, fs in cells.items()}
+    leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) == "leaks"}
+    quiet = [name for name, fs in powered.items() if fs and all(standing(f) == "no leak found" for f in fs)]
+    still_open = {
+        name: fs for name, fs in powered.items() if fs and name not in leaking and name not in quiet
+    }
+    lines = []
+    worst = choice.worst(leaking.values())
+    if worst and worst is not first:
+        text = (
+            f"{len(leaking)} of {words.count(len(cells), 'defended settings')} still "
+            f"{'leaks' if len(leaking) == 1 else 'leak'}, most of all {place(worst)}: "
+            f"{cards.attack(worst.attack)} {deed(worst, cards)}. {over_guessing(worst, cards)}."
+        )
+        text = " ".join([text, *(part for part in additions(worst, cards) if part)])
+        lines.append(Sentence(kind="leaks", text=text))
+    if any(f is not first for fs in still_open.values() for f in fs):
+        unsure = [
+            cards.attack(f.attack) for fs in still_open.values() for f in fs if standing(f) == "inconclusive"
+        ]
+        why = f"the interval of {few(unsure)} is too wide"
+        text = f"Under {few(list(still_open))} this audit cannot tell: {why}."
+        lines.append(Sentence(kind="inconclusive", text=text))
+    if quiet and not all(f is first for n in quiet for f in powered[n]):
+        lines.append(_quiet(quiet, [f for n in quiet for f in powered[n]], utility, choice))
+    return lines
+
+
+def _quiet(
+    names: Sequence[str], findings: Sequence[Finding], utility: Sequence[Utility], choice: Choice
+) -> Sentence:
+    """Where nothing was found, what the same attack reaches without the defence, and what is cheapest."""
+    text = f"No leak was found under {few(names)}."
+    known = [f for f in findings if f.undefended is not None]
+    if known:
+        best = min(known, key=lambda f: (f.undefended is None or f.undefended.verdict != "leaks",
+                                         choice.cards.rank(f.metric)))  # fmt: skip
+        text += f" {choice.cards.attack(best.attack)}, under {place(best)}: {power(best, choice.cards)}"
+    return Sentence(kind="no leak found", text=text + _price(findings, utility))
+
+
+def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
+    """The silent setting that keeps the most utility, in a sentence."""
+    kept = [u for u in utility if u.cell in {f.cell for f in quiet}]
+    if not kept:
+        return ""
+    best = max(kept, key=lambda u: u.value)
+    plain = [u for u in utility if u.scenario == best.scenario and not u.defenses and u.axes == best.axes]
+    plain = plain or [u for u in utility if u.scenario == best.scenario and not u.defenses]
+    beside = f"; without a defence it is {readings.utility(plain[0])}" if plain else ""
+    if len({place(f) for f in quiet}) == 1:
+        return f" Held-out {best.metric} is {readings.utility(best)} there{beside}."
+    return f" Cheapest of these is {place(best)}: held-out {best.metric} {readings.utility(best)}{beside}."
+
+
+def _unpowered(choice: Choice, first: Finding) -> list[Sentence]:
+    """Attacks whose control failed, which the first sentence did not name."""
+    powerless = [f for f in choice.findings if f.verdict == "no power" and f is not first]
+    names = list(dict.fromkeys(choice.cards.attack(f.attack) for f in powerless))
+    if not names:
+        return []
+    text = f"Nothing can be said about {words.listed(names)}: a control failed. {NOT_SAFE}"
+    return [Sentence(kind="no power", text=text)]
+
+
+def _moved(choice: Choice) -> list[Sentence]:
+    """Distances between images that moved where the metric that decides did not."""
+    cards, chosen = choice.cards, {id(f) for f in choice.findings}
+    moved: dict[str, dict[str, list[str]]] = {}
+    for f in choice.findings:
+        if cards.metric(f.metric).severity != "images" or choice.standing(f) in ("leaks", "no power"):
+            continue
+        for other in choice.siblings(f):
+            card = cards.metric(other.metric)
+            if other.verdict == "leaks" and card.display == "plain" and id(other) not in chosen:
+                who = f"{cards.attack(f.attack)} {where(f, capital=False)}"
+                moved.setdefault(cards.metric(f.metric).label, {}).setdefault(card.label, []).append(who)
+    lines = []
+    for deciding, labels in moved.items():
+        who = few([name for names in labels.values() for name in names])
+        what = f"{words.listed(list(labels))} moved, {deciding} did not: {who}"
+        lines.append(Sentence(kind="note", text=f"{what}. This does not count as rebuilt images."))
+    return lines
+
+
+def _not_private(choice: Choice) -> list[Sentence]:
+    """Numbers about something that is not private data: worth knowing, never a headline."""
+    cards = choice.cards
+    other = [f for f in choice.every if not cards.metric(f.metric).private and f.verdict == "leaks"]
+    by_metric: dict[str, list[Finding]] = {}
+    for f in other:
+        by_metric.setdefault(f.metric, []).append(f)
+    lines = []
+    for fs in by_metric.values():
+        best = choice.worst_first(fs)[0]
+        text = f"{cards.attack(best.attack)} also reached {value(best, cards)} {where(best, capital=False)}"
+        lines.append(Sentence(kind="note", text=f"{text}; that is not private data."))
+    return lines

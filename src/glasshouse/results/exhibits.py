@@ -1,0 +1,256 @@
+"""Make exhibits: charts, tables and pictures as plain data, with headings that name the cell they are of."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.errors import BadValue
+from glasshouse.results.records import Exhibit, Settings
+
+Images = NDArray[np.floating[Any]]
+"""(rows, H, W, C) in [0, 1]."""
+Series = Mapping[str, Any]
+"""One line of a chart; made by :func:`line`."""
+KINDS: Final = ("pictures", "lines", "histogram", "boxes", "table")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which cell an exhibit is of.
+
+    Attributes:
+        scenario: its name.
+        axes: values of the axes in this cell.
+        run: the run directory; pictures are filed below it.
+    """
+
+    scenario: str
+    axes: Settings = field(default_factory=dict)
+    run: Path = Path()
+
+    @property
+    def words(self) -> str:
+        """The values of the axes, e.g. ``clients = 4, std = 0.1``; empty without axes."""
+        return ", ".join(f"{path.split('.')[-1]} = {value}" for path, value in self.axes.items())
+
+    def heading(self, text: str) -> str:
+        """The text, followed by the values of the axes in brackets.
+
+        Example:
+            >>> Place(scenario="ward", axes={"federation.clients": 4}).heading("Accuracy")
+            'Accuracy (clients = 4)'
+        """
+        return f"{text} ({self.words})" if self.axes else text
+
+    def without(self, *paths: str) -> "Place":
+        """The same place, named without these axes: for what is joined along them."""
+        kept = {path: value for path, value in self.axes.items() if path not in paths}
+        return Place(scenario=self.scenario, axes=kept, run=self.run)
+
+
+def line(
+    name: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    *,
+    band: tuple[Sequence[float], Sequence[float]] | None = None,
+    null: bool = False,
+    of: int | None = None,
+) -> Series:
+    """One line of a chart.
+
+    Args:
+        name: for the legend.
+        x: places, as many as ``y``.
+        y: values.
+        band: lower and upper ends of an interval around each value.
+        null: the line is what others are compared with.
+        of: number of the line of the same chart that this one stands beside.
+    """
+    series: dict[str, Any] = {"name": name, "x": list(x), "y": list(y)}
+    if band is not None:
+        series |= {"low": list(band[0]), "high": list(band[1])}
+    if null:
+        series["null"] = True
+    return series if of is None else {**series, "of": of}
+
+
+def lines(
+    place: Place,
+    title: str,
+    caption: str,
+    *,
+    labels: tuple[str, str],
+    series: Sequence[Series],
+    spacing: Literal["linear", "log", "even"] = "linear",
+    join: str = "",
+) -> Exhibit:
+    """A chart of lines.
+
+    Args:
+        place: the cell.
+        title: the heading without the values of the axes, which are added.
+        caption: what the reader must know to read it.
+        labels: of the horizontal and of the vertical axis.
+        series: the lines, made by :func:`line`.
+        spacing: of the horizontal axis; ``even`` puts the values that occur at equal distances.
+        join: exhibits of one scenario and kind that have this key in common become one; empty: none do.
+    """
+    extra = {} if spacing == "linear" else {f"x_{spacing}": True}
+    data = {"x_label": labels[0], "y_label": labels[1], **extra, "series": list(series)}
+    return _exhibit("lines", place, title, caption, data=data, join=join)
+
+
+def histogram(
+    place: Place,
+    title: str,
+    caption: str,
+    *,
+    label: str,
+    values: Mapping[str, Sequence[float]],
+    join: str = "",
+) -> Exhibit:
+    """Distributions of numbers over one axis; ``label`` names the axis, ``values`` the distributions."""
+    data = {"x_label": label, "series": _named(values)}
+    return _exhibit("histogram", place, title, caption, data=data, join=join)
+
+
+def boxes(
+    place: Place,
+    title: str,
+    caption: str,
+    *,
+    label: str,
+    values: Mapping[str, Sequence[float]],
+    join: str = "",
+) -> Exhibit:
+    """A box plot; ``label`` names the axis, ``values`` the rows."""
+    return _exhibit(
+        "boxes", place, title, caption, data={"y_label": label, "series": _named(values)}, join=join
+    )
+
+
+def table(
+    place: Place,
+    title: str,
+    caption: str,
+    *,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    join: str = "",
+) -> Exhibit:
+    """A table; every row has as many cells as there are ``columns``."""
+    data = {"columns": list(columns), "rows": [list(row) for row in rows]}
+    return _exhibit("table", place, title, caption, data=data, join=join)
+
+
+def pictures(
+    place: Place,
+    title: str,
+    caption: str,
+    *,
+    columns: Mapping[str, Images],
+    file: Path,
+    private: Sequence[str],
+    rows: Sequence[str] = (),
+) -> Exhibit:
+    """Images side by side, filed as arrays below the run.
+
+    Args:
+        place: the cell.
+        title: the heading without the values of the axes, which are added.
+        caption: what the reader must know to read them.
+        columns: images by the heading of their column.
+        file: where they are written, an ``.npz`` below ``place.run``.
+        private: columns that show private data; the report blurs such pictures unless the user asks.
+        rows: names of the rows; 1, 2, ... by default.
+    """
+    images = np.stack(list(columns.values()), axis=1)
+    np.savez_compressed(file, images=images)
+    names = list(rows) or [str(i + 1) for i in range(len(images))]
+    return Exhibit(
+        kind="pictures",
+        scenario=place.scenario,
+        title=place.heading(title),
+        caption=caption,
+        data={"columns": list(columns), "rows": names},
+        file=str(file.resolve().relative_to(place.run.resolve())),
+        private=tuple(private),
+    )
+
+
+def check_exhibit(exhibit: Exhibit, *, subject: str) -> None:
+    """Raise unless the exhibit can be written and drawn.
+
+    Raises:
+        BadValue: of an unknown kind, without data, with rows of unequal length, or with NaN or infinity.
+    """
+    fault = next(_faults(exhibit), None)
+    if fault:
+        raise BadValue(
+            subject,
+            needs=f"exhibits as docs/result.md describes them (one of {', '.join(KINDS)})",
+            got=f"'{exhibit.title}': {fault}",
+            fix="make exhibits with glasshouse.results.exhibits, and leave out what is undefined",
+        )
+
+
+def _faults(exhibit: Exhibit) -> Iterator[str]:
+    data = exhibit.data
+    if exhibit.kind not in KINDS:
+        yield f"kind '{exhibit.kind}'"
+    if any(isinstance(v, float) and not math.isfinite(v) for v in _leaves(data)):
+        yield "a number that is not finite"
+    if exhibit.kind == "pictures":
+        if not exhibit.file:
+            yield "no file"
+    elif exhibit.kind == "table":
+        if any(len(row) != len(data.get("columns", ())) for row in data.get("rows", ())):
+            yield "a row has more or fewer cells than there are columns"
+    elif not data.get("series"):
+        yield "no series"
+    elif exhibit.kind == "lines":
+        columns = ("x", "y", "low", "high")
+        if any(len({len(one[k]) for k in columns if k in one}) != 1 for one in data["series"]):
+            yield "x, y, low and high differ in length"
+    elif not all(one.get("values") for one in data["series"]):
+        yield "a series without values"
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _leaves(one)
+    else:
+        yield value
+
+
+def _named(values: Mapping[str, Sequence[float]]) -> list[dict[str, object]]:
+    return [{"name": name, "values": list(numbers)} for name, numbers in values.items()]
+
+
+def _exhibit(
+    kind: Literal["lines", "histogram", "boxes", "table"],
+    place: Place,
+    title: str,
+    caption: str,
+    *,
+    data: Settings,
+    join: str,
+) -> Exhibit:
+    return Exhibit(
+        kind=kind,
+        scenario=place.scenario,
+        title=place.heading(title),
+        caption=caption,
+        data=data,
+        join=join,
+    )

@@ -1,0 +1,63 @@
+"""Label accuracy and held-out accuracy."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glasshouse.errors import BadValue, Undefined
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.labels import LabelAccuracy, label_counts
+from glasshouse.metrics.shares import proportion_interval
+from glasshouse.metrics.utility import accuracy, accuracy_interval
+
+labels = st.lists(st.integers(0, 4), min_size=1, max_size=8)
+
+
+def share(claimed: list[int], truth: list[int]) -> float:
+    a, b = (label_counts(torch.tensor(x, dtype=torch.int64), 5) for x in (claimed, truth))
+    found = LabelAccuracy().score(a, b, context=ScoreContext(classes=5))
+    assert found.shape == (len(truth),)
+    assert ((found >= 0) & (found <= 1)).all()
+    return float(found.mean())
+
+
+@given(labels, labels)
+@settings(max_examples=60, deadline=None)
+def test_label_accuracy_is_the_overlap_of_multisets(claimed, truth):
+    overlap = sum((Counter(claimed) & Counter(truth)).values())
+    assert share(claimed, truth) == pytest.approx(overlap / max(len(truth), len(claimed)))
+
+
+def test_claiming_every_class_gains_nothing():
+    assert share([0, 1, 2, 3, 4] * 4, [0, 0, 3, 3]) == pytest.approx(4 / 20)
+    assert share([], [1, 2]) == 0.0
+    assert share([3, 0], [0, 3]) == 1.0
+
+
+@pytest.mark.parametrize("bad", [[0, 5], [-1], [0.0]])
+def test_refuses_labels_out_of_range(bad):
+    with pytest.raises(BadValue, match="integers"):
+        label_counts(torch.tensor(bad), 5)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "truth"), [([1, 2], [1, 2, 3]), ([-1, 2], [1, 0]), ([0.5, 0.5], [1, 0]), ([1, 0], [0, 0])]
+)
+def test_refuses_counts_that_are_none(claimed, truth):
+    with pytest.raises(BadValue, match="counts per class"):
+        LabelAccuracy().score(torch.tensor(claimed), torch.tensor(truth), context=ScoreContext())
+
+
+def test_accuracy_is_a_share_with_its_exact_interval():
+    predictions, truth = torch.tensor([0, 1, 2, 2, 1]), torch.tensor([0, 1, 2, 0, 0])
+    assert accuracy(predictions, truth) == proportion_interval(3, 5) == accuracy_interval(3, 5)
+
+
+def test_accuracy_refuses_logits():
+    with pytest.raises(BadValue, match="arg max"):
+        accuracy(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(Undefined, match="at least 1 outcome"):
+        accuracy(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))

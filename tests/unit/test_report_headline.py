@@ -1,0 +1,111 @@
+"""The headline: primary findings about private data alone, after the correction for how many there are."""
+
+import re
+
+import pytest
+import report_specimen as specimen
+from report_cards import described
+
+from glasshouse.cli.audit import exit_code
+from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.verdicts.choice import choose
+
+
+def answer(*findings, **rest):
+    result = described(*findings, **rest)
+    return overall(result, choose(result))
+
+
+SILENT = {"gain": 0.0, "half": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "text"),
+    [
+        ([], "Nothing was measured"),
+        (["leaks", "no leak found"], "Private data came out"),
+        (["no leak found", "no leak found"], "No leak was found"),
+        (["no leak found", "no power"], "This audit cannot tell"),
+        (["no leak found", "inconclusive"], "This audit cannot tell"),
+        (["no power"], "This audit cannot tell"),
+    ],
+)
+def test_overall(verdicts, text):
+    found = answer(*(specimen.finding(verdict=v, scenario=f"s{i}") for i, v in enumerate(verdicts)))
+    assert found.text == text
+    if text != "Private data came out":
+        assert re.search("no sign of safety|not every attack|may still leak", found.qualification)
+
+
+def test_only_primary_findings_make_a_headline():
+    found = answer(specimen.finding(primary=True, **SILENT), specimen.finding(metric="mse", higher=False))
+    assert found.text == "No leak was found"
+
+
+def test_what_luck_would_lift_is_no_headline():
+    lucky = specimen.finding(primary=True, p=0.02, p_adjusted=0.4)
+    found = answer(lucky, specimen.finding(primary=True, attack="dlg", **SILENT))
+    assert found.text == "This audit cannot tell"
+    assert "1 of these lies above 0 but would be expected by luck." in found.count
+    sure = specimen.finding(primary=True, p=0.0001, p_adjusted=0.002)
+    assert answer(sure).text == "Private data came out"
+
+
+def test_the_page_says_how_many_findings_luck_would_lift():
+    findings = [specimen.finding(scenario=f"s{i}", primary=i < 10, **SILENT) for i in range(80)]
+    count = answer(*findings).count
+    assert "Of 80 findings in all, about 2.0 would lie above 0 by luck if nothing leaked." in count
+    assert "rests on 10 primary findings" in count
+
+
+def test_naming_a_defence_is_no_headline():
+    named = specimen.finding(metric="defense_named", base=0.1, gain=0.9, primary=True)
+    assert answer(named).text == "Nothing was measured"
+    assert answer(named, specimen.finding(primary=True, **SILENT)).text == "No leak was found"
+
+
+def test_one_victim_is_enough_for_a_headline():
+    found = answer(specimen.finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
+    assert found.text == "Single victims' data came out"
+    assert "Inverting Gradients got the examples of 2 of 3 victims" in found.qualification
+    assert found.kind == "leaks"
+
+
+def test_victims_of_an_attack_without_power_are_no_headline():
+    found = answer(specimen.finding(primary=True, verdict="no power", victims=specimen.VICTIMS))
+    assert found.text == "This audit cannot tell"
+
+
+def test_controls_are_called_passed_only_where_every_one_did():
+    passed = "the controls of every attack passed"
+    assert passed in answer(specimen.finding(**SILENT)).qualification
+    both = answer(specimen.finding(**SILENT), specimen.finding(attack="dlg", control=None, **SILENT))
+    assert passed not in both.qualification
+
+
+def test_what_came_out_is_named_the_worst_kind_first():
+    labels = specimen.finding(metric="label_accuracy", base=0.1, gain=0.8)
+    text = answer(labels, specimen.finding(), specimen.finding(attack="ggl")).qualification
+    assert "private examples (2) and private labels (1)" in text
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ((), 0),
+        (("holds",), 0),
+        (("holds", "broken", "undecided"), 1),
+        (("holds", "undecided"), 3),
+        (("holds", "unmeasured"), 3),
+    ],
+)
+def test_exit_code_of_a_policy(states, code):
+    limits = tuple(specimen.limit(state, "x") for state in states)
+    assert exit_code(described(specimen.finding(**SILENT), limits=limits)) == code
+
+
+def test_exit_code_where_nothing_was_shown():
+    assert exit_code(described()) == 3
+    assert exit_code(described(specimen.finding(verdict="no power"))) == 3
+    powerless = specimen.finding(verdict="no power", metric="mse")
+    assert exit_code(described(specimen.finding(primary=True), powerless)) == 0
