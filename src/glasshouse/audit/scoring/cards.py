@@ -6,7 +6,7 @@ from typing import Any
 
 from glasshouse.audit.scoring.finding import RANGES
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import Metric
+from glasshouse.metrics.base import Metric, PooledMetric
 from glasshouse.registry import card, load
 from glasshouse.results.records import AttackCard, MetricCard
 from glasshouse.scenario.spec import Scenario
@@ -70,7 +70,8 @@ def _metric_card(name: str, metric: Metric) -> MetricCard:
             fix="say how a report shows the number: docs/plugins.md has an example",
         ) from error
     low, high = RANGES.get(
-        name, (0.0, 1.0) if metric.pooled or metric.unit == "share" else (-math.inf, math.inf)
+        name,
+        (0.0, 1.0) if isinstance(metric, PooledMetric) or metric.unit == "share" else (-math.inf, math.inf),
     )
     return MetricCard(
         name=name,
