@@ -293,6 +293,16 @@ class GenerativeAttack(Protocol):
 
 
 @runtime_checkable
+class RestartingAttack(Protocol):
+    """Tries several starting points and keeps the one with the lowest loss of its own."""
+
+    @property
+    def restarts(self) -> int:
+        """How many."""
+        ...
+
+
+@runtime_checkable
 class ActiveAttack(Protocol):
     """An attack that also alters what the server sends."""
 

@@ -17,9 +17,11 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.truths import relabelled, shifted
 from glasshouse.audit.scoring.finding import gain_of
-from glasshouse.audit.scoring.judge import judge_of
-from glasshouse.audit.scoring.score import Judge, Scored, relabelled, score_outcomes, shifted
+from glasshouse.audit.scoring.judge import Judge, judge_of
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.sources import sources_digest
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.cache import digest
@@ -159,7 +161,7 @@ def _compare(
         negative_low=negative.low,
         passed=positive.low > 0 and not negative.low > 0,
         setting=easy.get("setting", ""),
-        n=len(honest.values) or sum(len(t) for _, t in honest.clients),
+        n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
         metric=easy.get("metric", "psnr"),
     )
 

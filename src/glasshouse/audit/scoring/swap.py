@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
+from glasshouse.audit.scoring.claims.truths import shifted
 from glasshouse.audit.scoring.finding import value_of
 from glasshouse.audit.scoring.judge import judge_of
-from glasshouse.audit.scoring.score import score_outcomes, shifted
-from glasshouse.audit.scoring.settle import attack_key
+from glasshouse.audit.scoring.score import score_outcomes
+from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile, Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import load

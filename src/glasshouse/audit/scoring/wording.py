@@ -1,5 +1,6 @@
 """What a finding says in words: how it was chosen, what was given, which defences were on."""
 
+from glasshouse.attacks.base import RestartingAttack
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.scenario.axes import label_of
 from glasshouse.scenario.spec import Scenario
@@ -8,7 +9,8 @@ from glasshouse.scenario.table import Plugin
 
 def chosen_words(attack: Plugin) -> str:
     """How the number was chosen, in words."""
-    restarts = getattr(attack_of(attack.name, attack.arguments), "restarts", 1)
+    plugin = attack_of(attack.name, attack.arguments)
+    restarts = plugin.restarts if isinstance(plugin, RestartingAttack) else 1
     return (
         f"best of {restarts} restarts, chosen by the attack's own loss"
         if restarts > 1
