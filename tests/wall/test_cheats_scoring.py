@@ -1,7 +1,7 @@
 """Cheats that only the judge can notice: too many candidates, an image for everybody, silence."""
 
 import pytest
-from tests.wall.cheated import RAW, finding, installed, refusals, run_audit
+from tests.wall.cheated import finding, installed, refusals, run_audit
 
 
 def test_hundreds_of_candidates_count_as_one(cheated):
@@ -33,8 +33,8 @@ def test_victims_of_whom_nothing_was_claimed_count_as_misses(cheated):
     assert one.value == pytest.approx(2 / 8)
 
 
-def test_silence_is_scored(cheated):
-    one = finding(cheated[0], "silence")
-    assert one.claimed == 0
-    assert one.n == len(range(RAW["audit"]["victims"]))
-    assert one.verdict != "leaks"
+def test_an_attack_that_never_says_anything_is_not_left_out(cheated):
+    """No kind of claim says what it is silent about, so there is no number; the report says that."""
+    result, _ = cheated
+    assert finding(result, "silence") is None
+    assert refusals(result, "silence") == ["a claim about at least one victim"]
