@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.false_leaks_families import FAMILIES, Family, Sample
+from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
 from glasshouse.audit.scoring.finding import gain_of, null_of, verdict_of
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.score import ClientSample, Scored
 from glasshouse.metrics import interval, permutation
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import load
@@ -92,7 +92,7 @@ def resample_less() -> None:
     test whatever their number; fewer of them cost power.
     """
     interval.RESAMPLES = 50
-    permutation.EXCHANGES = 399
+    permutation.EXCHANGES = 999
 
 
 def row(family: Family, *, leaks: bool, runs: int) -> str:

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from glasshouse.errors import Undefined
 from glasshouse.rng import Rng
 
-EXCHANGES = 1999
-"""A p-value of .025 is then known to within .007."""
+EXCHANGES = 9999
+"""How many are drawn where they cannot all be listed: a p-value of .025 is then known to within .003."""
+LISTED = 5000
+"""Up to so many different outcomes are listed, and the p-value is exact."""
 FEW_RUNS = 4
 """From so many runs on, a difference between runs can be seen and is allowed for."""
 
@@ -45,7 +47,14 @@ class GuessTest:
 
 
 def compare_with_guesses(
-    values: Values, truth: Bools, runs: Ints, *, chance: float, rng: Rng, level: float = 0.95
+    values: Values,
+    claimed: Floats,
+    truth: Bools,
+    runs: Ints,
+    *,
+    chance: float,
+    rng: Rng,
+    level: float = 0.95,
 ) -> GuessTest:
     """Compare the metric under the truth with the metric under exchanged truths.
 
@@ -56,6 +65,7 @@ def compare_with_guesses(
 
     Args:
         values: the metric over some of the clients, for several truths; larger leaks more.
+        claimed: ``(N,)``, scores or decisions; clients with equal ones are interchangeable.
         truth: ``(N,)``.
         runs: ``(N,)``, the federation of each client.
         chance: what guessing gets.
@@ -64,27 +74,76 @@ def compare_with_guesses(
     """
     everyone = np.ones(len(truth), dtype=bool)
     value = float(values(everyone, truth[None])[0])
-    guessed = values(everyone, exchange_truth(truth, runs, rng=rng))
-    guessed = guessed + max(0.0, chance - float(guessed.mean()))
-    p = (1 + int((guessed >= value - 1e-12).sum())) / (1 + len(guessed))
+    truths, weights = exchange_truth(claimed, truth, runs, rng=rng)
+    guessed = values(everyone, truths)
+    guessed = guessed + max(0.0, chance - float(guessed @ weights))
     tail = (1 - level) / 2
-    allowed = math.ceil(tail * (1 + len(guessed)) - 1e-9) - 2  # so many may do as well
-    low = value - float(np.sort(guessed)[::-1][allowed])
+    p = min(1.0, float(weights[guessed >= value - 1e-12].sum()))
+    order = np.argsort(-guessed)
+    first = int((weights[order].cumsum() >= tail - 1e-12).argmax())  # the highest value in the way
+    low = value - float(guessed[order[first]])
     error, count = _error_over_runs(values, truth, runs)
     if error > 0:
-        p = max(p, float(stats.t.sf((value - chance) / error, count - 1)))
-        low = min(low, value - chance - float(stats.t.ppf((1 + level) / 2, count - 1)) * error)
+        p = max(p, float(scipy.stats.t.sf((value - chance) / error, count - 1)))
+        low = min(low, value - chance - float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * error)
     return GuessTest(p=p, low=low if p < tail else min(low, 0.0))
 
 
-def exchange_truth(truth: Bools, runs: Ints, *, rng: Rng, draws: int = EXCHANGES) -> Bools:
-    """``draws`` random exchanges of the truth among the clients of each run, (D, N)."""
-    out = np.tile(truth, (draws, 1))
+def exchange_truth(claimed: Floats, truth: Bools, runs: Ints, *, rng: Rng) -> tuple[Bools, Floats]:
+    """Exchanges of the truth among the clients of each run, (D, N), and the probability of each, (D,).
+
+    All of them where few differ in what they give to equal claims; else ``EXCHANGES`` at random, and the
+    truth.
+
+    Source:
+        Phipson & Smyth 2010, arXiv:1603.05766 (why the truth is among those that are drawn).
+    """
+    groups = [_groups(claimed, np.flatnonzero(runs == run)) for run in np.unique(runs)]
+    members = [int(truth[runs == run].sum()) for run in np.unique(runs)]
+    if math.prod(_outcomes(g, m) for g, m in zip(groups, members, strict=True)) <= LISTED:
+        return _list_exchanges(groups, members, len(truth))
+    draws = min(EXCHANGES, 20_000_000 // len(truth))
+    out = np.tile(truth, (1 + draws, 1))
     random = rng.numpy()
     for run in np.unique(runs):
-        members = np.flatnonzero(runs == run)
-        out[:, members] = random.permuted(out[:, members], axis=1)
-    return out
+        clients = np.flatnonzero(runs == run)
+        out[1:, clients] = random.permuted(out[1:, clients], axis=1)
+    return out, np.full(1 + draws, 1 / (1 + draws))
+
+
+def _groups(claimed: Floats, clients: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """The clients of one run, by what is claimed of them."""
+    return [clients[claimed[clients] == level] for level in np.unique(claimed[clients])]
+
+
+def _outcomes(groups: list[NDArray[np.intp]], members: int) -> float:
+    """In how many ways the members can be spread over the groups."""
+    ways = np.ones(1)
+    for group in groups:
+        ways = np.convolve(ways, np.ones(len(group) + 1))
+    return float(ways[members])
+
+
+def _list_exchanges(
+    groups: list[list[NDArray[np.intp]]], members: list[int], clients: int
+) -> tuple[Bools, Floats]:
+    """One truth for each way to spread every run's members over its groups, with its probability."""
+    truths, weights = np.zeros((1, clients), dtype=bool), np.ones(1)
+    for run, wanted in zip(groups, members, strict=True):
+        left = np.full(len(truths), wanted)
+        after = sum(map(len, run))
+        total = math.comb(after, wanted)
+        for group in run:
+            after -= len(group)
+            parts = []
+            for count in range(len(group) + 1):
+                fits = (left >= count) & (left - count <= after)
+                taken = truths[fits]
+                taken[:, group[:count]] = True
+                parts.append((taken, weights[fits] * math.comb(len(group), count), left[fits] - count))
+            truths, weights, left = (np.concatenate(part) for part in zip(*parts, strict=True))
+        weights = weights / total
+    return truths, weights
 
 
 def _error_over_runs(values: Values, truth: Bools, runs: Ints) -> tuple[float, int]:

@@ -235,14 +235,16 @@ def _swap_p_value(hits: ArrayLike, null_hits: ArrayLike, sizes: NDArray[np.intp]
     """p-value where the null's outcomes are averages and each victim has one image; else 0, no objection.
 
     An averaged null varies less than the attack, so the differences are skewed where the null is strong.
-    Without information the attack's outcome and a single guess of the null could be swapped: each victim is
-    then hit with the mean of the two, and the number of hits is a sum of such coins.
+    Without information the attack's outcome and any guess of the null could be swapped: each victim is then
+    hit with the mean of all of them, and the number of hits is a sum of such coins. How many guesses were
+    averaged is read off the averages; to take them for fewer costs power alone.
     """
     y, null = np.asarray(hits, dtype=np.float64), np.asarray(null_hits, dtype=np.float64)
     if len(sizes) < len(y) or np.isin(null, (0, 1)).all() or not np.isin(y, (0, 1)).all():
         return 0.0
     total = np.ones(1)
-    for chance in (y + null) / 2:
+    guesses = next((d for d in range(1, 21) if np.allclose(null * d, (null * d).round(), atol=1e-9)), 1)
+    for chance in (y + guesses * null) / (1 + guesses):
         total = np.convolve(total, (1 - chance, chance))
     return float(total[int(y.sum()) :].sum())
 

@@ -1,7 +1,7 @@
 """What an attack gets that does not look at the update: its claims against other victims' truth."""
 
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from glasshouse.metrics.interval import Interval
 from glasshouse.metrics.permutation import exchange_truth
 from glasshouse.results.records import Exchange
 from glasshouse.rng import Rng
-
-TURNS: Final = 200
-"""Exchanges of the clients of every run, for metrics over clients."""
 
 
 @final
@@ -60,7 +57,7 @@ def exchange(scored: Scored, metric: Metric, *, rng: Rng) -> Exchanged | None:
 
 
 def _exchange_clients(scored: Scored, metric: Metric, rng: Rng) -> Exchanged | None:
-    """Against the mean over random exchanges of the clients of each run.
+    """Against the mean over exchanges of the clients of each run.
 
     Whether the number is better than exchanged ones is what its gain over the null already tests, so the
     lower end is that of the gain.
@@ -68,9 +65,9 @@ def _exchange_clients(scored: Scored, metric: Metric, rng: Rng) -> Exchanged | N
     if not isinstance(metric, PooledMetric):
         return None
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
-    truths = exchange_truth(truth, runs, rng=rng.child("exchange"), draws=TURNS)
+    truths, weights = exchange_truth(claimed, truth, runs, rng=rng.child("exchange"))
     try:
-        level = float(metric.values(claimed, truths).mean())
+        level = float(metric.values(claimed, truths) @ weights)
     except Undefined:  # nobody is called positive, say
         return None
     value = value_of(scored, metric, rng=rng).minus(level)

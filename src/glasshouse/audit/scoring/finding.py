@@ -246,7 +246,7 @@ def _test_clients(scored: Scored, metric: Metric, rng: Rng) -> GuessTest:
         return sign * pooled.values(claimed[chosen], truths[:, chosen])
 
     chance = sign * _coin(scored, metric)
-    return compare_with_guesses(values, truth, runs, chance=chance, rng=rng.child("guesses"))
+    return compare_with_guesses(values, claimed, truth, runs, chance=chance, rng=rng.child("guesses"))
 
 
 def _coin(scored: Scored, metric: Metric) -> float:
