@@ -12,14 +12,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Reconstruction, tensors_of
-from glasshouse.errors import BadFile, BadValue
+from glasshouse.attacks.base import About, Claim, tensors_of
+from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import plain_file, reason
 from glasshouse.registry import load
 from glasshouse.store import read_json, read_tensors, write_json, write_tensors
-from glasshouse.tensors import check_finite
-from glasshouse.wire import Refusal, Terms
+from glasshouse.wire import Refusal
 
 
 @final
@@ -145,55 +144,6 @@ def _rebuilt(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
 def finished(folder: Path) -> bool:
     """Whether the unit was completed."""
     return (folder / "claims.json").is_file()
-
-
-def check_claims(claims: tuple[Claim, ...], *, terms: Terms, unit: Unit, subject: str) -> None:
-    """The harness distrusts the plug-in: shapes, finiteness, and that it speaks about what it was asked.
-
-    Raises:
-        BadValue: the first thing that does not hold.
-    """
-    shape = terms.architecture.input_shape
-    for claim in claims:
-        kind = type(claim).__name__
-        tensors = tensors_of(claim)
-        told = {name: v for name, v in tensors.items() if len(v) or not claim.may_be_empty}
-        check_finite(told, subject=f"{subject}: claim {kind}")
-        if unit.client is not None and claim.about.client != unit.client:
-            raise BadValue(
-                subject,
-                needs=f"claims about client {unit.client}",
-                got=f"{kind} about client {claim.about.client}",
-                fix="correct the attack",
-            )
-        inputs = getattr(claim, "inputs", None)
-        if isinstance(inputs, Tensor) and (inputs.ndim != 4 or tuple(inputs.shape[1:]) != shape):
-            raise BadValue(
-                subject,
-                needs=f"inputs (B, {', '.join(map(str, shape))})",
-                got=str(tuple(inputs.shape)),
-                fix="correct the attack",
-            )
-        low, high = terms.image_range
-        if (
-            isinstance(inputs, Tensor)
-            and len(inputs)
-            and (inputs.min() < low - 1e-4 or inputs.max() > high + 1e-4)
-        ):
-            raise BadValue(
-                subject,
-                needs=f"inputs in [{low}, {high}]",
-                got=f"[{float(inputs.min()):.3g}, {float(inputs.max()):.3g}]",
-                fix="clip what the attack returns to terms.image_range",
-            )
-        lengths = {n: len(t) for n, t in tensors.items() if n in ("inputs", "labels", "confidence", "source")}
-        if isinstance(claim, Reconstruction | ClassRepresentatives) and len(set(lengths.values())) > 1:
-            raise BadValue(
-                subject,
-                needs="one label, confidence and source per input",
-                got=str(lengths),
-                fix="correct the attack",
-            )
 
 
 def same_claims(left: tuple[Claim, ...], right: tuple[Claim, ...]) -> bool:
