@@ -7,8 +7,8 @@ import pytest
 
 from glasshouse import registry
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring import sources
-from glasshouse.audit.scoring.control import ControlTask, control, judge_control, run_control
+from glasshouse.audit.scoring.controls import sources
+from glasshouse.audit.scoring.controls.control import ControlTask, control, judge_control, run_control
 from glasshouse.errors import BadValue
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.spec import Member, Suite

@@ -12,10 +12,10 @@ from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, R
 from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, write_outcome
 from glasshouse.audit.scoring.claims.candidates import most_confident
 from glasshouse.audit.scoring.claims.scorers import SCORERS
-from glasshouse.audit.scoring.exchange import exchange
-from glasshouse.audit.scoring.finding import gain_of
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import Run, score_metric
+from glasshouse.audit.scoring.verdicts.exchange import exchange
+from glasshouse.audit.scoring.verdicts.finding import gain_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ScoreContext, Wording
 from glasshouse.metrics.clients import Auc

@@ -9,8 +9,8 @@ from tests.unit.scoring_toys import batch, claim, images, judge, noisy, run_of
 from tests.unit.test_audit import finding
 
 from glasshouse.attacks.base import DefenseGuess, Labels, PriorSamples, Reconstruction
-from glasshouse.audit.scoring.family import primary_metrics, with_family
-from glasshouse.audit.scoring.victims import Skipped, best_of, can_judge_victims, victims_of
+from glasshouse.audit.scoring.verdicts.family import primary_metrics, with_family
+from glasshouse.audit.scoring.verdicts.victims import Skipped, best_of, can_judge_victims, victims_of
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, Ssim

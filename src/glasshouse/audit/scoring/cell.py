@@ -12,15 +12,15 @@ from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
-from glasshouse.audit.scoring.contrast import contrasts
-from glasshouse.audit.scoring.family import primary_metrics
 from glasshouse.audit.scoring.illustrate import illustrate
 from glasshouse.audit.scoring.judge import Judge, judge_of
-from glasshouse.audit.scoring.measurement import Measured, finding_of
 from glasshouse.audit.scoring.score import Run, score_metric
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
-from glasshouse.audit.scoring.victims import Skipped, can_judge_victims, victims_of
-from glasshouse.audit.scoring.wording import defense_labels
+from glasshouse.audit.scoring.verdicts.contrast import contrasts
+from glasshouse.audit.scoring.verdicts.family import primary_metrics
+from glasshouse.audit.scoring.verdicts.measurement import Measured, finding_of
+from glasshouse.audit.scoring.verdicts.victims import Skipped, can_judge_victims, victims_of
+from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric

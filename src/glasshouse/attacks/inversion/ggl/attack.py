@@ -33,11 +33,11 @@ from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
 from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import Recipe
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.exact import check_positive
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.exact import check_positive
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card

@@ -19,10 +19,10 @@ from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.claims.truths import relabelled, shifted
-from glasshouse.audit.scoring.finding import gain_of
+from glasshouse.audit.scoring.controls.sources import sources_digest
 from glasshouse.audit.scoring.judge import Judge, judge_of
 from glasshouse.audit.scoring.score import score_outcomes
-from glasshouse.audit.scoring.sources import sources_digest
+from glasshouse.audit.scoring.verdicts.finding import gain_of
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.cache import digest
 from glasshouse.cache import folder as cache_folder

@@ -20,8 +20,8 @@ from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run, judged
 from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric, ScoreContext
-from glasshouse.metrics.multiplicity import holm
-from glasshouse.metrics.rank import rank_p_value
+from glasshouse.metrics.statistics.multiplicity import holm
+from glasshouse.metrics.statistics.rank import rank_p_value
 from glasshouse.results.records import Victim
 
 FEWEST: Final = 199
