@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.false_leaks_families import FAMILIES, Family, Sample
+from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
 from glasshouse.audit.scoring.finding import gain_of, null_of, verdict_of
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.score import ClientSample, Scored
 from glasshouse.metrics import interval, permutation
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import load

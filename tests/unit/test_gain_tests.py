@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
+from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
+from glasshouse.audit.scoring.claims.scorers import COIN
 from glasshouse.audit.scoring.finding import gain_of, p_of, runs_of, value_of
-from glasshouse.audit.scoring.score import COIN, ClientSample, Scored
 from glasshouse.metrics.clients import F1, Auc, Precision, Recall, TprAtFpr
 from glasshouse.metrics.interval import gain_p_value, paired_gain
 from glasshouse.metrics.permutation import EXCHANGES, compare_with_guesses, exchange_truth

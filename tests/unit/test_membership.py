@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
+from glasshouse.audit.scoring.claims.scorers import COIN
 from glasshouse.audit.scoring.finding import gain_of
-from glasshouse.audit.scoring.score import COIN, ClientSample, Scored
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.clients import F1, Precision, Recall

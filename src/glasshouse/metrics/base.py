@@ -22,10 +22,12 @@ from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
-ClaimKind = Literal[
-    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense"
-]
-Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "source", "labels", "names"]
+ClaimKind = str
+"""Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
+``representations``, ``defense``, or another package's."""
+Reads = str
+"""A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``,
+``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``."""
 
 Requirement = Literal["distractors", "stand_in"]
 """What the score context must hold: other images, or a network trained on auxiliary data."""

@@ -88,6 +88,12 @@ class Mse(ImageMetric):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(mse(*paired("mse", claimed, truth, context)))
 
+    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """(R, N): every candidate against every example."""
+        del context
+        check_images("mse", candidates, examples)
+        return mse_table(candidates, examples)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +126,12 @@ class Psnr(ImageMetric):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
 
+    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """(R, N): every candidate against every example."""
+        check_images("psnr", candidates, examples)
+        error = np.maximum(mse_table(candidates, examples), context.data_range**2 * 1e-10)
+        return np.asarray(10 * np.log10(context.data_range**2 / error), dtype=np.float64)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +143,7 @@ class Ssim(ImageMetric):
         source="Wang et al. 2004, IEEE TIP 13(4)",
         details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
     )
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     wording: ClassVar[Wording] = Wording(
         label="SSIM",
         sentence="rebuilt private images with SSIM {}",
@@ -140,7 +153,6 @@ class Ssim(ImageMetric):
         severity="images",
         order=70,
     )
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))

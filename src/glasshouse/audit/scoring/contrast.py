@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from glasshouse.audit.scoring.score import Scored
+from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.wording import defense_labels
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric

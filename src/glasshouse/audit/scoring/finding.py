@@ -10,8 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.audit.scoring import class_score, nulls
-from glasshouse.audit.scoring.score import GUESS, Scored
+from glasshouse.audit.scoring import nulls
+from glasshouse.audit.scoring.claims import class_score
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
 from glasshouse.metrics.interval import Interval, gain_p_value, mean_interval, paired_gain
