@@ -60,15 +60,14 @@ def _attack_card(attack: Plugin) -> AttackCard:
 
 def _metric_card(name: str, metric: Metric) -> MetricCard:
     try:
-        wording = metric.wording
+        wording, (low, high) = metric.wording, metric.range
     except AttributeError as error:
         raise BadValue(
             f"metric '{name}'",
-            needs="a class attribute 'wording' of type glasshouse.metrics.base.Wording",
-            got="none",
+            needs="the class attributes 'wording', of type glasshouse.metrics.base.Wording, and 'range'",
+            got=str(error),
             fix="say how a report shows the number: docs/plugins.md has an example",
         ) from error
-    low, high = metric.range
     return MetricCard(
         name=name,
         label=wording.label,
