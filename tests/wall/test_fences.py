@@ -18,8 +18,9 @@ from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.scoring.claims.truths import shifted
 from glasshouse.audit.scoring.judge import judge_of
-from glasshouse.audit.scoring.score import score_outcomes, shifted
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.errors import BadFile
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.scenario.load import from_dict
