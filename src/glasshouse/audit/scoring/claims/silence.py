@@ -68,7 +68,11 @@ def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> 
         return null_numbers(name, metric, target, judge, count=len(target.batch))
 
     return score_rounds(
-        silence.about, judge, measure=guess, null=lambda _, target, __: guess(target), claimed=False
+        silence.about,
+        judge,
+        measure=lambda target, _: guess(target),
+        null=lambda _, target, __: guess(target),
+        claimed=False,
     ).named(SILENT)
 
 
