@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from glasshouse.audit.hashes import write_hashes
 from glasshouse.cli import main
 
 Case = tuple[str, Callable[[Path], list[str]], str]
@@ -18,6 +19,7 @@ name = "mine"
 [data]
 examples = 1
 auxiliary = 60
+heldout = 0
 [model]
 name = "mlp"
 [federation]
@@ -86,13 +88,15 @@ def picture(place: Path, name: str, size: tuple[int, int]) -> None:
 
 
 def mixed_sizes(place: Path) -> list[str]:
-    picture(place, "a/1.png", (8, 8))
+    for i in range(80):
+        picture(place, f"{'ab'[i % 2]}/{i}.png", (8, 8))
     picture(place, "b/2.png", (9, 8))
     return running(f'data.source="folder:{place}/pictures"')(place)
 
 
 def no_picture(place: Path) -> list[str]:
-    picture(place, "a/1.png", (8, 8))
+    for i in range(80):
+        picture(place, f"{'ab'[i % 2]}/{i}.png", (8, 8))
     (place / "pictures" / "train" / "a" / "2.png").write_text("not a picture")
     return running(f'data.source="folder:{place}/pictures"')(place)
 
@@ -214,7 +218,7 @@ CASES: list[Case] = [
     ("corrupt weights", corrupt_weights, "w.safetensors"),
     ("pre-training without data", running("model.pretraining.epochs=1"), "public"),
     # the run
-    ("an update that is not finite", running('federation.protocol="fedavg"', "federation.learning_rate=1e38",
+    ("an update that is not finite", running('federation.protocol="fedavg"', "federation.learning_rate=1e29",
      "data.examples=4", "federation.local_epochs=4"), "not finite"),
     ("a folder that holds a run", occupied, "--resume"),
     ("a resume of another scenario", resumed_elsewhere, "another scenario"),
@@ -263,10 +267,11 @@ def test_an_unknown_option_is_bad_usage(capsys):
 
 
 def test_an_attack_that_the_threat_does_not_allow_is_a_refusal(tmp_path, capsys):
-    code, _ = outcome(running('threat.sees=["broadcast"]')(tmp_path), capsys)
+    both = 'attacks=["linear_input", "loki"]'
+    code, _ = outcome(running(both)(tmp_path), capsys)
     (refusal,) = json.loads((tmp_path / "run" / "result.json").read_text())["refusals"]
     assert code == 3  # nothing was measured, so nothing was shown
-    assert "threat.sees" in refusal["fix"]
+    assert "threat.changes" in refusal["fix"]
 
 
 def test_a_full_disk_is_one_error(tmp_path, capsys, monkeypatch):
@@ -281,29 +286,33 @@ def test_a_full_disk_is_one_error(tmp_path, capsys, monkeypatch):
 
 
 def test_an_interrupt_keeps_what_is_finished_and_resume_goes_on(tmp_path, capsys, monkeypatch):
-    from glasshouse.attacks.inversion.linear_input import LinearInput
+    from glasshouse.audit import run as module
 
-    arguments, real, calls = running()(tmp_path), LinearInput.run, []
+    arguments, real = running()(tmp_path), module.track
 
-    def stops(self: LinearInput, view: object, *, rng: object) -> object:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(self, view, rng=rng)
+    def stops(results, label, total):
+        for number, result in enumerate(real(results, label, total=total), start=1):
+            yield result
+            if label == "attacks" and number == 2:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(LinearInput, "run", stops)
+    monkeypatch.setattr(module, "track", stops)
     code, _ = outcome(arguments, capsys)
     assert code == 130
-    assert len(list((tmp_path / "run").glob("cells/*/claims/*/*/claims.json"))) == 2
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("cells/*/claims/*/*/claims.json")}
+    assert len(kept) >= 2
+    monkeypatch.undo()
     code, _ = outcome([*arguments, "--resume"], capsys)
     assert code == 0
-    assert len(calls) == 4  # the third was run again; the first two were kept
+    assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
 
 
 def test_a_replay_of_a_newer_transcript_is_refused(tmp_path, capsys):
     assert outcome(running()(tmp_path), capsys)[0] == 0
     (terms,) = (tmp_path / "run").glob("cells/*/transcript/terms.json")
     terms.write_text(json.dumps({**json.loads(terms.read_text()), "format": 99}))
+    write_hashes(terms.parent.parent)
+    (tmp_path / "run" / "manifest.json").unlink()
     code, said = outcome(["replay", str(tmp_path / "run"), "--attack", "linear_input"], capsys)
     assert code == 2
     assert "upgrade" in said
