@@ -92,10 +92,12 @@ def test_only_the_surest_candidates_count_as_many_as_the_wire_announces():
         assert concatenated(score_metric("m", metric, [many]).values) == concatenated(
             score_metric("m", metric, [one]).values
         )
-    announced = {(0, c): 3 for c in range(6)}
-    claims = {c: (claim(c, guesses, confidence=sure),) for c in range(6)}
-    three = score_metric("psnr", Psnr(), [run_of(judge(private, announced=announced), claims)])
-    assert concatenated(three.values) == concatenated(score_metric("psnr", Psnr(), [many]).values)
+    three = judge(private, announced={(0, c): 3 for c in range(6)})
+    cut = run_of(three, {c: (claim(c, guesses[-3:]),) for c in range(6)})
+    whole = run_of(three, {c: (claim(c, guesses, confidence=sure),) for c in range(6)})
+    best, expected = (concatenated(score_metric("psnr", Psnr(), [run]).values) for run in (whole, cut))
+    assert best == expected
+    assert best != concatenated(score_metric("psnr", Psnr(), [one]).values)
 
 
 def test_of_equally_sure_candidates_the_first_count():

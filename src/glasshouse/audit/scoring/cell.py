@@ -78,8 +78,6 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     metrics: dict[str, Metric] = {p.name: load("metrics", p.name)(**p.arguments) for p in plugins}
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
-    ordered = sorted(metrics, key=lambda name: metrics[name].wording.order)
-    single = next((name for name in ordered if can_judge_victims(metrics[name])), None)
     findings, numbers, notes = [], {}, []
     refusals = _wholly_silent(attack, runs)
     for name, metric in metrics.items():
@@ -87,7 +85,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
             scored = score_metric(name, metric, runs)
             if scored is None:
                 continue
-            victims = victims_of(name, metric, runs) if name == single else ()
+            single = name in primary.values() and can_judge_victims(metric)
+            victims = victims_of(name, metric, scored, runs) if single else ()
             if isinstance(victims, Skipped):
                 notes.append(f"{attack.label or attack.name}: {victims.reason}")
                 victims = ()

@@ -139,9 +139,9 @@ class Judge:
         return Target(batch=batch, owners=owners)
 
     def announced_for(self, about: About) -> int:
-        """How many examples the claim can be about: as the wire says, else as there are."""
+        """How many examples the claim can be about: as the wire says, and at least as there are."""
         return sum(
-            self.announced.get((number, about.client)) or len(self.truth.batch(number, about.client)[0])
+            max(self.announced.get((number, about.client), 0), len(self.target(number, about.client).batch))
             for number in about.rounds
         )
 
