@@ -152,15 +152,27 @@ def load(group: str, name: str) -> Callable[..., Any]:
 
 def card(group: str, name: str) -> Card:
     """The card of a plug-in (its ``card`` attribute)."""
-    found = getattr(load(group, name), "card", None)
-    if not isinstance(found, Card):
+    return declared(group, name, "card", Card)
+
+
+D = TypeVar("D")
+
+
+def declared(group: str, name: str, attribute: str, kind: type[D]) -> D:
+    """What the class of a plug-in declares under ``attribute``; a contract of ``group`` asks for it.
+
+    Raises:
+        UnknownName: no such plug-in. BadValue: it declares nothing there, or something of another type.
+    """
+    value = getattr(load(group, name), attribute, None)
+    if not isinstance(value, kind):
         raise BadValue(
             f"plug-in '{name}' of {group}",
-            needs="an attribute 'card' of type glasshouse.registry.Card",
-            got=repr(found),
+            needs=f"an attribute '{attribute}' of type {kind.__module__}.{kind.__name__}",
+            got=repr(value),
             fix="add one: docs/plugins.md shows how",
         )
-    return found
+    return value
 
 
 def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -19,6 +19,7 @@ name = "mine"
 [data]
 examples = 1
 auxiliary = 60
+heldout = 0
 [model]
 name = "mlp"
 [federation]
@@ -87,13 +88,15 @@ def picture(place: Path, name: str, size: tuple[int, int]) -> None:
 
 
 def mixed_sizes(place: Path) -> list[str]:
-    picture(place, "a/1.png", (8, 8))
+    for i in range(80):
+        picture(place, f"{'ab'[i % 2]}/{i}.png", (8, 8))
     picture(place, "b/2.png", (9, 8))
     return running(f'data.source="folder:{place}/pictures"')(place)
 
 
 def no_picture(place: Path) -> list[str]:
-    picture(place, "a/1.png", (8, 8))
+    for i in range(80):
+        picture(place, f"{'ab'[i % 2]}/{i}.png", (8, 8))
     (place / "pictures" / "train" / "a" / "2.png").write_text("not a picture")
     return running(f'data.source="folder:{place}/pictures"')(place)
 
@@ -215,7 +218,7 @@ CASES: list[Case] = [
     ("corrupt weights", corrupt_weights, "w.safetensors"),
     ("pre-training without data", running("model.pretraining.epochs=1"), "public"),
     # the run
-    ("an update that is not finite", running('federation.protocol="fedavg"', "federation.learning_rate=1e38",
+    ("an update that is not finite", running('federation.protocol="fedavg"', "federation.learning_rate=1e29",
      "data.examples=4", "federation.local_epochs=4"), "not finite"),
     ("a folder that holds a run", occupied, "--resume"),
     ("a resume of another scenario", resumed_elsewhere, "another scenario"),
@@ -264,10 +267,11 @@ def test_an_unknown_option_is_bad_usage(capsys):
 
 
 def test_an_attack_that_the_threat_does_not_allow_is_a_refusal(tmp_path, capsys):
-    code, _ = outcome(running('threat.sees=["broadcast"]')(tmp_path), capsys)
+    both = 'attacks=["linear_input", "loki"]'
+    code, _ = outcome(running(both)(tmp_path), capsys)
     (refusal,) = json.loads((tmp_path / "run" / "result.json").read_text())["refusals"]
     assert code == 3  # nothing was measured, so nothing was shown
-    assert "threat.sees" in refusal["fix"]
+    assert "threat.changes" in refusal["fix"]
 
 
 def test_a_full_disk_is_one_error(tmp_path, capsys, monkeypatch):

@@ -8,12 +8,13 @@ from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.audit import cost as costs
+from glasshouse.audit import probe as probes
 from glasshouse.scenario.load import load
 
 
 def rows(name, *sets, probe=False):
     (scenario,) = load(name, list(sets)).scenarios
-    return {row["attack"]: row for row in costs.cost(scenario, probe=probe)}
+    return {row["part"]: row for row in costs.cost(scenario, timer=probes.Stopwatch() if probe else None)}
 
 
 def test_evaluations_are_calls_times_trials_times_the_length_of_a_search():
@@ -25,9 +26,9 @@ def test_evaluations_are_calls_times_trials_times_the_length_of_a_search():
     assert found["GGL"]["seconds"] is None
 
 
-def test_a_closed_form_counts_once_per_call():
-    assert costs.budget_of(LinearInput()) is None
-    assert costs._evaluations(LinearInput()) == 1
+def test_a_closed_form_has_no_budget_and_counts_once_per_call():
+    assert LinearInput().budget is None
+    assert costs._units(None, None, 5) == 5
 
 
 @pytest.mark.parametrize(
@@ -41,16 +42,16 @@ def test_a_closed_form_counts_once_per_call():
     ],
 )
 def test_a_probe_is_shorter_in_whatever_the_attack_calls_its_budget(attack, short):
-    assert costs.shortened(attack) == short
+    assert attack.budget.probe == short
 
 
 def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    tasks, ran = [], costs.run_attack
-    monkeypatch.setattr(costs, "run_attack", lambda task: (tasks.append(task), ran(task))[1])
-    monkeypatch.setattr(costs.time, "process_time", lambda: 2.0 * len(tasks))  # two seconds a call
+    tasks, ran = [], probes.run_attack
+    monkeypatch.setattr(probes, "run_attack", lambda task: (tasks.append(task), ran(task))[1])
+    monkeypatch.setattr(probes.time, "process_time", lambda: 2.0 * len(tasks))  # two seconds a call
     short = ["defenses=[]", "attacks.0.restarts=2", "attacks.0.evaluations=1000", "attacks.0.population=4"]
-    (row,) = rows("quickstart-ggl", *short, probe=True).values()
+    row = rows("quickstart-ggl", *short, probe=True)["ggl"]
     assert {json.loads(task.arguments)["evaluations"] for task in tasks} == {4}
     assert row["evaluations"] == 8 * 2 * 1000
     assert row["seconds"] == pytest.approx(2.0 / (2 * 4) * row["evaluations"])
@@ -80,7 +81,7 @@ def test_inversions_count_the_steps_of_every_image_that_may_be_read(sets, evalua
 
 def test_inversions_are_probed_image_by_image_also_those_of_a_malicious_server(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    monkeypatch.setattr(costs, "_seconds", lambda run: (run(), 6.0)[1])  # of three steps of eight images
+    monkeypatch.setattr(probes, "seconds_of", lambda run: (run(), 6.0)[1])  # of three steps of eight images
     sets = ['attacks.0.invert="pixels+generator"', "attacks.0.iterations=200"]
     found = rows("quickstart-transfer", *sets, probe=True)
     assert found["maui"]["seconds"] == pytest.approx((500 + 200) * 2.0 * 4)
@@ -108,13 +109,45 @@ def test_training_before_round_0_has_a_row_of_its_own(sets, models, evaluations)
 
 
 def test_where_nothing_is_trained_before_round_0_nothing_is_listed():
-    assert list(rows("quickstart-transfer", "model.pretraining.epochs=0")) == ["maui", "nex"]
+    assert "pre-training" not in rows("quickstart-transfer", "model.pretraining.epochs=0")
 
 
 def test_training_is_probed_by_its_own_steps(tmp_path, monkeypatch):
     """Three epochs of sixteen images, two passes each, and nothing is left in the cache."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    monkeypatch.setattr(costs, "_seconds", lambda run: (run(), 48.0)[1])
+    monkeypatch.setattr(probes, "seconds_of", lambda run: (run(), 48.0)[1])
     row = rows("quickstart-transfer", probe=True)["pre-training"]
     assert row["seconds"] == pytest.approx(row["evaluations"] * 0.5)
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_federation_counts_the_images_that_clients_train_on():
+    """Eight clients with one gradient of one image; an active attack has a federation of its own."""
+    assert rows("quickstart-ggl", "defenses=[]", "axes={}")["simulation"]["evaluations"] == 8
+    both = rows("quickstart-transfer", "federation.rounds=3")["simulation"]
+    assert (both["calls"], both["evaluations"]) == (2, 2 * 3 * 4 * 8)
+
+
+def test_axes_over_an_attacks_arguments_are_added_up():
+    found = rows(
+        "quickstart-ggl", 'axes={"attacks.0.evaluations"=[10, 30]}', "defenses=[]", "attacks.0.restarts=2"
+    )
+    assert found["ggl"]["evaluations"] == 8 * 2 * (10 + 30)
+    assert found["control: ggl"]["calls"] == 2
+
+
+def test_an_attack_that_will_refuse_costs_nothing():
+    assert "ggl" not in rows("quickstart-ggl", "grants.auxiliary=false", "defenses=[]", "axes={}")
+
+
+def test_estimators_share_the_shadow_clients_of_each_round():
+    found = rows("quickstart-rounds")["training: shadow clients"]
+    assert found["calls"] == 1
+
+
+def test_the_last_row_adds_up_and_says_what_it_does_not_know():
+    a = {"scenario": "s", "part": "a", "calls": 2, "unit": "x", "evaluations": 3, "seconds": 1.5}
+    b = {**a, "part": "b", "seconds": None}
+    total = costs.total("suite", [a, b])
+    assert (total["calls"], total["seconds"], total["unmeasured"]) == (4, 1.5, ["b"])
+    assert costs.total("suite", [b])["seconds"] is None

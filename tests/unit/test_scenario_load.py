@@ -17,10 +17,10 @@ from glasshouse.scenario import shipped
 from glasshouse.scenario.axes import cells, plain
 from glasshouse.scenario.check import checked
 from glasshouse.scenario.load import from_dict, load, read_resolved, write_resolved
-from glasshouse.scenario.rules import foreseen
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import frozen
 from glasshouse.scenario.write import resolved_toml
+from glasshouse.traits import Traits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,10 @@ class ToyNoise:
     std: float
 
 
+class ToyProtocol:
+    traits = Traits(sends="delta", allows=("delta", "parameters", "gradient"))
+
+
 def toy_model(input_shape: Any, classes: int, *, width: int = 8) -> None:
     """Never built here."""
 
@@ -58,7 +62,7 @@ TOYS: dict[tuple[str, str], Callable[..., Any]] = {
     ("defenses", "noise"): ToyNoise,
     ("models", "toy_model"): toy_model,
     ("metrics", "psnr"): object,
-    ("protocols", "toy_protocol"): object,
+    ("protocols", "toy_protocol"): ToyProtocol,
     ("datasets", "digits"): object,
     ("partitioners", "iid"): object,
 }
@@ -260,21 +264,6 @@ def test_misbehaving_clients_are_counted(tmp_path, monkeypatch):
     )
     assert found["federation.behaviours[0].clients"] == "needs different ids from 0 to 4; got [0, 7]; "
     assert found["federation.behaviours"] == "needs at most 5 misbehaving clients in all; got 6; "
-
-
-def test_what_an_attack_lacks_is_foreseen_not_refused(tmp_path):
-    (scenario,) = load(written(tmp_path), ["federation.secure_sum=true"]).scenarios
-    assert [(r.needs, r.got) for r in foreseen(scenario)] == [
-        ("to see update", "sees aggregate, broadcast, own"),
-        ("a server that changes parameters", "changes nothing"),
-        ("the grant labels", "grants auxiliary"),
-    ]
-
-
-def test_refusals_of_all_cells_are_foreseen_once(tmp_path):
-    axes = 'axes={"grants.labels"=[true, false], "threat.changes"=[["parameters"]], seed=[0, 1]}'
-    (scenario,) = load(written(tmp_path), [axes]).scenarios
-    assert [r.got for r in foreseen(scenario)] == ["grants auxiliary"]
 
 
 def test_not_toml_names_line_and_column(tmp_path):

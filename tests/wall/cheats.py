@@ -34,6 +34,7 @@ class RebuildsTheData:
 
     card: ClassVar[Card] = CARD
     needs: ClassVar[Needs] = NEEDS
+    budget: ClassVar[None] = None
     root: Rng | None = None
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
@@ -51,6 +52,7 @@ class RegeneratesTheNoise:
 
     card: ClassVar[Card] = CARD
     needs: ClassVar[Needs] = NEEDS
+    budget: ClassVar[None] = None
     root: Rng | None = None
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
@@ -72,6 +74,7 @@ class ReadsTheTruth:
 
     card: ClassVar[Card] = CARD
     needs: ClassVar[Needs] = NEEDS
+    budget: ClassVar[None] = None
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The private images if it finds any, else grey."""

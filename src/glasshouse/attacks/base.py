@@ -14,9 +14,11 @@ from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Changes, Sees
 from glasshouse.transcript.view import View
-from glasshouse.wire import Batch, Crafted, Terms, Value
+from glasshouse.wire import Architecture, Batch, Crafted, Terms, Value
 
 Scope = Literal["update", "round", "run"]
+PROBE = 3
+"""Iterations of a search that is run only to be timed."""
 
 
 @final
@@ -25,7 +27,10 @@ class Needs:
     """What an attack must be given; the harness refuses before it runs where this does not hold.
 
     Attributes:
-        sees: kinds of messages. changes: what the server must be allowed to alter.
+        sees: kinds of messages, all of them.
+        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` for attacks that read a
+            round's sum, whether the server is shown it or adds up the updates itself.
+        changes: what the server must be allowed to alter.
         grants: side knowledge without which it cannot run. uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
         protocols: names of the protocols that it understands; by default those that exchange parameters.
@@ -33,10 +38,71 @@ class Needs:
 
     sees: frozenset[Sees]
     scope: Scope
+    any_of: frozenset[Sees] = frozenset()
     changes: frozenset[Changes] = frozenset()
     grants: frozenset[str] = frozenset()
     uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Piece:
+    """A short piece of an attack's work, to be timed.
+
+    Attributes:
+        run: does it; what it returns is not used.
+        times: how often the full budget is that piece.
+    """
+
+    run: Callable[[], object]
+    times: float
+
+
+Pieces = Callable[[Architecture, Mapping[str, Tensor], Tensor], tuple[Piece, ...]]
+"""From the agreed model, its tensors and images (B, C, H, W): the pieces of what is done to these images.
+
+Raises Inapplicable where the attack cannot run behind this model.
+"""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Budget:
+    """How long an attack searches, and how to time a short piece of it; ``glasshouse check`` reads it.
+
+    Attributes:
+        unit: what is counted, in the plural: ``iterations``, ``evaluations``.
+        amount: how many in one search; 0: no search, only training beforehand.
+        restarts: independent searches, of which the attack's own loss picks one.
+        images: the amount is spent on each of at most so many images read from one update; 0: on each call.
+        probe: arguments that make one call short enough to be timed; empty: calls are not timed.
+        pieces: times the work on each image instead of a whole call; None: there is none.
+        training: steps of training before the first call, which is done once and cached; 0: none.
+        trained: what is trained by them, in words. Attacks that say the same share it.
+        every_round: it is trained anew for every round's model.
+    """
+
+    unit: str
+    amount: int
+    restarts: int = 1
+    images: int = 0
+    probe: Mapping[str, Value] = field(default_factory=dict)
+    pieces: Pieces | None = None
+    training: int = 0
+    trained: str = ""
+    every_round: bool = False
+
+    @property
+    def units(self) -> int:
+        """Units of work in one call, or on one image."""
+        return self.amount * self.restarts
+
+
+def search_budget(iterations: int, *, restarts: int = 1) -> Budget:
+    """The budget of an attack whose argument ``iterations`` is the length of its search."""
+    short = {"iterations": min(PROBE, iterations)}
+    return Budget(unit="iterations", amount=iterations, restarts=restarts, probe=short)
 
 
 @final
@@ -269,6 +335,11 @@ class Attack(Protocol):
     @property
     def needs(self) -> Needs: ...
 
+    @property
+    def budget(self) -> Budget | None:
+        """How long it searches; None: a closed form, whose cost is one evaluation per call."""
+        ...
+
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Claims from the view alone.
 
@@ -293,12 +364,15 @@ class GenerativeAttack(Protocol):
 
 
 @runtime_checkable
-class RestartingAttack(Protocol):
-    """Tries several starting points and keeps the one with the lowest loss of its own."""
+class ModelBound(Protocol):
+    """An attack that cannot run on every model, and can tell from the architecture alone."""
 
-    @property
-    def restarts(self) -> int:
-        """How many."""
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse before anything is simulated.
+
+        Raises:
+            Inapplicable: the attack cannot run on models of this architecture.
+        """
         ...
 
 

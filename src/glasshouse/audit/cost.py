@@ -1,96 +1,174 @@
-"""What an audit will cost before anything long starts: calls, evaluations, and a time from a short probe."""
+"""What an audit will cost, before anything long starts: counts of its work, and seconds if measured."""
 
-import json
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
-import torch
-
-from glasshouse.attacks.base import Attack
-from glasshouse.attacks.parts.frozen import frozen
-from glasshouse.attacks.parts.head_gradient import Inversion, Inverting
-from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
-from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.simulation.build import build, held
-from glasshouse.audit.simulation.group import Group, simulate
-from glasshouse.audit.simulation.pretraining import OURS, ascent, passes
-from glasshouse.errors import Inapplicable
-from glasshouse.models import build as models
-from glasshouse.models.fit import Recipe, fit
-from glasshouse.rng import Rng
+from glasshouse import registry
+from glasshouse.attacks.base import Attack, Budget
+from glasshouse.audit.attacking.needs import attack_of, foreseen
+from glasshouse.federation.setting import FederationProtocol
+from glasshouse.registry import load
 from glasshouse.scenario.axes import Cell, cells
-from glasshouse.scenario.load import write_resolved
-from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.passes import passes
+from glasshouse.scenario.spec import Scenario, Suite
 from glasshouse.scenario.table import Plugin
 
-PROBE = 3
-BUDGETS = ("evaluations", "iterations", "steps")
-"""What attacks call the length of one search; the first that an attack has is counted and shortened."""
-POPULATION = "population"
-"""What attacks call the candidates that they evaluate together: the probe's least budget of evaluations."""
-TRAININGS = ("training_steps",)
-"""What attacks call the length of a training that is cached: shortened too, it changes no speed."""
-PROCESSES = "processes"
-"""What attacks call the pieces that they do at a time: one in a probe, which times its own process."""
+CONTROL_VICTIMS = 6
+"""Victims of a control: its easy setting has so many clients."""
+Row = dict[str, Any]
+"""``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
+(how many units), ``seconds`` (None: not measured). The last row is the total."""
 
 
-PROBED_IMAGES = 16
-"""Images at most that a probe of a training or an inversion takes at a time."""
+class Timer(Protocol):
+    """Measures short pieces of a scenario without axes; each answer is in CPU seconds of one unit."""
+
+    def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> float | None:
+        """One unit of an attack's budget, on one image where the budget goes by images; None: not timed."""
+        ...
+
+    def pretraining(self, scenario: Scenario) -> float:
+        """One image's pass through the model and back."""
+        ...
+
+    def simulation(self, scenario: Scenario) -> float:
+        """The same within a client's training, with what the federation does around it."""
+        ...
 
 
-def cost(scenario: Scenario, *, probe: bool) -> list[dict[str, Any]]:
-    """One row per attack: calls over all cells, evaluations of its objective, CPU seconds (None: not probed).
+def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
+    """Every scenario's rows, and one total."""
+    rows = [row for scenario in suite.scenarios for row in cost(scenario, timer=timer)]
+    return [*rows, total(suite.name, rows)]
 
-    Before them, where there is some, a row of the pre-training: how many models, images times passes, and the
-    time if none of them lies in the cache. Attacks that invert representations count steps times images, of
-    which there are at most as many as examples behind what they see; what they train beforehand is in no row.
 
-    The probe runs the first cell's federation for one client, with a model as drawn (training changes no
-    speed), and ``PROBE`` iterations of the attack. Other active attacks and those without a search are not
-    probed: their cost is in cached training, which is in no attack's seconds.
-    """
+def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
+    """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
     every = cells(scenario)
-    repeats = max(1, len(scenario.audit.seeds))
-    rows = [_pretraining(every, probe=probe)] if any(passes(c.scenario) for c in every) else []
-    for position, spec in enumerate(scenario.attacks):
-        attack = attack_of(spec.name, spec.arguments)
-        calls = sum(_calls(c.scenario, attack) for c in every) * repeats
-        seconds = None
-        if isinstance(attack, Inverting):
-            steps = sum(number for _, number in attack.inversion.phases)
-            images = sum(_images(c.scenario, attack) for c in every) * repeats
-            evaluations = images * steps or calls
-            if probe and steps and (each := _probe_inversion(every[0].scenario, attack.inversion)):
-                seconds = each * images
-        else:
-            per_call = _evaluations(attack)
-            evaluations = calls * per_call
-            searches = budget_of(attack) is not None and attack.needs.scope == "update"
-            if probe and searches and per_call and not attack.needs.changes:
-                seconds = _probe(every[0].scenario, position) * per_call * calls
-        rows.append(_row(scenario, spec.label or spec.name, calls, evaluations, seconds))
-    return rows
+    rows = [_pretraining(every, timer), _simulation(every, timer)]
+    trainings: dict[tuple[str, str], int] = {}
+    for label, uses in _by_label(every).items():
+        row = _attack(scenario.name, label, uses, timer)
+        rows += [row, _controls(label, uses, row)]
+        trainings |= dict(_trainings(uses))
+    for what in dict.fromkeys(words for words, _ in trainings):
+        counts = [number for (words, _), number in trainings.items() if words == what]
+        rows.append(_row(scenario.name, f"training: {what}", len(counts), ("steps", sum(counts))))
+    rows.append(_scoring(every))
+    return [row for row in rows if row["calls"]]
+
+
+def total(name: str, rows: Sequence[Row]) -> Row:
+    """All calls and all measured seconds; ``unmeasured`` names the parts that are in no second."""
+    measured = [row["seconds"] for row in rows if row["seconds"] is not None]
+    calls = sum(row["calls"] for row in rows)
+    row = _row(name, "total", calls, ("", None), sum(measured) if measured else None)
+    unmeasured = dict.fromkeys(row["part"] for row in rows if row["seconds"] is None)
+    return {**row, "unmeasured": list(unmeasured) if measured else []}
 
 
 def _row(
-    scenario: Scenario, name: str, calls: int, evaluations: int, seconds: float | None
-) -> dict[str, Any]:
+    scenario: str, part: str, calls: int, work: tuple[str, int | None], seconds: float | None = None
+) -> Row:
+    unit, evaluations = work
     return {
-        "scenario": scenario.name,
-        "attack": name,
+        "scenario": scenario,
+        "part": part,
         "calls": calls,
+        "unit": unit,
         "evaluations": evaluations,
         "seconds": seconds,
     }
 
 
-def _pretraining(every: Sequence[Cell], *, probe: bool) -> dict[str, Any]:
+def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]:
+    """Where each attack runs: an axis may change its arguments, or which attacks there are."""
+    uses: dict[str, list[tuple[Scenario, Plugin]]] = {}
+    for cell in every:
+        for plugin in cell.scenario.attacks:
+            uses.setdefault(plugin.label or plugin.name, []).append((cell.scenario, plugin))
+    return uses
+
+
+def _repeats(scenario: Scenario) -> int:
+    return max(1, len(scenario.audit.seeds))
+
+
+def _attack(name: str, label: str, uses: Sequence[tuple[Scenario, Plugin]], timer: Timer | None) -> Row:
+    calls = work = 0
+    unit, seconds = "evaluations", None
+    for number, (scenario, plugin) in enumerate(uses):
+        attack = attack_of(plugin.name, plugin.arguments)
+        budget, here = attack.budget, calls_of(scenario, plugin, attack) * _repeats(scenario)
+        calls += here
+        work += _units(scenario, budget, here)
+        unit = "evaluations" if budget is None or not budget.amount else budget.unit
+        if number == 0 and timer is not None and budget is not None and here:
+            seconds = timer.attack(scenario, plugin, budget)
+    return _row(name, label, calls, (unit, work), None if seconds is None else seconds * work)
+
+
+def _units(scenario: Scenario, budget: Budget | None, calls: int) -> int:
+    if budget is None or not budget.amount:
+        return calls
+    if not calls or not budget.images:
+        return calls * budget.units
+    return images_of(scenario, budget) * _repeats(scenario) * budget.units
+
+
+def images_of(scenario: Scenario, budget: Budget) -> int:
+    """Images searched for in one run, at most: the examples behind what is seen in the attacked rounds."""
+    federation = scenario.federation
+    behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
+    seen, together = federation.cohort_size, 1
+    if federation.secure_sum:
+        seen, together = together, seen
+    return len(scenario.audit.rounds) * seen * min(budget.images, behind * together)
+
+
+def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
+    """Calls in one run; none where the attack will refuse."""
+    if foreseen(scenario, plugin) is not None:
+        return 0
+    rounds = len(scenario.audit.rounds)
+    per_scope = {
+        "run": 1,
+        "round": rounds,
+        "update": min(scenario.audit.victims, rounds * scenario.federation.cohort_size),
+    }
+    return per_scope[attack.needs.scope]
+
+
+def _controls(label: str, uses: Sequence[tuple[Scenario, Plugin]], row: Row) -> Row:
+    """One control for each different setting of an attack, in seconds that its units take in the audit."""
+    different: dict[str, int] = {}
+    for scenario, plugin in uses:
+        if scenario.audit.controls and registry.card("attacks", plugin.name).control:
+            budget = attack_of(plugin.name, plugin.arguments).budget
+            units = budget.units if budget is not None and budget.amount else 1
+            different[repr(plugin.arguments)] = CONTROL_VICTIMS * units
+    work = sum(different.values())
+    seconds = None
+    if row["seconds"] is not None and row["evaluations"]:
+        seconds = row["seconds"] / row["evaluations"] * work
+    return _row(row["scenario"], f"control: {label}", len(different), (row["unit"], work), seconds)
+
+
+def _trainings(uses: Sequence[tuple[Scenario, Plugin]]) -> Iterator[tuple[tuple[str, str], int]]:
+    """What attacks train beforehand: once for each model, data and seed, whichever attack asks first."""
+    for scenario, plugin in uses:
+        budget = attack_of(plugin.name, plugin.arguments).budget
+        if budget is None or not budget.training or foreseen(scenario, plugin) is not None:
+            continue
+        steps = budget.training * (scenario.federation.rounds if budget.every_round else 1)
+        behind = [scenario.model.model_dump(), scenario.data.model_dump(), budget.training]
+        if budget.every_round:
+            behind += [scenario.federation.model_dump(), [d.model_dump() for d in scenario.defenses]]
+        for seed in scenario.audit.seeds or (scenario.seed,):
+            yield (budget.trained, repr([behind, seed])), steps
+
+
+def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
     """Cells and seeds that start from the same public model train it once."""
     different: dict[str, int] = {}
     for cell in every:
@@ -101,129 +179,41 @@ def _pretraining(every: Sequence[Cell], *, probe: bool) -> dict[str, Any]:
     counts = [number for number in different.values() if number]
     seconds = None
     first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)
-    if probe and first is not None:
-        seconds = _probe_training(first) * sum(counts)
-    return _row(every[0].scenario, "pre-training", len(counts), sum(counts), seconds)
+    if timer is not None and first is not None:
+        seconds = timer.pretraining(first) * sum(counts)
+    return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
 
 
-def _images(scenario: Scenario, attack: Inverting) -> int:
-    """Representations inverted in a whole run, at most: the examples behind what is seen in its rounds."""
-    federation = scenario.federation
-    behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
-    seen, together = federation.cohort_size, 1
-    if federation.secure_sum:
-        seen, together = together, seen
-    return len(scenario.audit.rounds) * seen * min(attack.inversion.images, behind * together)
+def _simulation(every: Sequence[Cell], timer: Timer | None) -> Row:
+    """Federations: one for all passive attacks of a cell and seed, and one for each active attack."""
+    calls = work = 0
+    for cell in every:
+        one = cell.scenario
+        active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
+        groups = (active + (active < len(one.attacks))) * _repeats(one)
+        calls += groups
+        work += groups * client_passes(one)
+    first = every[0].scenario
+    seconds = None if timer is None else timer.simulation(first) * work
+    return _row(first.name, "simulation", calls, ("image passes", work), seconds)
 
 
-def _calls(scenario: Scenario, attack: Attack) -> int:
-    rounds = len(scenario.audit.rounds)
-    per_scope = {
-        "run": 1,
-        "round": rounds,
-        "update": min(scenario.audit.victims, rounds * scenario.federation.cohort_size),
-    }
-    return per_scope[attack.needs.scope]
+def client_passes(scenario: Scenario) -> int:
+    """Private images times passes through the model in one federation, over all rounds and clients."""
+    federation, examples = scenario.federation, scenario.data.examples
+    protocol: FederationProtocol = load("protocols", federation.protocol)(**federation.options)
+    if (whole := protocol.passes(federation.rounds)) is not None:
+        return whole * federation.clients * examples
+    each = federation.batch_size if federation.kind == "gradient" else federation.local_epochs * examples
+    return federation.rounds * federation.cohort_size * each
 
 
-def budget_of(attack: Attack) -> str | None:
-    """The argument that holds the length of the attack's search; None: it has none."""
-    return next((name for name in BUDGETS if hasattr(attack, name)), None)
-
-
-def _evaluations(attack: Attack) -> int:
-    """The length of a search times restarts, for attacks that search; 1 for a closed form."""
-    name = budget_of(attack)
-    return (1 if name is None else int(getattr(attack, name))) * int(getattr(attack, "restarts", 1))
-
-
-def _short(scenario: Scenario) -> Scenario:
-    """One victim, one round, nothing trained beforehand."""
-    model, audit = scenario.model, scenario.audit
-    untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
-    brief = {"victims": 1, "utility": False, "rounds": (0,), "metrics": (Plugin(name="mse"),)}
-    return scenario.model_copy(
-        update={
-            "model": model.model_copy(update={"pretraining": untrained}),
-            "audit": audit.model_copy(update=brief),
-            "federation": scenario.federation.model_copy(update={"rounds": 1}),
-        }
-    )
-
-
-def shortened(attack: Attack) -> dict[str, int]:
-    """The arguments that make ``attack`` a probe: ``PROBE`` iterations, or one population of candidates.
-
-    No longer than what was asked for; trainings, which are cached, likewise; in one process.
-    """
-    name = budget_of(attack)
-    assert name is not None, "only attacks that search are probed"
-    least = max(PROBE, int(getattr(attack, POPULATION, PROBE))) if name == "evaluations" else PROBE
-    wanted = {name: least} | {training: PROBE for training in TRAININGS if hasattr(attack, training)}
-    wanted |= {PROCESSES: 1} if hasattr(attack, PROCESSES) else {}
-    return {argument: min(value, int(getattr(attack, argument))) for argument, value in wanted.items()}
-
-
-def _probe(scenario: Scenario, position: int) -> float:
-    """CPU seconds per evaluation, over a short search with all of its restarts."""
-    spec = scenario.attacks[position]
-    full = attack_of(spec.name, spec.arguments)
-    arguments: Mapping[str, Any] = {**spec.arguments, **shortened(full)}
-    short = _short(scenario)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        write_resolved(short, folder / "scenario.toml")
-        simulate(Group(folder=place, seed=scenario.seed))
-        unit = units_of(full, folder, victims=1, attacked=frozenset({0}))[0]
-        task = AttackTask(
-            folder=place,
-            out=str(folder / "claims"),
-            attack=spec.name,
-            arguments=json.dumps(arguments),
-            threat=threat_of(scenario),
-            attack_seed=scenario.attack_seed,
-            unit=unit,
-        )
-        run_attack(task)
-        warm = replace(task, out=str(folder / "again"))
-        started = time.process_time()
-        run_attack(warm)
-        spent = time.process_time() - started
-        return spent / _evaluations(attack_of(spec.name, arguments))
-
-
-def _probe_inversion(scenario: Scenario, inversion: Inversion) -> float | None:
-    """CPU seconds of inverting one image, all steps of it; None: not behind this model."""
-    built = build(_short(scenario), seed=scenario.seed)
-    agreed = built.setting.terms.architecture
-    count = min(PROBED_IMAGES, inversion.images, scenario.federation.batch_size)
-    images = torch.rand((count, *agreed.input_shape), generator=torch.Generator().manual_seed(0))
-    try:
-        model = frozen(agreed, built.setting.start, subject="a probe of the inversion")
-        vectors, spent = model.of(images), 0.0
-        for invert, steps in inversion.phases:
-            short = replace(inversion, invert=invert, iterations=min(PROBE, steps))
-            run = partial(short, model, vectors, shape=agreed.input_shape, rng=Rng.root(0))
-            spent += _seconds(run) * steps / short.iterations
-    except Inapplicable:
-        return None
-    return spent / count
-
-
-def _probe_training(scenario: Scenario) -> float:
-    """CPU seconds of one image's pass through the model and back, in training."""
-    built = build(_short(scenario), seed=scenario.seed)
-    how, public = scenario.model.pretraining, held(built.public, "public")
-    few = public.pick(torch.arange(min(PROBED_IMAGES, how.batch_size, len(public))))
-    recipe = Recipe(**{**how.model_dump(exclude=OURS), "epochs": PROBE})
-    model, against = models.build(built.setting.terms.architecture, rng=Rng.root(0)), ascent(how)
-    run = partial(fit, model, few, recipe, rng=Rng.root(0), perturb=against, label="a probe of the training")
-    return _seconds(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    """CPU seconds of ``run`` when it is done again: what is made only once is made before."""
-    run()
-    started = time.process_time()
-    run()
-    return time.process_time() - started
+def _scoring(every: Sequence[Cell]) -> Row:
+    """Every claim by every metric; what a claim is worth is compared with null adversaries too."""
+    calls = 0
+    for cell in every:
+        one = cell.scenario
+        for plugin in one.attacks:
+            attack = attack_of(plugin.name, plugin.arguments)
+            calls += calls_of(one, plugin, attack) * _repeats(one) * len(one.audit.metrics)
+    return _row(every[0].scenario.name, "scoring", calls, ("scores", calls))

@@ -16,11 +16,11 @@ from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
+from glasshouse.audit.preflight.inspect import check_suite
 from glasshouse.audit.scoring.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.cell import score_cell
 from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.family import with_family
-from glasshouse.audit.scoring.nulls import check_names
 from glasshouse.audit.scoring.policy import policy_limits
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
 from glasshouse.audit.scoring.threat_card import threat_card
@@ -57,8 +57,6 @@ class Plan:
 
 def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
     """All cells of all scenarios, with the groups each one needs."""
-    for scenario in suite.scenarios:
-        check_names(scenario.audit.baselines)
     return tuple(
         Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out)))
         for member in suite.members
@@ -82,10 +80,12 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     """Run everything that ``suite`` asks for below ``out``; pieces that are there already are kept.
 
     Raises:
+        BadScenario: some cell cannot be audited; what ``check`` would have said.
         BadFile: ``out`` holds a run and ``resume`` is not set, or another suite's run.
         Interrupted: Ctrl-C; what is finished is kept.
     """
     started = time.perf_counter()
+    check_suite(suite)
     plans = plan(suite, out.resolve())
     cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
     _prepare(suite, plans, out, resume=resume)

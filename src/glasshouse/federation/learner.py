@@ -86,7 +86,7 @@ def divergence(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def authors_divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """What PLI's code computes instead: roles exchanged, and divided by B·K rather than by B."""
+    """What the code of Takahashi et al. computes instead: roles exchanged, divided by B·K rather than B."""
     return divergence(teacher, student) / student.shape[1]
 
 

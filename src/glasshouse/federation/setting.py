@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.traits import Traits
 from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Recorder, Tamper, Terms
 
 
@@ -61,7 +63,22 @@ class Setting:
 
 
 class FederationProtocol(Protocol):
-    """A federated learning algorithm: plays the rounds and tells the recorder everything."""
+    """A federated learning algorithm: plays the rounds and reports everything to the recorder.
+
+    Attributes:
+        card: what ``glasshouse list`` says of it.
+        traits: what it sends, trains and starts from; every field has a default.
+    """
+
+    card: ClassVar[Card]
+    traits: ClassVar[Traits]
+
+    def passes(self, rounds: int) -> int | None:
+        """How often a client goes through its private data in a run of ``rounds``, for the accountant.
+
+        None where that follows from the terms, as in protocols that exchange parameters.
+        """
+        ...
 
     def play(
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from glasshouse import registry
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width
 from glasshouse.registry import Card, carded
 
@@ -34,7 +35,7 @@ class Imprint(nn.Module):
     """
 
     def __init__(
-        self, input_shape: tuple[int, int, int], *, rows: int, bounded: bool = False, groups: int = 0
+        self, input_shape: tuple[int, int, int], *, rows: int, bounded: bool = False, groups: Natural = 0
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
@@ -90,7 +91,7 @@ def imprint(
     *,
     inner: str = "convnet",
     inner_arguments: str = "{}",
-    bins: int = 1024,
+    bins: Count = 1024,
     variant: Literal["linear", "sparse"] = "linear",
 ) -> SplitModel:
     """``inner`` with ``inner_arguments`` (JSON) behind a module of ``bins`` rows."""
@@ -113,8 +114,8 @@ def loki(
     *,
     inner: str = "convnet",
     inner_arguments: str = "{}",
-    bins: int = 256,
-    groups: int = 8,
+    bins: Count = 256,
+    groups: Natural = 8,
 ) -> SplitModel:
     """As ``imprint``, behind a convolution into ``groups`` groups of channels."""
     check_shape(input_shape, classes, model="loki")

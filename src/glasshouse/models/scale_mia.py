@@ -16,6 +16,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from glasshouse.limits import Count
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
 from glasshouse.models.zoo.resnet import Block
 from glasshouse.registry import Card, carded
@@ -131,7 +132,7 @@ def _assemble(
 
 
 @carded(Card(summary="strided CNN with three linear layers, Scale-MIA's main target", source=_SOURCE))
-def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: int = 1024) -> SplitModel:
+def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
     """Strided 4 × 4 convolutions down to 4 × 4 positions, then ``bins``, ``bins / 2`` and K units.
 
     Channels 12, 32, 64 (three convolutions, the second 3 × 3) from 28 and 32 pixels; 16 to 128 (four) from
@@ -156,7 +157,7 @@ def scale_mia_cnn(input_shape: tuple[int, int, int], classes: int, *, bins: int 
 
 
 @carded(Card(summary="AlexNet at CIFAR size with three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
-def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: int = 512) -> SplitModel:
+def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
     """Five 3 × 3 convolutions with 64 to 384 channels, three poolings; no dropout."""
     check_shape(input_shape, classes, model="scale_mia_alexnet")
     plan = ((64, True), (192, True), (384, False), (256, False), (256, True))
@@ -171,7 +172,7 @@ def scale_mia_alexnet(input_shape: tuple[int, int, int], classes: int, *, bins: 
 
 
 @carded(Card(summary="VGG-11 with batch norm at CIFAR size, three linear layers (Scale-MIA)", source=_SOURCE))
-def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: int = 1024) -> SplitModel:
+def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 1024) -> SplitModel:
     """Eight 3 × 3 convolutions with batch norm; without VGG-11's last two poolings (4 × 4 remain)."""
     check_shape(input_shape, classes, model="scale_mia_vgg")
     plan = (
@@ -197,7 +198,7 @@ def scale_mia_vgg(input_shape: tuple[int, int, int], classes: int, *, bins: int 
 @carded(
     Card(summary="ResNet without global pooling, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE)
 )
-def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: int = 512) -> SplitModel:
+def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: Count = 512) -> SplitModel:
     """Four stages of two blocks with 32 to 256 channels; 4 × 4 positions enter the first linear layer.
 
     Differs: shortcuts are 1 × 1 convolutions (the zoo's blocks), not 3 × 3.
@@ -218,7 +219,12 @@ def scale_mia_resnet(input_shape: tuple[int, int, int], classes: int, *, bins: i
 
 @carded(Card(summary="small vision transformer, three linear layers (Scale-MIA, 512 bins)", source=_SOURCE))
 def scale_mia_vit(
-    input_shape: tuple[int, int, int], classes: int, *, bins: int = 512, patch: int = 8, width: int = 512
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    bins: Count = 512,
+    patch: Count = 8,
+    width: Count = 512,
 ) -> SplitModel:
     """Patches of 8 × 8, depth 2, two heads of 64, class token of 512 entries (any sign)."""
     check_shape(input_shape, classes, model="scale_mia_vit")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from glasshouse.scenario.overrides import PathError, assign
+from glasshouse.scenario.overrides import PathError, assign, parse_path
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import canonical, frozen
 from glasshouse.wire import Value
@@ -52,6 +52,7 @@ def expanded(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[str, 
         PathError: an axis is empty, too many, of unequal lengths, or its path leads nowhere.
     """
     base = {k: v for k, v in raw.items() if k not in ("axes", "axes_zipped")}
+    _check_paths(raw)
     groups = [
         [{path: choice} for choice in _some(path, values)] for path, values in raw.get("axes", {}).items()
     ]
@@ -115,6 +116,17 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
     return [_without_none(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _check_paths(raw: dict[str, Any]) -> None:
+    """Refuse a path that two axes set, however it is written: one would silently win."""
+    tables = [raw.get("axes", {}), *raw.get("axes_zipped", [])]
+    seen: set[tuple[str, ...]] = set()
+    for path in (path for table in tables for path in table):
+        parts = tuple(map(str, parse_path(path)))
+        if parts in seen:
+            raise PathError(f'axes."{path}"', needs="every path in one axis only", got="two axes that set it")
+        seen.add(parts)
 
 
 def _some(path: str, values: Any) -> list[Any]:

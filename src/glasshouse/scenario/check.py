@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +18,18 @@ from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import canonical, frozen
 from glasshouse.wire import Value
 
+Inspect = Callable[[Scenario], list[Problem]]
+"""Finds what else is wrong with a cell whose names and arguments are right: its data, say."""
 
-def checked(raw: dict[str, Any]) -> tuple[Scenario | None, list[Problem]]:
+
+def checked(raw: dict[str, Any], *, inspect: Inspect | None = None) -> tuple[Scenario | None, list[Problem]]:
     """The validated scenario, or None and everything wrong with it or with any of its cells."""
     try:
         scenario = Scenario.model_validate(frozen(raw))
     except ValidationError as error:
         problems = found_problems(error, Scenario)
         return None, problems + [p for p in _names_only(raw, error) if p not in problems]
-    problems = _all_cells(raw, rules=True)
+    problems = _all_cells(raw, rules=True, inspect=inspect)
     return (None if problems else scenario), problems
 
 
@@ -51,7 +55,7 @@ def _drop(node: Any, loc: tuple[str | int, ...]) -> None:
         node.pop(loc[-1], None)
 
 
-def _all_cells(raw: dict[str, Any], *, rules: bool) -> list[Problem]:
+def _all_cells(raw: dict[str, Any], *, rules: bool, inspect: Inspect | None = None) -> list[Problem]:
     """What is wrong in some cell, said once, with what the cells in question have in common."""
     found: dict[Problem, list[dict[str, Value]]] = {}
     memo: dict[str, list[Problem]] = {}
@@ -59,7 +63,7 @@ def _all_cells(raw: dict[str, Any], *, rules: bool) -> list[Problem]:
     try:
         for labels, one in expanded(raw):
             total += 1
-            for problem in _cell_problems(one, memo, rules=rules):
+            for problem in _cell_problems(one, memo, rules=rules, inspect=inspect):
                 found.setdefault(problem, []).append(labels)
     except PathError as error:
         return [error.problem]
@@ -72,7 +76,9 @@ def _located(problem: Problem, where: list[dict[str, Value]], total: int) -> Pro
     return replace(problem, got=f"{problem.got} ({cells})")
 
 
-def _cell_problems(raw: dict[str, Any], memo: dict[str, list[Problem]], *, rules: bool) -> list[Problem]:
+def _cell_problems(
+    raw: dict[str, Any], memo: dict[str, list[Problem]], *, rules: bool, inspect: Inspect | None
+) -> list[Problem]:
     try:
         cell = Scenario.model_validate(frozen(raw))
     except ValidationError as error:
@@ -83,4 +89,5 @@ def _cell_problems(raw: dict[str, Any], memo: dict[str, list[Problem]], *, rules
         if key not in memo:
             memo[key] = plugin_problems(group, path, plugin)
         problems += memo[key]
-    return problems + (rule_problems(cell) if rules else [])
+    further = [] if problems or inspect is None else inspect(cell)
+    return problems + (rule_problems(cell) if rules else []) + further

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
+from glasshouse.outside import limits
 from glasshouse.registry import nearest
-from glasshouse.scenario.check import checked
+from glasshouse.scenario.check import Inspect, checked
 from glasshouse.scenario.overrides import PathError, assign, joined, parse_path, split_assignment
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.shipped import preset_text
@@ -22,11 +23,11 @@ from glasshouse.store import read_text
 _Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
 
 
-def load(name: str, sets: Sequence[str] = ()) -> Suite:
+def load(name: str, sets: Sequence[str] = (), *, inspect: Inspect | None = None) -> Suite:
     """The preset called ``name``, or the TOML file at that path, after ``sets``, with everything checked.
 
     A single scenario is a suite of one. In a suite, an assignment changes every scenario in which its path
-    exists; ``scenarios.NAME.path=value`` changes one.
+    exists; ``scenarios.NAME.path=value`` changes one. ``inspect`` finds further problems of each cell.
 
     Raises:
         UnknownName: no preset of that name. BadFile: missing, unreadable or not TOML.
@@ -39,7 +40,7 @@ def load(name: str, sets: Sequence[str] = ()) -> Suite:
     problems += _set_all(raws, entries, sets)
     members = []
     for (prefix, one), entry in zip(raws, entries, strict=True):
-        scenario, found = checked(one)
+        scenario, found = checked(one, inspect=inspect)
         problems += [Problem(path=prefix + p.path, needs=p.needs, got=p.got, hint=p.hint) for p in found]
         if scenario is not None:
             members.append(Member(scenario=scenario, system=entry.system))
@@ -160,13 +161,13 @@ def _twins(members: list[Member]) -> list[Problem]:
 def _read(name: str, folder: Path) -> str:
     if not name.endswith(".toml"):
         return preset_text(name)
-    return read_text(folder / name)
+    return read_text(folder / name, most=limits.TOML_BYTES)
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadFile(
             f"scenario '{name}'",
             needs="valid TOML",

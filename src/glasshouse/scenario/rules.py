@@ -2,60 +2,25 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from glasshouse import registry
 from glasshouse.errors import Problem
-from glasshouse.scenario.axes import cells
+from glasshouse.scenario.feasible import feasibility_problems
 from glasshouse.scenario.requirements import metrics_requiring
-from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
-from glasshouse.wire import Refusal
+from glasshouse.traits import Traits, traits_of
 
 
 def rule_problems(scenario: Scenario) -> list[Problem]:
     """Contradictions within one scenario whose axes are expanded."""
-    return [*_federation(scenario), *_data(scenario), *_threat(scenario), *_audit(scenario)]
-
-
-def foreseen(scenario: Scenario) -> tuple[Refusal, ...]:
-    """Attacks that some cell's threat, protocol or grants will make refuse; ``check`` warns of them.
-
-    Not mistakes: a report that says "could not run, because ..." is a result.
-    """
-    found: dict[Refusal, None] = {}
-    for cell in cells(scenario):
-        for plugin in cell.scenario.attacks:
-            needs = registry.create(registry.load("attacks", plugin.name), plugin.arguments).needs
-            subject = f"attack '{plugin.label or plugin.name}'"
-            for want, got, fix in _lacks(cell.scenario, needs):
-                found[Refusal(subject=subject, needs=want, got=got, fix=fix)] = None
-    return tuple(found)
-
-
-def _lacks(scenario: Scenario, needs: Any) -> Iterator[tuple[str, str, str]]:
-    sees, changes = scenario.sees, frozenset(scenario.threat.changes)
-    granted = {name for name, given in scenario.grants if given}
-    watches = scenario.grants.cohorts and scenario.threat.role != "server"
-    derived = {"aggregate"} if watches else set()  # from successive models
-    if missing := needs.sees - sees - derived:
-        fix = "set federation.secure_sum = false" if scenario.federation.secure_sum else "add to threat.sees"
-        yield f"to see {_words(missing)}", f"sees {_words(sees)}", fix
-    if missing := needs.changes - changes:
-        yield (
-            f"a server that changes {_words(missing)}",
-            f"changes {_words(changes)}",
-            "add to threat.changes",
-        )
-    if missing := needs.grants - granted:
-        yield f"the grant {_words(missing)}", f"grants {_words(granted)}", "set it in [grants]"
-    if scenario.federation.protocol not in needs.protocols:
-        protocol = scenario.federation.protocol
-        yield f"protocol {_words(needs.protocols)}", protocol, "use an attack made for this protocol"
-
-
-def _words(names: frozenset[str] | set[str]) -> str:
-    return ", ".join(sorted(names)) or "nothing"
+    return [
+        *_federation(scenario),
+        *_data(scenario),
+        *_threat(scenario),
+        *_audit(scenario),
+        *feasibility_problems(scenario),
+    ]
 
 
 def _federation(scenario: Scenario) -> Iterator[Problem]:
@@ -73,23 +38,30 @@ def _federation(scenario: Scenario) -> Iterator[Problem]:
             needs=f"at least one of {federation.clients} clients: cohort >= {0.5 / federation.clients:.3g}",
             got=str(federation.cohort),
         )
-    if federation.sends == "gradient" and federation.protocol == "fedavg":
+    yield from _protocol(federation)
+    yield from _behaviours(scenario)
+
+
+def _protocol(federation: Federation) -> Iterator[Problem]:
+    if federation.protocol not in registry.names("protocols"):
+        return  # another problem says so
+    traits = traits_of(federation.protocol)
+    if federation.kind not in traits.kinds:
+        hint = 'set protocol = "fedsgd" for gradients' if federation.kind == "gradient" else ""
         yield Problem(
             path="federation.sends",
-            needs="delta or parameters under fedavg",
-            got='"gradient"',
-            hint='set protocol = "fedsgd" for gradients',
+            needs=f"{' or '.join(traits.kinds)} under {federation.protocol}",
+            got=f'"{federation.kind}"',
+            hint=hint,
         )
-    gradient = federation.protocol == "transfer" and federation.kind == "gradient"
-    if (federation.protocol == "fedsgd" or gradient) and federation.local_epochs != 1:
-        hint = 'set sends = "delta"' if gradient else 'set protocol = "fedavg"'
+    if (traits.one_pass or federation.kind == "gradient") and federation.local_epochs != 1:
+        hint = 'set protocol = "fedavg"' if traits.one_pass else 'set sends = "delta"'
         yield Problem(
             path="federation.local_epochs",
             needs=f"1 under {federation.protocol} (one gradient of the whole batch)",
             got=str(federation.local_epochs),
             hint=f"{hint} for several local steps",
         )
-    yield from _behaviours(scenario)
 
 
 def _behaviours(scenario: Scenario) -> Iterator[Problem]:
@@ -134,7 +106,7 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
 
 def _start(scenario: Scenario) -> Iterator[Problem]:
     how, weights = scenario.model.pretraining, scenario.model.weights
-    fitted = weights and how.head_epochs and scenario.federation.protocol == "transfer"
+    fitted = weights and how.head_epochs and _traits(scenario).start == "features"
     if (how.epochs or fitted) and not scenario.data.public:
         yield Problem(
             path=f"model.pretraining.{'epochs' if how.epochs else 'head_epochs'}",
@@ -202,10 +174,13 @@ def _domains(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _shares_logits(scenario: Scenario) -> bool:
-    federation = scenario.federation
-    known = federation.protocol in registry.names("protocols")  # another problem says so where it is not
-    protocol = registry.load("protocols", federation.protocol) if known else None
-    return (federation.sends or getattr(protocol, "sends", None)) == "logits"
+    return (scenario.federation.sends or _traits(scenario).sends) == "logits"
+
+
+def _traits(scenario: Scenario) -> Traits:
+    """Of an unknown protocol, which is a problem of its own, the defaults."""
+    name = scenario.federation.protocol
+    return traits_of(name) if name in registry.names("protocols") else Traits()
 
 
 def _threat(scenario: Scenario) -> Iterator[Problem]:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field, model_validator
 
-from glasshouse.registry import load
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
@@ -25,6 +24,7 @@ from glasshouse.scenario.table import (
     Split,
     Table,
 )
+from glasshouse.traits import traits_of
 from glasshouse.wire import Kind
 
 
@@ -214,10 +214,7 @@ class Federation(Table):
     @property
     def kind(self) -> Kind:
         """What an update holds: ``sends``, or what the protocol's class declares."""
-        if self.sends is not None:
-            return self.sends
-        kind: Kind = getattr(load("protocols", self.protocol), "sends", "delta")
-        return kind
+        return self.sends or traits_of(self.protocol).sends
 
     @property
     def cohort_size(self) -> int:
@@ -288,10 +285,10 @@ class Audit(Table):
 
 @final
 class Policy(Table):
-    """``[policy]``: what is tolerated; a broken limit gives exit code 1.
+    """``[policy]``: what is tolerated; a broken limit gives exit code 1, one not shown to hold gives 3.
 
     Attributes:
-        max_gain: metric → largest tolerated gain over the null baseline (its lower bound is compared).
+        max_gain: metric → largest tolerated gain over the null baseline (compared with the whole interval).
         min_accuracy: smallest tolerated held-out accuracy.
     """
 

@@ -81,6 +81,19 @@ class AttackContract:
         assert card.threat
         assert card.control
 
+    def test_declares_a_budget_whose_probe_is_shorter(self, attack: Attack) -> None:
+        """None for a closed form; else counts that make sense, and arguments that its class takes."""
+        budget = attack.budget
+        if budget is None:
+            return
+        assert budget.unit
+        assert min(budget.amount, budget.images, budget.training) >= 0
+        assert budget.restarts >= 1
+        short = type(attack)(**{**vars(attack), **budget.probe}).budget
+        assert short is not None
+        assert short.units <= budget.units
+        assert short.training <= budget.training
+
     def test_is_frozen(self, attack: Attack) -> None:
         """Its settings are data."""
         assert is_dataclass(type(attack))

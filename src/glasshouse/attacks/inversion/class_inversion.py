@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs
 from glasshouse.errors import Inapplicable
 from glasshouse.images import total_variation
+from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.models.build import build, load
 from glasshouse.progress import track
 from glasshouse.registry import Card
@@ -66,10 +67,15 @@ class ClassInversion:
         sees=frozenset({"broadcast", "update"}), scope="run", protocols=frozenset({"fedavg"})
     )
 
-    iterations: int = 150
-    learning_rate: float = 0.3
-    smoothness: float = 0.01
-    patience: int = 50
+    iterations: Count = 150
+    learning_rate: Positive = 0.3
+    smoothness: NotNegative = 0.01
+    patience: Count = 50
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations per round and client."""
+        return Budget(unit="iterations", amount=self.iterations)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with updates; the images of a round start from those of the one before.

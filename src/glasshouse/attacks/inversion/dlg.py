@@ -17,11 +17,12 @@ Breaks when: the activations are not smooth (with ReLU the distance jumps), the 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.matching import objective
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.limits import Count, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -50,10 +51,15 @@ class DLG:
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
 
-    restarts: int = 4
-    iterations: int = 300
-    goal: float = 1e-8
+    restarts: Count = 4
+    iterations: Count = 300
+    goal: NotNegative = 1e-8
     adaptive: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.iterations, restarts=self.restarts)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update, with the labels that came out.

@@ -22,7 +22,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
 from glasshouse.attacks.parts import detect, step_order
 from glasshouse.attacks.parts.exact import check_positive, claimed
 from glasshouse.attacks.parts.labels import known_labels
@@ -30,6 +30,7 @@ from glasshouse.attacks.parts.matching import Steps, objective
 from glasshouse.attacks.parts.optimise import Descent, adam, random_start, roughness
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -68,14 +69,19 @@ class InvertingGradients:
         sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
     )
 
-    restarts: int = 4
-    iterations: int = 600
-    learning_rate: float = 0.1
-    tv: float = 0.01
+    restarts: Count = 4
+    iterations: Count = 600
+    learning_rate: Positive = 0.1
+    tv: NotNegative = 0.01
     signed: bool = True
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.iterations, restarts=self.restarts)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update.

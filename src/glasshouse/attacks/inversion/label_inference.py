@@ -43,6 +43,7 @@ class LabelInference:
         scope="update",
         protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
     )
+    budget: ClassVar[None] = None
 
     rule: Rule = "sums"
 

@@ -13,6 +13,7 @@ one example was averaged; every ``d`` is zero (dead ReLUs, a fitted example).
 """
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -23,9 +24,11 @@ from glasshouse.attacks.parts.exact import claimed
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
+from glasshouse.models.build import build
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'linear_input'"
 FIX = "use inverting_gradients, or audit a model whose first layer is linear with a bias (mlp)"
@@ -48,6 +51,12 @@ class LinearInput:
         },
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+    budget: ClassVar[None] = None
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models whose first layer is not linear with a bias."""
+        model = build(architecture)
+        _first_linear(model, architecture.input_shape, frozenset(dict(model.named_parameters())))
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Recover one input; confidence is ``|d|``, in units of the gradient.
@@ -87,11 +96,15 @@ def first_linear(client: Replica) -> str:
     Raises:
         Inapplicable: the first layer is of another kind, has no bias, or is not in the update.
     """
-    for name, module in client.model.named_modules():
+    return _first_linear(client.model, client.shape, client.update.tensors.keys())
+
+
+def _first_linear(model: nn.Module, shape: tuple[int, int, int], tensors: Set[str]) -> str:
+    for name, module in model.named_modules():
         if list(module.children()) or name == "normalize" or isinstance(module, PASSIVE):
             continue
-        sent = {f"{name}.weight", f"{name}.bias"} <= client.update.tensors.keys()
-        fits = isinstance(module, nn.Linear) and module.in_features == math.prod(client.shape)
+        sent = {f"{name}.weight", f"{name}.bias"} <= tensors
+        fits = isinstance(module, nn.Linear) and module.in_features == math.prod(shape)
         if sent and fits:
             return str(name)
         raise Inapplicable(

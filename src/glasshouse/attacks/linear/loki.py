@@ -26,6 +26,7 @@ from glasshouse.attacks.parts.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.linear_leakage import normal_thresholds
 from glasshouse.attacks.parts.summed import summed
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -65,7 +66,7 @@ class Loki:
         },
     )
 
-    width: int = 4
+    width: Count = 4
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -73,10 +74,13 @@ class Loki:
                 "attack 'loki'", needs="width >= 1", got=f"{self.width}", fix="correct the attack's table"
             )
 
+    budget: ClassVar[None] = None
+
     @property
     def needs(self) -> Needs:
         return Needs(
             sees=frozenset({"broadcast"}),
+            any_of=frozenset({"update", "aggregate"}),
             scope="round",
             changes=frozenset({"architecture", "addressing"}),
             grants=frozenset({"auxiliary"}),
@@ -116,6 +120,10 @@ class Loki:
             addressed={client: addressed(client) for client in range(terms.clients)},
             memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
         )
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that are not registered."""
+        in_front(architecture, name="imprint", arguments={}, subject="attack 'loki'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic

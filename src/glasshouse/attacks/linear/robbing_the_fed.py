@@ -21,10 +21,11 @@ from glasshouse.attacks.parts.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.linear_leakage import normal_thresholds, read_rows, read_single_rows
 from glasshouse.attacks.parts.summed import summed
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Broadcast, Crafted
+from glasshouse.wire import Architecture, Broadcast, Crafted
 
 FAINT = 1e-5
 """A bin below this share of the strongest one counts as empty: about the rounding of a float32 sum."""
@@ -62,7 +63,7 @@ class RobbingTheFed:
         },
     )
 
-    bins: int = 1024
+    bins: Count = 1024
     variant: Literal["linear", "sparse"] = "linear"
 
     def __post_init__(self) -> None:
@@ -74,10 +75,13 @@ class RobbingTheFed:
                 fix="correct the attack's table",
             )
 
+    budget: ClassVar[None] = None
+
     @property
     def needs(self) -> Needs:
         return Needs(
             sees=frozenset({"broadcast"}),
+            any_of=frozenset({"update", "aggregate"}),
             scope="round",
             changes=frozenset({"architecture"}),
             grants=frozenset({"auxiliary"}),
@@ -104,6 +108,10 @@ class RobbingTheFed:
             ),
             memory={"thresholds": thresholds, "brightness": brightness},  # brightness: only for the figure
         )
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that are not registered."""
+        in_front(architecture, name="imprint", arguments={}, subject="attack 'robbing_the_fed'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic

@@ -11,10 +11,11 @@ from typing import ClassVar, final
 import torch
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.logits.invert import Task, Training, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
+from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -41,13 +42,18 @@ class Tbi:
         sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
     )
 
-    temperature: float = 3.0
-    epochs: int = 3
-    batch_size: int = 8
-    learning_rate: float = 3e-5
-    weight_decay: float = 1e-4
-    width: int = 1024
+    temperature: Positive = 3.0
+    epochs: Count = 3
+    batch_size: Count = 8
+    learning_rate: Positive = 3e-5
+    weight_decay: NotNegative = 1e-4
+    width: Count = 1024
     bfloat16: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Epochs of the inversion network."""
+        return Budget(unit="epochs", amount=self.epochs)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, of all private classes; it names no client."""

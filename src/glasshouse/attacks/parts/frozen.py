@@ -68,6 +68,15 @@ def frozen(architecture: Architecture, tensors: Mapping[str, Tensor], *, subject
     return Frozen(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
 
 
+def check_tail(architecture: Architecture, *, subject: str) -> None:
+    """Refuse a model whose head cannot be read, from the architecture alone.
+
+    Raises:
+        Inapplicable: it does not end in two consecutive linear layers with biases.
+    """
+    find_tail(build(architecture), architecture.input_shape, subject=subject, fix=TWO_LAYERS)
+
+
 def sent(view: View) -> dict[str, Tensor]:
     """All that was broadcast so far, completed: the last value of every name of the agreed architecture."""
     tensors: dict[str, Tensor] = {}

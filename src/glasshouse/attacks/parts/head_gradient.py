@@ -1,16 +1,17 @@
-"""From what clients send of a head to images: read representations, invert them. Shared by Maui and NEX.
+"""From what clients send of a head to images: read representations, invert them.
 
 Shape letters: R representations, D features.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, final, get_args, runtime_checkable
+from functools import partial
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
+from glasshouse.attacks.base import PROBE, About, Budget, Claim, Piece, Reconstruction, Representations
 from glasshouse.attacks.parts.columns import Read, Readout, read_columns
 from glasshouse.attacks.parts.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.frozen import Frozen, frozen
@@ -20,7 +21,7 @@ from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView
-from glasshouse.wire import Terms
+from glasshouse.wire import Architecture, Terms
 
 Invert = Literal["pixels", "generator", "pixels+generator", "none"]
 PIXEL_STEPS, GENERATOR_STEPS, REFINING_STEPS = 500, 600, 300
@@ -68,6 +69,30 @@ class Inversion:
             case _:
                 return (("pixels", PIXEL_STEPS), ("generator", self.iterations or REFINING_STEPS))
 
+    @property
+    def budget(self) -> Budget:
+        """Steps of every image that is read, and how a few of them are timed."""
+        steps = sum(number for _, number in self.phases)
+        images, pieces = (self.images, self.rehearse) if steps else (0, None)
+        return Budget(unit="steps", amount=steps, images=images, pieces=pieces)
+
+    def rehearse(
+        self, architecture: Architecture, tensors: Mapping[str, Tensor], images: Tensor
+    ) -> tuple[Piece, ...]:
+        """A few steps of every phase on ``images``, to be timed.
+
+        Raises:
+            Inapplicable: the model does not end in two linear layers.
+        """
+        model = frozen(architecture, tensors, subject="a probe of the inversion")
+        vectors, shape = model.of(images[: self.images]), architecture.input_shape
+        pieces = []
+        for invert, steps in self.phases:
+            short = replace(self, invert=invert, iterations=min(PROBE, steps))
+            run = partial(short, model, vectors, shape=shape, rng=Rng.root(0))
+            pieces.append(Piece(run=run, times=steps / short.iterations))
+        return tuple(pieces)
+
     def __call__(self, model: Frozen, vectors: Tensor, *, shape: tuple[int, int, int], rng: Rng) -> Inverted:
         """Images of ``vectors`` (R, D), R > 0."""
         if self.invert == "generator":
@@ -89,16 +114,6 @@ class Inversion:
         return by_generator(
             model, vectors, shape, distance=self.distance, how=how, rng=rng, start=found.images
         )
-
-
-@runtime_checkable
-class Inverting(Protocol):
-    """An attack that reads representations and inverts each: what it costs goes by their number."""
-
-    @property
-    def inversion(self) -> Inversion:
-        """How representations become images."""
-        ...
 
 
 def recovered(

@@ -33,6 +33,7 @@ from glasshouse.attacks.property.mtadam import Floats, MTAdam
 from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.attacks.property.reg import expected_features
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, NotNegative
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -69,10 +70,14 @@ class Prolin(SumReader):
     )
 
     name: ClassVar[str] = "prolin"
-    ridge: float = 5.0
+    ridge: NotNegative = 5.0
     variant: Variant = "paper"
     start: Literal["ridge", "uniform"] = "ridge"
-    iterations: int = 5000
+    iterations: Count = 5000
+
+    def search(self) -> tuple[str, int]:
+        """Iterations over all prefixes at once."""
+        return "iterations", self.iterations
 
     def fault(self) -> BadValue | None:
         if not (self.ridge >= 0 and self.iterations >= 1):

@@ -29,6 +29,7 @@ from torch import Tensor
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -64,8 +65,12 @@ class ProlinPosterior(SumReader):
     name: ClassVar[str] = "prolin_posterior"
     prior: float = 0.1
     persistence: bool = True
-    sweeps: int = 200
-    chains: int = 4
+    sweeps: Count = 200
+    chains: Count = 4
+
+    def search(self) -> tuple[str, int]:
+        """Sweeps of all chains, per prefix."""
+        return "sweeps", self.sweeps * self.chains
 
     def fault(self) -> BadValue | None:
         if not (0 < self.prior < 1 and self.sweeps >= 4 and self.chains >= 1):

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
+from glasshouse.attacks.base import About, Appendix, Budget, Claim, ClientScores, Needs
 from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count
 from glasshouse.registry import Card, arguments, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -64,11 +65,15 @@ class SumReader(ABC):
     looks_for: str = "membership"
     settings: Settings = field(default_factory=dict)
     method: Mapping[str, Any] = field(default_factory=dict)
-    every: int = 10
+    every: Count = 10
 
     @abstractmethod
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores (P, N), higher for clients with the property, and decisions (P, N) bool, per prefix."""
+
+    def search(self) -> tuple[str, int] | None:
+        """Unit and length of the search, for estimators that search; None: a closed form."""
+        return None
 
     def fault(self) -> BadValue | None:
         """What is wrong with the settings beyond the shared ones."""
@@ -86,6 +91,18 @@ class SumReader(ABC):
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",
             grants=frozenset({"auxiliary"}) | what.grants,
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """The estimator's own search, and the shadow clients of every round, which estimators share."""
+        unit, amount = self.search() or ("evaluations", 0)
+        return Budget(
+            unit=unit,
+            amount=amount,
+            training=2 * method_of(self.method).pairs,
+            trained="shadow clients",
+            every_round=True,
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

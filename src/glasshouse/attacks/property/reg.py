@@ -12,6 +12,7 @@ from torch import Tensor
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import CONTROL, SumReader, normal_equations
 from glasshouse.errors import BadValue
+from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -40,7 +41,7 @@ class Reg(SumReader):
     )
 
     name: ClassVar[str] = "reg"
-    ridge: float = 5.0
+    ridge: NotNegative = 5.0
 
     def fault(self) -> BadValue | None:
         if not self.ridge >= 0:

@@ -15,13 +15,16 @@ preimages.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs
 from glasshouse.attacks.parts.columns import Readout
+from glasshouse.attacks.parts.frozen import check_tail
 from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
 from glasshouse.attacks.parts.ir_matching import Distance
+from glasshouse.limits import Count, Natural, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
 
 
 @final
@@ -53,16 +56,19 @@ class Nex:
         },
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast"}), scope="round", protocols=frozenset({"fedsgd", "fedavg", "transfer"})
+        sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
+        scope="round",
+        protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
     )
 
     readout: Readout = "unexplained"
     invert: Invert = "generator"
-    iterations: int = 0
-    images: int = 64
-    alpha: float = 0.1
-    tv: float = 0.5
-    step: float = 0.8
+    iterations: Natural = 0
+    images: Count = 64
+    alpha: NotNegative = 0.1
+    tv: NotNegative = 0.5
+    step: Positive = 0.8
     bf16: bool = True
 
     def __post_init__(self) -> None:
@@ -79,6 +85,15 @@ class Nex:
             distance=distance,
             step=self.step,
         )
+
+    @property
+    def budget(self) -> Budget:
+        """Steps of the inversion of every image that is read."""
+        return self.inversion.budget
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that do not end in two linear layers with biases."""
+        check_tail(architecture, subject="attack 'nex'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Representations, and images where ``invert`` asks for them.

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, tensors_of
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import plain_file, reason
 from glasshouse.registry import load
 from glasshouse.store import read_json, read_tensors, write_json, write_tensors
 from glasshouse.wire import Refusal
@@ -79,17 +82,39 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """Read what :func:`write_outcome` wrote."""
-    raw = read_json(folder / "claims.json")
-    claims = []
-    for position, line in enumerate(raw["claims"]):
-        about = About(rounds=tuple(line["about"]["rounds"]), client=line["about"]["client"])
-        tensors = read_tensors(folder / f"{position}.safetensors") if line["tensors"] else {}
-        claims.append(load("claims", line["kind"])(about=about, **_rebuilt(line["plain"], tensors)))
-    refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
-    return Outcome(
-        claims=tuple(claims), refusal=refusal, seconds=raw["seconds"], notes=tuple(raw.get("notes", ()))
-    )
+    """Read what :func:`write_outcome` wrote.
+
+    Raises:
+        BadFile: missing, damaged, not plain files, or claims that their kind does not take.
+    """
+    subject = f"claims in '{folder}'"
+    raw = read_json(plain_file(folder, "claims.json", subject=subject), most=limits.JSONL_BYTES)
+    try:
+        claims = tuple(_claim(line, folder, position) for position, line in enumerate(raw["claims"]))
+        refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
+        return Outcome(
+            claims=claims,
+            refusal=refusal,
+            seconds=float(raw["seconds"]),
+            notes=tuple(str(note) for note in raw.get("notes", ())),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadFile(
+            subject,
+            needs="claims as an attack's outcome is written",
+            got=f"{type(error).__name__}: {reason(error)}",
+            fix="get the run again, or run the audit again",
+        ) from error
+
+
+def _claim(line: Mapping[str, Any], folder: Path, position: int) -> Claim:
+    about = About(rounds=tuple(line["about"]["rounds"]), client=line["about"]["client"])
+    tensors: dict[str, Tensor] = {}
+    if line["tensors"]:
+        subject = f"claims in '{folder}'"
+        tensors = read_tensors(plain_file(folder, f"{position}.safetensors", subject=subject))
+    claim: Claim = load("claims", line["kind"])(about=about, **_rebuilt(line["plain"], tensors))
+    return claim
 
 
 def _plain(claim: Claim) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""Which attack is meant, and why a setting rules it out before it runs."""
+"""Which attack is meant, and why a setting rules it out: one check, for the run and for ``check``."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from glasshouse.attacks.base import Attack
+from glasshouse.attacks.base import Attack, Needs
+from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.errors import GlasshouseError
 from glasshouse.registry import create, load
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Refusal
@@ -19,7 +22,34 @@ def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
 
 def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:
     """Why the threat, the grants or the protocol rule this attack out before it runs; None: they do not."""
-    needs, subject = attack.needs, f"attack '{name}'"
+    return unmet(attack.needs, f"attack '{name}'", threat=threat, granted=grants.given(), protocol=protocol)
+
+
+def foreseen(scenario: Scenario, attack: Plugin) -> Refusal | None:
+    """The same from a scenario without axes, before anything is simulated."""
+    return unmet(
+        attack_of(attack.name, attack.arguments).needs,
+        f"attack '{attack.label or attack.name}'",
+        threat=threat_of(scenario),
+        granted=promised(scenario),
+        protocol=scenario.federation.protocol,
+    )
+
+
+def promised(scenario: Scenario) -> tuple[str, ...]:
+    """Names of the grants that the simulation will hand over: switched on, with data behind them."""
+    data = scenario.data
+    empty = {
+        "auxiliary": not data.auxiliary or bool(data.domains.targets),
+        "challenge": not data.members,
+    }
+    return tuple(name for name, given in scenario.grants if given and not empty.get(name, False))
+
+
+def unmet(
+    needs: Needs, subject: str, *, threat: Threat, granted: Collection[str], protocol: str
+) -> Refusal | None:
+    """The first of an attack's needs that does not hold; None: all hold."""
     if protocol not in needs.protocols:
         return Refusal(
             subject=subject,
@@ -27,14 +57,10 @@ def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol:
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
         )
-    derived = {"aggregate"} if grants.cohorts and threat.role != "server" else set()  # from successive models
-    if unseen := sorted(needs.sees - threat.sees - derived):
-        return Refusal(
-            subject=subject,
-            needs=f"an adversary who sees {', '.join(sorted(needs.sees))}",
-            got=f"{threat.role} who sees {', '.join(sorted(threat.sees)) or 'nothing'}",
-            fix=f"add {', '.join(unseen)} to threat.sees if the adversary sees it (secure_sum hides updates)",
-        )
+    # With the cohorts known, a client or bystander reads the sums off successive models.
+    derived = {"aggregate"} if "cohorts" in granted and threat.role != "server" else set()
+    if refusal := _unseen(needs, subject, threat, threat.sees | derived):
+        return refusal
     if fixed := sorted(needs.changes - threat.changes):
         return Refusal(
             subject=subject,
@@ -42,14 +68,34 @@ def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol:
             got=f"changes = {sorted(threat.changes)}",
             fix=f"add {', '.join(fixed)} to threat.changes to audit a malicious server",
         )
-    if missing := sorted(needs.grants - set(grants.given())):
+    if missing := sorted(needs.grants - set(granted)):
         return Refusal(
             subject=subject,
             needs=f"side knowledge: {', '.join(sorted(needs.grants))}",
-            got=f"given: {', '.join(grants.given()) or 'nothing'}",
-            fix=f"set grants.{missing[0]} = true (and data.auxiliary for auxiliary data), or drop the attack",
+            got=f"given: {', '.join(granted) or 'nothing'}",
+            fix=f"set grants.{missing[0]} = true{_behind(missing[0])}, or drop the attack",
         )
     return None
+
+
+def _unseen(needs: Needs, subject: str, threat: Threat, sees: frozenset[str]) -> Refusal | None:
+    lacking = [str(kind) for kind in sorted(needs.sees - sees)]
+    if needs.any_of and not needs.any_of & sees:
+        lacking.append(" or ".join(sorted(needs.any_of)))
+    if not lacking:
+        return None
+    wanted = [*sorted(needs.sees), *([" or ".join(sorted(needs.any_of))] if needs.any_of else [])]
+    return Refusal(
+        subject=subject,
+        needs=f"an adversary who sees {', '.join(wanted)}",
+        got=f"{threat.role} who sees {', '.join(sorted(threat.sees)) or 'nothing'}",
+        fix=f"add {', '.join(lacking)} to threat.sees if the adversary sees it (secure_sum hides updates)",
+    )
+
+
+def _behind(grant: str) -> str:
+    keys = {"auxiliary": " (and data.auxiliary)", "challenge": " (and data.members)"}
+    return keys.get(grant, "")
 
 
 def refusal_of(error: GlasshouseError) -> Refusal:

@@ -5,7 +5,7 @@ are seen: the one that does best on pseudo-victims drawn from the auxiliary part
 data), with the rest of that part as its knowledge.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.errors import Undefined, UnknownName
+from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
-from glasshouse.registry import nearest
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -65,20 +64,9 @@ NULLS: Mapping[str, Guess] = {
 }
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse null adversaries that do not exist, before anything long starts.
-
-    Raises:
-        UnknownName: names the nearest.
-    """
-    for name in names:
-        if name not in NULLS:
-            raise UnknownName(
-                f"null adversary '{name}'",
-                needs=f"one of {', '.join(NULLS)}",
-                got=f"'{name}'",
-                fix=f"{nearest(name, NULLS)}; or leave audit.baselines out: the strongest is chosen",
-            )
+def auxiliary_needed(count: int) -> int:
+    """Auxiliary examples from which a null adversary for ``count`` examples can be chosen."""
+    return 2 * count + 6
 
 
 def chosen(
@@ -98,10 +86,10 @@ def chosen(
     Raises:
         Undefined: too few auxiliary examples to hold any back.
     """
-    if len(auxiliary) < 2 * count + 6:
+    if len(auxiliary) < auxiliary_needed(count):
         raise Undefined(
             f"null baseline for metric '{metric.card.summary}'",
-            needs=f"at least {2 * count + 6} auxiliary examples",
+            needs=f"at least {auxiliary_needed(count)} auxiliary examples",
             got=f"{len(auxiliary)}",
             fix="raise data.auxiliary: it is also what the null adversary knows",
         )

@@ -1,6 +1,5 @@
 """What a finding says in words: how it was chosen, what was given, which defences were on."""
 
-from glasshouse.attacks.base import RestartingAttack
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.scenario.axes import label_of
 from glasshouse.scenario.spec import Scenario
@@ -9,8 +8,8 @@ from glasshouse.scenario.table import Plugin
 
 def chosen_words(attack: Plugin) -> str:
     """How the number was chosen, in words."""
-    plugin = attack_of(attack.name, attack.arguments)
-    restarts = plugin.restarts if isinstance(plugin, RestartingAttack) else 1
+    budget = attack_of(attack.name, attack.arguments).budget
+    restarts = 1 if budget is None else budget.restarts
     return (
         f"best of {restarts} restarts, chosen by the attack's own loss"
         if restarts > 1
@@ -22,7 +21,11 @@ def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
     """The grants of the scenario that this attack uses."""
     needs = attack_of(attack.name, attack.arguments).needs
     given = [name for name, value in scenario.grants.model_dump().items() if value]
-    derived = {"cohorts"} if scenario.threat.role != "server" and "aggregate" in needs.sees else set()
+    derived = (
+        {"cohorts"}
+        if scenario.threat.role != "server" and "aggregate" in needs.sees | needs.any_of
+        else set()
+    )
     return tuple(name for name in given if name in needs.grants | needs.uses | derived)
 
 

@@ -20,13 +20,14 @@ from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Role, Roles, Want, check_disjoint, deal
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
-from glasshouse.federation.setting import Setting
+from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Grants, Pretraining, Scenario
+from glasshouse.traits import traits_of
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Terms
@@ -107,7 +108,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             public=source.public
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
-            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
+            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
             guarantee=_guarantee(setting),
             pretrained=measured(start, roles.heldout if scenario.audit.utility else None),
         ),
@@ -217,9 +218,9 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     smallest = min(len(s) for s in setting.shards)
     steps = 1 if terms.sends == "gradient" else terms.local_epochs * math.ceil(smallest / terms.batch_size)
     rounds = setting.rounds
-    if terms.sends == "logits":  # all private passes of the run: those before the first upload count too
-        protocol = load("protocols", terms.protocol)(**terms.options)
-        steps, rounds = protocol.passes(rounds) * math.ceil(smallest / terms.batch_size), 1
+    protocol: FederationProtocol = load("protocols", terms.protocol)(**terms.options)
+    if (passes := protocol.passes(rounds)) is not None:  # of the whole run, before the first upload too
+        steps, rounds = passes * math.ceil(smallest / terms.batch_size), 1
     exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
     found = guarantee(setting.defenses, exposure)
     return None if found is None else (found.epsilon, found.delta)
@@ -240,7 +241,7 @@ def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | N
         server_rate=federation.server_rate,
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
-        trained=getattr(load("protocols", federation.protocol), "trained", ""),
+        trained=traits_of(federation.protocol).trained,
         public=None if dealt is None else announced(scenario, dealt),
         sensitive=0 if dealt is None else dealt.sensitive,
         targets=0 if dealt is None else dealt.targets,

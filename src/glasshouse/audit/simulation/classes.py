@@ -11,6 +11,7 @@ from glasshouse.data.splits import Roles
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
+from glasshouse.traits import traits_of
 from glasshouse.wire import Batch
 
 UNKNOWN = -1
@@ -43,10 +44,10 @@ def as_roles(dealt: ClassRoles) -> Roles:
 
 def announced(scenario: Scenario, dealt: ClassRoles) -> Batch | None:
     """The public data as the protocol makes them known: without labels under dsfl, None under fedavg."""
-    protocol = load("protocols", scenario.federation.protocol)
+    protocol = traits_of(scenario.federation.protocol)
     if scenario.federation.kind != "logits":
         return None
-    if getattr(protocol, "labels_public", True):
+    if protocol.labels_public:
         return dealt.public
     unknown = torch.full_like(dealt.public.labels, UNKNOWN)
     return Batch(inputs=dealt.public.inputs, labels=unknown)
@@ -56,7 +57,7 @@ def classes_of(scenario: Scenario, source: DataSource, dealt: ClassRoles | None)
     """Number of classes that the models know: the targets alone where public data have no labels."""
     if dealt is None:
         return source.classes
-    labels_public = getattr(load("protocols", scenario.federation.protocol), "labels_public", True)
+    labels_public = traits_of(scenario.federation.protocol).labels_public
     return len(dealt.classes) if labels_public else dealt.targets
 
 

@@ -8,7 +8,7 @@ runs on the CPU: ``--device`` is where attacks run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -23,7 +23,9 @@ from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import Recipe, accuracy, fit
 from glasshouse.rng import Rng
+from glasshouse.scenario.passes import HEAD_IMAGES
 from glasshouse.scenario.spec import Pretraining, Scenario
+from glasshouse.traits import traits_of
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
@@ -31,8 +33,6 @@ OURS = {"adversarial", "behind", "head_epochs"}
 """Keys of the table that are no part of a ``Recipe``."""
 HEAD = "head."
 """What the names of the head's tensors begin with; all others are the features'."""
-HEAD_IMAGES = 10_000
-"""Public images at most that a fresh head is fitted to."""
 ROBUST = 500
 """Held-out images at most on which robust accuracy is measured."""
 
@@ -61,7 +61,7 @@ def start_of(scenario: Scenario, architecture: Architecture, public: Batch | Non
     """
     model = models.build(architecture, rng=rng.child("model"))
     how, stream = scenario.model.pretraining, rng.child("pretraining")
-    transfer = scenario.federation.protocol == "transfer"
+    transfer = traits_of(scenario.federation.protocol).start == "features"
     if scenario.model.weights is not None:
         given = models.renamed(architecture, read_weights(Path(scenario.model.weights)))
         return _given(model, given, public, how, transfer=transfer, rng=stream)
@@ -105,21 +105,6 @@ def _some(public: Batch | None, subject: str, key: str) -> Batch:
             subject, needs="public data", got="data.public = 0", fix=f"set data.public, or {key} = 0"
         )
     return public
-
-
-def passes(scenario: Scenario) -> int:
-    """Images times passes through the model, forth and back, before round 0: the cost of :func:`start_of`.
-
-    Fitting a head costs one pass, without the way back, of the images that it is fitted to.
-    """
-    how, weights, public = scenario.model.pretraining, scenario.model.weights, scenario.data.public
-    if not (weights or how.epochs):
-        return 0
-    against = ascent(how)
-    train = 0 if weights else how.epochs * public * (1 + (against.taken if against else 0))
-    transfer = scenario.federation.protocol == "transfer"
-    fitted = transfer and how.head_epochs and (weights or how.behind == "linear")
-    return train + (min(HEAD_IMAGES, public) if fitted else 0)
 
 
 def trained(
@@ -213,13 +198,7 @@ def ascent(how: Pretraining) -> Ascent | None:
 
 
 def _described(how: Pretraining) -> dict[str, Any]:
-    """For the cache's key: what came later is left out where it is not used, so that old entries stay."""
-    plain = how.model_dump(exclude={"behind", "head_epochs"})
+    """For the cache's key: what decides the training, and nothing that is done afterwards."""
     against = ascent(how)
-    if against is None:
-        del plain["adversarial"]
-    else:
-        plain["adversarial"]["step"] = against.share  # that of fgsm was always the default
-    if not how.cutout:
-        del plain["cutout"]
-    return plain
+    moved = None if against is None else {**asdict(against), "step": against.share}
+    return how.model_dump(exclude=OURS) | {"adversarial": moved}

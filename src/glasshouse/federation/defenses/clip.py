@@ -1,7 +1,7 @@
 """Scale an update into a ball: L2 norm over all tensors together.
 
-Source: McMahan et al. 2018, arXiv:1710.06963, section 2 (flat clipping). The GGL paper writes its
-clipping per layer (arXiv:2203.15696, section 3.3); its authors' code clips globally, as here.
+Source: McMahan et al. 2018, arXiv:1710.06963, section 2 (flat clipping). Li et al. 2022 write
+clipping per layer (arXiv:2203.15696, section 3.3); their code clips globally, as here.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """Scale each tensor of an update into a ball of its own.
 
 Source: McMahan et al. 2018, arXiv:1710.06963, section 2 (per-layer clipping), with one radius for all
-tensors; weight and bias of a layer are two tensors here, as in the GGL paper (arXiv:2203.15696, section 3.3).
+tensors; weight and bias of a layer are two tensors here, as in Li et al. 2022
+(arXiv:2203.15696, section 3.3).
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Magnitude pruning: send the largest entries of each tensor, zero the others.
 
 Source: Aji & Heafield 2017, "Sparse Communication for Distributed Gradient Descent", arXiv:1704.05021; as
-a defence Zhu et al. 2019, arXiv:1906.08935, section 5.2. The GGL paper keeps entries above the share-quantile
+a defence Zhu et al. 2019, arXiv:1906.08935, section 5.2. Li et al. 2022 keep entries above the share-quantile
 of each tensor; we zero an exact count, which also decides ties. There is no error feedback: what is
 not sent is lost.
 """

@@ -17,7 +17,8 @@ from glasshouse.federation.learner import Learner, soft
 from glasshouse.federation.setting import Setting
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Kind, Recorder, Tamper
+from glasshouse.traits import Traits
+from glasshouse.wire import Batch, Recorder, Tamper
 
 
 @final
@@ -32,15 +33,14 @@ class DsFl:
         private_epochs: on private data, before every upload. distil_epochs: on the consensus, per round.
         server_epochs: likewise, of the server's model. temperature: of the sharpening; small is sharp.
         weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
-        variant: ``authors`` lets a single client skip the distillation, as PLI's code does.
+        variant: ``authors`` lets a single client skip the distillation, as the code of Takahashi et al. does.
     """
 
     card: ClassVar[Card] = Card(
         summary="clients exchange predictions on unlabelled public data and learn their sharpened mean",
         source="Itahara et al. 2021, arXiv:2008.06180",
     )
-    sends: ClassVar[Kind] = "logits"
-    labels_public: ClassVar[bool] = False
+    traits: ClassVar[Traits] = Traits(sends="logits", labels_public=False)
 
     private_epochs: int = 2
     distil_epochs: int = 2

@@ -12,7 +12,8 @@ from glasshouse.federation import rounds
 from glasshouse.federation.setting import Setting
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Kind, Recorder, Tamper
+from glasshouse.traits import Traits
+from glasshouse.wire import Recorder, Tamper
 
 
 @final
@@ -31,7 +32,7 @@ class FedAvg:
         summary="each client trains for some epochs and sends the change of its parameters",
         source="McMahan et al. 2017, arXiv:1602.05629",
     )
-    sends: ClassVar[Kind] = "delta"
+    traits: ClassVar[Traits] = Traits(sends="delta", allows=("delta", "parameters"))
 
     dropout: bool = False
     sum_bits: int = 0
@@ -42,3 +43,6 @@ class FedAvg:
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.rounds.play`."""
         return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)
+
+    def passes(self, rounds: int) -> None:
+        """Nothing to add: the terms say how often a client goes through its data."""

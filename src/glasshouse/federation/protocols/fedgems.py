@@ -17,7 +17,8 @@ from glasshouse.federation.learner import Learner, authors_divergence, divergenc
 from glasshouse.federation.setting import Setting
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Kind, Recorder, Tamper
+from glasshouse.traits import Traits
+from glasshouse.wire import Batch, Recorder, Tamper
 
 LARGEST = 100.0
 """Weight of an expert before the softmax at most: 1 / entropy has no limit of its own."""
@@ -43,8 +44,7 @@ class FedGems:
         summary="a server model learns selectively from clients' logits, and clients from the server's",
         source="Cheng et al. 2021, arXiv:2110.11027",
     )
-    sends: ClassVar[Kind] = "logits"
-    labels_public: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(sends="logits")
 
     private_epochs: int = 2
     public_epochs: int = 2

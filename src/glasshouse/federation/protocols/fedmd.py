@@ -16,7 +16,8 @@ from glasshouse.federation.learner import Learner, labelled
 from glasshouse.federation.setting import Setting
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Kind, Recorder, Tamper
+from glasshouse.traits import Traits
+from glasshouse.wire import Batch, Recorder, Tamper
 
 
 @final
@@ -31,16 +32,15 @@ class FedMd:
         consensus_epochs: on the consensus, per round. revisit_epochs: on private data afterwards.
         server_epochs: of the server's model on public labels, per round.
         weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
-        variant: ``authors`` skips the consensus when there is one client, as PLI's code does; that client
-            then never sees public data again.
+        variant: ``authors`` skips the consensus when there is one client, as the paper's code does; then that
+            client never sees public data again.
     """
 
     card: ClassVar[Card] = Card(
         summary="clients exchange logits on public data and learn their mean",
         source="Li & Wang 2019, arXiv:1910.03581",
     )
-    sends: ClassVar[Kind] = "logits"
-    labels_public: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(sends="logits")
 
     transfer_epochs: int = 5
     consensus_epochs: int = 1

@@ -14,7 +14,8 @@ from glasshouse.federation import rounds
 from glasshouse.federation.setting import Setting
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Kind, Recorder, Tamper
+from glasshouse.traits import Traits
+from glasshouse.wire import Recorder, Tamper
 
 
 @final
@@ -32,7 +33,9 @@ class FedSGD:
     card: ClassVar[Card] = Card(
         summary="each client sends the gradient of one batch", source="McMahan et al. 2017, arXiv:1602.05629"
     )
-    sends: ClassVar[Kind] = "gradient"
+    traits: ClassVar[Traits] = Traits(
+        sends="gradient", allows=("gradient", "delta", "parameters"), one_pass=True
+    )
 
     dropout: bool = False
     sum_bits: int = 0
@@ -43,3 +46,6 @@ class FedSGD:
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.rounds.play`."""
         return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)
+
+    def passes(self, rounds: int) -> None:
+        """Nothing to add: the terms say how often a client goes through its data."""

@@ -1,6 +1,6 @@
 """Federated transfer learning: public features, broadcast once and frozen; clients train the head alone.
 
-Source: Dabholkar et al. 2025 (Maui), section 2.1, and the works it follows: Nguyen et al. 2023 (starting from
+Source: Dabholkar et al. 2025, section 2.1, and the works it follows: Nguyen et al. 2023 (starting from
 a pre-trained model), Legate et al. 2023, arXiv:2302.01297 (the last layers alone). Round 0 broadcasts
 features and head, later rounds the head. Clients send the gradient of one batch (``sends = "gradient"``,
 FedSGD), or the change of the head, or the head itself, after local epochs (FedAvg).
@@ -15,7 +15,8 @@ from glasshouse.federation import rounds
 from glasshouse.federation.setting import Setting
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Kind, Recorder, Tamper
+from glasshouse.traits import Traits
+from glasshouse.wire import Recorder, Tamper
 
 
 @final
@@ -34,8 +35,9 @@ class Transfer:
         summary="features pre-trained on public data and frozen; clients send what belongs to the head",
         source="Nguyen et al. 2023; Legate et al. 2023, arXiv:2302.01297",
     )
-    sends: ClassVar[Kind] = "gradient"
-    trained: ClassVar[str] = "head."
+    traits: ClassVar[Traits] = Traits(
+        sends="gradient", allows=("gradient", "delta", "parameters"), trained="head.", start="features"
+    )
 
     dropout: bool = False
     sum_bits: int = 0
@@ -46,3 +48,6 @@ class Transfer:
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.rounds.play`."""
         return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)
+
+    def passes(self, rounds: int) -> None:
+        """Nothing to add: the terms say how often a client goes through its data."""

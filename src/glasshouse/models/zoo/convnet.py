@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from glasshouse.limits import Count
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
 from glasshouse.registry import Card, carded
 
@@ -22,7 +23,7 @@ def convnet(
     input_shape: tuple[int, int, int],
     classes: int,
     *,
-    width: int = 64,
+    width: Count = 64,
     batch_norm: bool = True,
     mean: float = 0.5,
     std: float = 0.5,

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from glasshouse.limits import Count, Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size, head_of
 from glasshouse.registry import Card, carded
 
@@ -21,10 +22,10 @@ def maui_cnn(
     input_shape: tuple[int, int, int],
     classes: int,
     *,
-    width: int = 64,
-    hidden: int = 512,
+    width: Count = 64,
+    hidden: Natural = 512,
     batch_norm: bool = True,
-    poolings: int = 4,
+    poolings: Natural = 4,
 ) -> SplitModel:
     """Convolution, (batch norm,) 2 × 2 max-pooling and ReLU, four times; then ``hidden`` and K units.
 

@@ -4,6 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
+from glasshouse.limits import Count, Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, head_of
 from glasshouse.registry import Card, carded
 
@@ -43,8 +44,8 @@ def resnet18(
     input_shape: tuple[int, int, int],
     classes: int,
     *,
-    width: int = 64,
-    hidden: int = 0,
+    width: Count = 64,
+    hidden: Natural = 0,
     mean: float = 0.5,
     std: float = 0.5,
 ) -> SplitModel:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from glasshouse.limits import Count
 from glasshouse.models.base import Normalize, SplitModel, check_shape, check_width, flat_size
 from glasshouse.registry import Card, carded
 
@@ -18,7 +19,7 @@ def shallow_cnn(
     input_shape: tuple[int, int, int],
     classes: int,
     *,
-    width: int = 32,
+    width: Count = 32,
     mean: float = 0.5,
     std: float = 0.5,
 ) -> SplitModel:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
+from glasshouse.limits import Natural
 from glasshouse.models.base import Normalize, SplitModel, check_shape, head_of
 from glasshouse.registry import Card, carded
 
@@ -80,7 +81,7 @@ def shufflenet_v2(
     classes: int,
     *,
     size: str = "0.5",
-    hidden: int = 0,
+    hidden: Natural = 0,
     mean: float = 0.5,
     std: float = 0.25,
 ) -> SplitModel:

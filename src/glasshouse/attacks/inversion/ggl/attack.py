@@ -25,12 +25,12 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.base import PROBE, About, Budget, Claim, Needs, PriorSamples, Reconstruction
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
 from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
-from glasshouse.attacks.inversion.ggl.search import Budget
+from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import Recipe
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.exact import check_positive
@@ -39,6 +39,7 @@ from glasshouse.attacks.parts.matching import Distance, Objective, Steps, object
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -86,28 +87,28 @@ class GGL:
     )
 
     generator: str = generators.WGAN
-    latent: int = 128
-    width: int = 32
+    latent: Count = 128
+    width: Count = 32
     conditional: bool = False
     mirror: bool = False
-    training_steps: int = 5000
-    training_batch: int = 64
-    training_rate: float = 2e-4
-    critic_steps: int = 5
+    training_steps: Count = 5000
+    training_batch: Count = 64
+    training_rate: Positive = 2e-4
+    critic_steps: Count = 5
     optimizer: Optimiser = "cma_es"
-    evaluations: int = 2500
-    seconds: float = 0.0
-    restarts: int = 1
-    population: int = 50
-    learning_rate: float = 0.1
+    evaluations: Count = 2500
+    seconds: NotNegative = 0.0
+    restarts: Count = 1
+    population: Count = 50
+    learning_rate: Positive = 0.1
     signed: bool = False
     distance: Distance = "squared"
     regulariser: Regulariser = "kl"
-    strength: float = 0.1
+    strength: NotNegative = 0.1
     adaptive: bool = True
     local_steps: Steps = "simulate"
     bf16: bool = False
-    processes: int = 1
+    processes: Count = 1
 
     def __post_init__(self) -> None:
         counts = {"restarts": self.restarts, "evaluations": self.evaluations, "population": self.population}
@@ -134,6 +135,22 @@ class GGL:
             uses=frozenset({"labels", "auxiliary"}),
         )
 
+    @property
+    def budget(self) -> Budget:
+        """Candidates of every trial; a probe evaluates one population, in one process."""
+        return Budget(
+            unit="evaluations",
+            amount=self.evaluations,
+            restarts=self.restarts,
+            probe={
+                "evaluations": min(max(PROBE, self.population), self.evaluations),
+                "training_steps": min(PROBE, self.training_steps),
+                "processes": 1,
+            },
+            training=self.training_steps if generators.needs_data(self.generator) else 0,
+            trained="the generator",
+        )
+
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """A reconstruction of the B images, a guess at the defence, and draws of the generator.
 
@@ -149,7 +166,7 @@ class GGL:
             detect.adaptation(found, client, steps=self.local_steps) if self.adaptive else Adaptation()
         )
         fit = self.fit(client, prior, labels, adaptation)
-        budget = Budget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
+        budget = TrialBudget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
         best = minimise(
             fit,
             self.optimizer,

@@ -25,7 +25,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
@@ -35,6 +35,7 @@ from glasshouse.attacks.parts.matching import Steps, objective
 from glasshouse.attacks.parts.optimise import Descent, Loss, adam, random_start, roughness
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -86,17 +87,22 @@ class GradInversion:
         sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels", "batch_norm"})
     )
 
-    restarts: int = 4
-    iterations: int = 600
-    learning_rate: float = 0.1
-    tv: float = 0.01
-    l2: float = 1e-4
-    group: float = 0.01
-    batch_norm: float = 0.1
-    noise: float = 0.2
+    restarts: Count = 4
+    iterations: Count = 600
+    learning_rate: Positive = 0.1
+    tv: NotNegative = 0.01
+    l2: NotNegative = 1e-4
+    group: NotNegative = 0.01
+    batch_norm: NotNegative = 0.1
+    noise: NotNegative = 0.2
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.iterations, restarts=self.restarts)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update.

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.base import About, Budget, Claim, Needs, Reconstruction
 from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, restored_decoder, taken, trained
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, measure_of, strength
 from glasshouse.attacks.parts.linear_leakage import (
@@ -31,11 +31,12 @@ from glasshouse.attacks.parts.linear_leakage import (
 from glasshouse.attacks.parts.linear_tail import LinearTail, find_tail
 from glasshouse.attacks.parts.summed import summed
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, Natural, NotNegative, Positive
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Broadcast, Crafted, Terms
+from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
 FAINT = 0.3
 """A bin below this share of the faintest example's signal counts as empty."""
@@ -78,16 +79,16 @@ class ScaleMia:
         },
     )
 
-    training_steps: int = 24_000
-    training_batch: int = 64
-    training_rate: float = 0.012
+    training_steps: Count = 24_000
+    training_batch: Count = 64
+    training_rate: Positive = 0.012
     mirror: bool = True
-    variational: float = 0.0
+    variational: NotNegative = 0.0
     bfloat16: bool = False
     fit: Literal["normal", "smoothed"] = "smoothed"
     design: Design = "ladder"
-    span: float = 0.0
-    local_steps: int = 0
+    span: NotNegative = 0.0
+    local_steps: Natural = 0
 
     def __post_init__(self) -> None:
         good = self.training_steps >= 1 and self.training_batch >= 1 and self.training_rate > 0
@@ -114,6 +115,7 @@ class ScaleMia:
     def needs(self) -> Needs:
         return Needs(
             sees=frozenset({"broadcast"}),
+            any_of=frozenset({"update", "aggregate"}),
             scope="round",
             changes=frozenset({"parameters"}),
             grants=frozenset({"auxiliary"}),
@@ -196,6 +198,15 @@ class ScaleMia:
             and self.design == "ladder"
         )
 
+    @property
+    def budget(self) -> Budget:
+        """Training of the autoencoder, once per model; reading the sum is a closed form."""
+        return Budget(unit="steps", amount=0, training=self.training_steps, trained="the autoencoder")
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that do not end in two linear layers with biases."""
+        _tail_of(architecture)
+
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic
         tail = _tail(view.terms)
@@ -240,4 +251,8 @@ def _share_of_first(terms: Terms) -> float:
 
 def _tail(terms: Terms) -> LinearTail:
     """Found afresh on both sides of the round: it depends on the public architecture alone."""
-    return find_tail(build(terms.architecture), terms.architecture.input_shape, subject="attack 'scale_mia'")
+    return _tail_of(terms.architecture)
+
+
+def _tail_of(architecture: Architecture) -> LinearTail:
+    return find_tail(build(architecture), architecture.input_shape, subject="attack 'scale_mia'")

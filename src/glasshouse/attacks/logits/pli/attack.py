@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs, PriorSamples
+from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs, PriorSamples
 from glasshouse.attacks.logits.invert import Task, Training, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, prior_images
 from glasshouse.attacks.logits.queries import chosen, one_hot, surest, unsure_server
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, NotNegative, Positive, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -83,24 +84,24 @@ class Pli:
         sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
     )
 
-    temperature: float = 3.0
-    confidence: float = 5.0
+    temperature: Positive = 3.0
+    confidence: Positive = 5.0
     prior: Prior = "mean"
-    prior_weight: float = 0.03
-    roughness: float = 0.1
+    prior_weight: NotNegative = 0.03
+    roughness: NotNegative = 0.1
     choice: Choice = "images"
     tuning: bool = True
     reads: Reads = "paired"
-    epochs: int = 3
-    batch_size: int = 8
-    learning_rate: float = 3e-5
-    weight_decay: float = 1e-4
-    width: int = 1024
+    epochs: Count = 3
+    batch_size: Count = 8
+    learning_rate: Positive = 3e-5
+    weight_decay: NotNegative = 1e-4
+    width: Count = 1024
     bfloat16: bool = False
-    translator_epochs: int = 60
-    networks: int = 1
-    shrink: float = 0.0
-    processes: int = 1
+    translator_epochs: Count = 60
+    networks: Count = 1
+    shrink: Share = 0.0
+    processes: Count = 1
 
     def __post_init__(self) -> None:
         positive = self.temperature > 0 and self.confidence > 0 and self.networks >= 1
@@ -123,6 +124,11 @@ class Pli:
                 got='prior = "none"',
                 fix="set prior or shrink = 0",
             )
+
+    @property
+    def budget(self) -> Budget:
+        """Epochs of all of one client's inversion networks."""
+        return Budget(unit="epochs", amount=self.epochs * self.networks)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, each image attributed to a client; and the prior images."""

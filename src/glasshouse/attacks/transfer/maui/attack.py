@@ -20,19 +20,20 @@ from typing import ClassVar, final, get_args
 
 import torch
 
-from glasshouse.attacks.base import About, Appendix, Claim, Needs
+from glasshouse.attacks.base import About, Appendix, Budget, Claim, Needs
 from glasshouse.attacks.parts.columns import Readout
-from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, frozen, sent
+from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
 from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
 from glasshouse.attacks.parts.ir_matching import Distance
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import Made, Mode, Recipe, made
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.limits import Count, Natural, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Broadcast, Crafted
+from glasshouse.wire import Architecture, Broadcast, Crafted
 
 _MODES = get_args(Mode)
 
@@ -79,6 +80,7 @@ class Maui:
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
         scope="round",
         changes=frozenset({"parameters"}),
         grants=frozenset({"auxiliary"}),
@@ -87,24 +89,24 @@ class Maui:
 
     mode: Mode = "trained+quantile"
     shares: tuple[float, ...] = ()
-    epochs: int = 50
-    batches: int = 400
-    batch_size: int = 64
-    rate: float = 0.0075
-    beta1: float = 17868.661
-    beta2: float = 63.2169
-    noise: float = 0.0225
-    trials: int = 0
+    epochs: Count = 50
+    batches: Count = 400
+    batch_size: Count = 64
+    rate: Positive = 0.0075
+    beta1: Positive = 17868.661
+    beta2: Positive = 63.2169
+    noise: NotNegative = 0.0225
+    trials: Natural = 0
     wrong_labels: bool = False
-    output_epochs: int = 0
-    loudness: float = 0.0
+    output_epochs: Natural = 0
+    loudness: NotNegative = 0.0
     readout: Readout = "unexplained"
     invert: Invert = "pixels"
-    iterations: int = 0
-    images: int = 64
-    alpha: float = 0.1
-    tv: float = 0.5
-    step: float = 0.8
+    iterations: Natural = 0
+    images: Count = 64
+    alpha: NotNegative = 0.1
+    tv: NotNegative = 0.5
+    step: Positive = 0.8
     bf16: bool = True
 
     def __post_init__(self) -> None:
@@ -218,6 +220,15 @@ class Maui:
                 'later round (audit.rounds) with federation.keep.rounds = "all"',
             )
         return max(1, round(1 / math.sqrt(min(self.shares) * max(self.shares))))
+
+    @property
+    def budget(self) -> Budget:
+        """Steps of the inversion of every image that is read."""
+        return self.inversion.budget
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that do not end in two linear layers with biases."""
+        check_tail(architecture, subject="attack 'maui'")
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Representations and images, and how the head came about.

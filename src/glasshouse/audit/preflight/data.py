@@ -1,0 +1,198 @@
+"""Whether a scenario's data are there: files, splits, classes, and enough images for every part."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import final
+
+from glasshouse.data.survey import Survey, survey
+from glasshouse.errors import GlasshouseError, Problem
+from glasshouse.scenario.requirements import metrics_requiring
+from glasshouse.scenario.spec import Scenario
+
+CLASSES_EACH = {"pathological": 2}
+"""Classes per client of partitioners that deal so many; others take what there is."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one role asks for, with the key of ``[data]`` that says how much."""
+
+    key: str
+    role: str
+    size: int
+    split: str
+    classes: tuple[int, ...]
+
+
+def surveyed(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
+    """What the data hold, and what is wrong with the files; None: not known before they are read."""
+    data = scenario.data
+    found, problems = _survey("data.source", data.source, data.resize, data.channels)
+    if data.private_source:
+        problems += _survey("data.private_source", data.private_source, data.resize, data.channels)[1]
+    if data.domains.other:
+        problems += _survey("data.domains.other", data.domains.other, data.resize, data.channels)[1]
+    return found, problems
+
+
+def _survey(
+    path: str, source: str, resize: int | None, channels: int | None
+) -> tuple[Survey | None, list[Problem]]:
+    try:
+        return survey(source, resize, channels), []
+    except GlasshouseError as error:
+        return None, [
+            Problem(path=path, needs=error.needs, got=f"{error.subject}: {error.got}", hint=error.fix)
+        ]
+
+
+def data_problems(scenario: Scenario, found: Survey) -> Iterator[Problem]:
+    """Everything that the counted images rule out."""
+    yield from _weights(scenario)
+    if scenario.data.domains.targets:
+        yield from _domains(scenario, found)
+        return
+    parts = list(_parts(scenario))
+    wrong = [p for part in parts for p in _part(part, scenario, found)]
+    yield from wrong
+    if not wrong:
+        yield from _too_few(parts, scenario, found)
+    yield from _partition(scenario, found)
+
+
+def _weights(scenario: Scenario) -> Iterator[Problem]:
+    weights = scenario.model.weights
+    if weights is not None and not Path(weights).expanduser().is_file():
+        yield Problem(
+            path="model.weights",
+            needs="an existing safetensors file",
+            got=f"'{weights}' (looked in '{Path.cwd()}')",
+            hint="give its path, or leave the key out",
+        )
+
+
+def _parts(scenario: Scenario) -> Iterator[Part]:
+    data = scenario.data
+    distractors = scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
+    heldout = max(data.heldout, distractors)
+    sizes = {
+        "private": ("data.examples", scenario.federation.clients * data.examples),
+        "auxiliary": ("data.auxiliary", data.auxiliary),
+        "heldout": ("data.heldout", heldout),
+        "public": ("data.public", data.public),
+    }
+    splits = {
+        "private": data.private_split,
+        "auxiliary": data.auxiliary_split,
+        "heldout": data.heldout_split,
+        "public": data.public_split,
+    }
+    classes = {
+        "private": data.private_classes,
+        "auxiliary": data.auxiliary_classes,
+        "heldout": data.heldout_classes,
+        "public": data.public_classes,
+    }
+    for role, (key, size) in sizes.items():
+        if size and not (role == "private" and data.private_source):
+            yield Part(key=key, role=role, size=size, split=splits[role], classes=classes[role])
+
+
+def _part(part: Part, scenario: Scenario, found: Survey) -> Iterator[Problem]:
+    if part.split and part.split not in found.counts:
+        yield Problem(
+            path=f"data.{part.role}_split",
+            needs=f"a split among {', '.join(found.counts)} of '{scenario.data.source}'",
+            got=f'"{part.split}"',
+            hint='"" takes the part from all splits',
+        )
+    if strange := [k for k in part.classes if k >= found.classes]:
+        yield Problem(
+            path=f"data.{part.role}_classes",
+            needs=f"classes from 0 to {found.classes - 1}",
+            got=str(strange),
+            hint=f"'{scenario.data.source}' has {found.classes} classes",
+        )
+
+
+def _cells(part: Part, found: Survey) -> frozenset[tuple[str, int]]:
+    """(split, class) pairs that a part may take images from."""
+    splits = [part.split] if part.split else list(found.counts)
+    return frozenset(
+        (split, label)
+        for split in splits
+        for label in found.counts[split]
+        if not part.classes or label in part.classes
+    )
+
+
+def _too_few(parts: list[Part], scenario: Scenario, found: Survey) -> Iterator[Problem]:
+    """Parts that together ask for more than there is where they may take from: no way to deal them exists.
+
+    The smallest such set is named. Copies of one image count once when they are dealt, so that a few images
+    less than counted here may be there.
+    """
+    for number in range(1, len(parts) + 1):
+        for some in combinations(parts, number):
+            pool = frozenset[tuple[str, int]]().union(*(_cells(part, found) for part in some))
+            there = sum(found.counts[split][label] for split, label in pool)
+            wanted = sum(part.size for part in some)
+            if wanted > there:
+                names = " and ".join(f"{part.size:,} {part.role}" for part in some)
+                yield Problem(
+                    path=max(some, key=lambda part: part.size).key,
+                    needs=f"{wanted:,} images ({names})",
+                    got=f"{there:,} in what these parts take from of '{scenario.data.source}'",
+                    hint="ask for fewer, or take a part from another split",
+                )
+                return
+
+
+def _partition(scenario: Scenario, found: Survey) -> Iterator[Problem]:
+    data, clients = scenario.data, scenario.federation.clients
+    classes = len(set(data.private_classes)) or found.classes
+    if data.partition == "classes" and clients > classes:
+        yield Problem(
+            path="federation.clients",
+            needs=f'at most {classes} under partition = "classes": every client holds whole classes',
+            got=str(clients),
+            hint="use fewer clients, or another data.partition",
+        )
+    if CLASSES_EACH.get(data.partition, 1) > classes:
+        yield Problem(
+            path="data.partition",
+            needs=f"{CLASSES_EACH[data.partition]} classes for each client",
+            got=f"{classes} in the private data",
+            hint="name more data.private_classes, or use another partition",
+        )
+    if data.partition == "shards" and data.examples < 2:
+        yield Problem(
+            path="data.examples",
+            needs='at least 2 under partition = "shards": two pieces for each client',
+            got=str(data.examples),
+        )
+
+
+def _domains(scenario: Scenario, found: Survey) -> Iterator[Problem]:
+    data, domains = scenario.data, scenario.data.domains
+    identities = domains.identities or found.classes
+    if not domains.targets < identities <= found.classes:
+        yield Problem(
+            path="data.domains.identities" if domains.identities else "data.domains.targets",
+            needs=f"targets < identities <= {found.classes}, the classes of '{data.source}'",
+            got=f"targets = {domains.targets}, identities = {identities}",
+            hint="ask for fewer targets, or for more classes",
+        )
+    if strange := [k for k in data.private_classes if k >= found.classes]:
+        yield Problem(
+            path="data.private_classes", needs=f"classes from 0 to {found.classes - 1}", got=str(strange)
+        )
+    if data.private_split and data.private_split not in found.counts:
+        yield Problem(
+            path="data.private_split",
+            needs=f"a split among {', '.join(found.counts)} of '{data.source}'",
+            got=f'"{data.private_split}"',
+        )

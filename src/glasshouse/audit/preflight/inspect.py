@@ -1,0 +1,99 @@
+"""Everything that an audit of a scenario would refuse, in one list, without running anything."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from glasshouse import registry
+from glasshouse.audit.preflight.data import data_problems, surveyed
+from glasshouse.audit.preflight.network import network_problems
+from glasshouse.audit.preflight.refusals import refusal_in, refused_altogether
+from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
+from glasshouse.errors import BadScenario, Problem
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.spec import Scenario, Suite
+from glasshouse.wire import Refusal
+
+Warnings = list[tuple[str, Refusal]]
+NULL_CLAIMS = ("reconstruction", "labels")
+"""Kinds of claims that are compared with guesses from the auxiliary data."""
+
+
+def problems(scenario: Scenario) -> list[Problem]:
+    """What rules out an audit of a scenario without axes."""
+    found, wrong = surveyed(scenario)
+    if found is not None:
+        wrong += [*data_problems(scenario, found), *network_problems(scenario, found)]
+        wrong += _labels(scenario, found.classes)
+    return [*wrong, *_auxiliary(scenario), *_baselines(scenario)]
+
+
+def check_suite(suite: Suite) -> None:
+    """Refuse a suite of which some cell cannot be audited.
+
+    Raises:
+        BadScenario: everything that is wrong, by scenario.
+    """
+    wrong: dict[Problem, None] = {}
+    for scenario in suite.scenarios:
+        where = f"{scenario.name} " if len(suite.members) > 1 else ""
+        every = [one for cell in cells(scenario) for one in problems(cell.scenario)]
+        if not every and (refused := refused_altogether(scenario)) is not None:
+            every = [refused]
+        wrong |= dict.fromkeys(replace(one, path=where + one.path) for one in every)
+    if wrong:
+        raise BadScenario(f"suite '{suite.name}'", list(wrong))
+
+
+def foreseen_refusals(suite: Suite) -> Warnings:
+    """Attacks that will refuse in some cell: not mistakes, for a report that says why is a result."""
+    refusals: dict[tuple[str, Refusal], None] = {}
+    for scenario in suite.scenarios:
+        for cell in cells(scenario):
+            found = surveyed(cell.scenario)[0]
+            for attack in cell.scenario.attacks:
+                if (refusal := refusal_in(cell.scenario, attack, found)) is not None:
+                    refusals[scenario.name, refusal] = None
+    return list(refusals)
+
+
+def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
+    """A null adversary guesses from auxiliary images of its own; too few, and no number is reported."""
+    data, federation = scenario.data, scenario.federation
+    claims = {registry.declared("metrics", m.name, "claim", str) for m in scenario.audit.metrics}
+    if data.domains.targets or not claims & set(NULL_CLAIMS):
+        return
+    behind = federation.batch_size if federation.kind == "gradient" else data.examples
+    together = behind * (federation.cohort_size if federation.secure_sum else 1)
+    if data.auxiliary < auxiliary_needed(together):
+        yield Problem(
+            path="data.auxiliary",
+            needs=f"at least {auxiliary_needed(together)}: the null adversary guesses {together} examples "
+            "from half of them, and is chosen on the other half",
+            got=str(data.auxiliary),
+            hint="raise data.auxiliary, or lower the examples behind an update",
+        )
+
+
+def _baselines(scenario: Scenario) -> Iterator[Problem]:
+    for i, name in enumerate(scenario.audit.baselines):
+        if name not in NULLS:
+            yield Problem(
+                path=f"audit.baselines[{i}]",
+                needs=f"one of {', '.join(NULLS)}",
+                got=f"'{name}'",
+                hint=f"{registry.nearest(name, NULLS)}; left out, the strongest is chosen",
+            )
+
+
+def _labels(scenario: Scenario, classes: int) -> Iterator[Problem]:
+    """Classes that attacks on an attribute look for."""
+    for i, attack in enumerate(scenario.attacks):
+        settings = attack.arguments.get("settings", {})
+        label = settings.get("label", 0) if isinstance(settings, dict) else 0
+        if isinstance(label, int) and not 0 <= label < classes:
+            yield Problem(
+                path=f"attacks[{i}].settings.label",
+                needs=f"a class from 0 to {classes - 1}",
+                got=str(label),
+                hint=f"'{scenario.data.source}' has {classes} classes",
+            )

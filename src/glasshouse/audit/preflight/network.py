@@ -1,0 +1,106 @@
+"""Whether the models of a scenario fit its images: built, and given one blank image."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+import torch
+
+from glasshouse.data.survey import Survey
+from glasshouse.errors import GlasshouseError, Problem
+from glasshouse.models.build import build
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+from glasshouse.traits import traits_of
+from glasshouse.wire import Architecture
+
+MOST_PARAMETERS = 2**28
+"""Parameters of a model at most: 1 GiB in float32, which every client and every attack copies."""
+
+
+SMALL_LAYER = 2**22
+"""Parameters of a layer, guessed from a model's arguments, up to which the model is simply built."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """An architecture that can be a key. ``arguments``: as JSON."""
+
+    name: str
+    shape: tuple[int, int, int]
+    classes: int
+    arguments: str
+
+    @property
+    def architecture(self) -> Architecture:
+        """The same for the builder."""
+        return Architecture(
+            name=self.name,
+            input_shape=self.shape,
+            classes=self.classes,
+            arguments=json.loads(self.arguments),
+        )
+
+
+def networks(scenario: Scenario, found: Survey) -> Iterator[tuple[str, Network]]:
+    """(path, network) of every model of the scenario; the agreed one first."""
+    domains = scenario.data.domains
+    classes = found.classes
+    if domains.targets:
+        labels_public = traits_of(scenario.federation.protocol).labels_public
+        classes = (domains.identities or classes) if labels_public else domains.targets
+    models: list[tuple[str, Plugin]] = [("model", scenario.model)]
+    models += [(f"federation.client_models[{i}]", m) for i, m in enumerate(scenario.federation.client_models)]
+    for path, model in models:
+        arguments = json.dumps(model.arguments, sort_keys=True)
+        yield path, Network(name=model.name, shape=found.shape, classes=classes, arguments=arguments)
+
+
+def agreed(scenario: Scenario, found: Survey) -> Network:
+    """The model that all parties know."""
+    return next(network for _, network in networks(scenario, found))
+
+
+def network_problems(scenario: Scenario, found: Survey) -> list[Problem]:
+    """Models that cannot be built for these images, or are too large."""
+    problems = []
+    for path, network in networks(scenario, found):
+        fault = fault_of(network)
+        if fault is not None:
+            needs, got, hint = fault
+            problems.append(Problem(path=path, needs=needs, got=got, hint=hint))
+    return problems
+
+
+def sketched(network: Network) -> AbstractContextManager[object]:
+    """Where a network may be large it is built without memory or arithmetic; that takes a second to load."""
+    numbers = [v for v in network.architecture.arguments.values() if isinstance(v, int)]
+    widest, pixels = max([1, *numbers]), math.prod(network.shape)
+    return torch.device("meta") if widest * max(pixels, 9 * widest) > SMALL_LAYER else nullcontext()
+
+
+@lru_cache(maxsize=64)
+def fault_of(network: Network) -> tuple[str, str, str] | None:
+    """What is wrong with a network, as (needs, got, hint); None: it takes the images."""
+    shape = "×".join(map(str, network.shape))
+    fits = f"a model for images of {shape}"
+    try:
+        with sketched(network), torch.no_grad():
+            model = build(network.architecture).eval()
+            size = sum(p.numel() for p in model.parameters())
+            if size > MOST_PARAMETERS:
+                return f"at most {MOST_PARAMETERS:,} parameters", f"{size:,}", "make it narrower"
+            model(torch.zeros(1, *network.shape))
+    except NotImplementedError:
+        return None  # it computes with values, which cannot be had without memory
+    except GlasshouseError as error:
+        return error.needs, error.got, error.fix
+    except (RuntimeError, ValueError, OverflowError, ZeroDivisionError, MemoryError) as error:
+        got = f"'{network.name}': {(str(error).splitlines() or [type(error).__name__])[0][:160]}"
+        return fits, got, "set data.resize, or another model"
+    return None

@@ -1,0 +1,57 @@
+"""Attacks that will refuse: by what they need, or because they cannot run on this model."""
+
+import json
+from functools import lru_cache
+
+import torch
+
+from glasshouse.attacks.base import ModelBound
+from glasshouse.audit.attacking.needs import attack_of, foreseen, refusal_of
+from glasshouse.audit.preflight.data import surveyed
+from glasshouse.audit.preflight.network import Network, agreed, fault_of, sketched
+from glasshouse.data.survey import Survey
+from glasshouse.errors import Inapplicable, Problem
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+from glasshouse.wire import Refusal
+
+
+def refusal_in(scenario: Scenario, attack: Plugin, found: Survey | None) -> Refusal | None:
+    """Why ``attack`` will refuse in a scenario without axes; None: nothing is known against it."""
+    if (unmet := foreseen(scenario, attack)) is not None:
+        return unmet
+    if found is None:
+        return None
+    return _on_model(attack.name, json.dumps(attack.arguments, sort_keys=True), agreed(scenario, found))
+
+
+def refused_altogether(scenario: Scenario) -> Problem | None:
+    """A problem where no attack can run in any cell; in some cells, it is a result."""
+    first: Refusal | None = None
+    for cell in cells(scenario):
+        found = surveyed(cell.scenario)[0]
+        for attack in cell.scenario.attacks:
+            refusal = refusal_in(cell.scenario, attack, found)
+            if refusal is None:
+                return None
+            first = first or refusal
+    if first is None:
+        return None
+    needs = f"an attack that can run; {first.subject} needs {first.needs}"
+    return Problem(path="attacks", needs=needs, got=first.got, hint=first.fix)
+
+
+@lru_cache(maxsize=256)
+def _on_model(name: str, arguments: str, network: Network) -> Refusal | None:
+    attack = attack_of(name, json.loads(arguments))
+    if not isinstance(attack, ModelBound) or fault_of(network) is not None:
+        return None
+    try:
+        with sketched(network), torch.no_grad():
+            attack.check_model(network.architecture)
+    except Inapplicable as error:
+        return refusal_of(error)
+    except NotImplementedError:
+        pass  # it computes with values, which a sketch does not have
+    return None

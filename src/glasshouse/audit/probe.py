@@ -1,0 +1,134 @@
+"""Times short pieces of an audit, so that ``glasshouse check`` can say how long the whole will take."""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import final
+
+import torch
+
+from glasshouse.attacks.base import PROBE, Budget
+from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.cost import client_passes
+from glasshouse.audit.simulation.build import build, held
+from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.pretraining import OURS, ascent
+from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.errors import Inapplicable
+from glasshouse.federation.setting import FederationProtocol
+from glasshouse.models import build as models
+from glasshouse.models.fit import Recipe, fit
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.scenario.load import write_resolved
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+from glasshouse.transcript.record import Log
+
+PROBED_IMAGES = 16
+"""Images at most that a probe of a training or an inversion takes at a time."""
+
+
+@final
+class Stopwatch:
+    """The timer behind ``glasshouse check``: models as drawn, one round, one victim, a short search."""
+
+    def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> float | None:
+        """CPU seconds of one unit of the budget; None: there is no short piece of it, or it will refuse."""
+        if budget.pieces is not None:
+            return _time_pieces(scenario, budget)
+        return _time_call(scenario, plugin, budget) if budget.probe else None
+
+    def pretraining(self, scenario: Scenario) -> float:
+        """CPU seconds of one image's pass through the model and back, in training."""
+        built = build(_short(scenario), seed=scenario.seed)
+        how, public = scenario.model.pretraining, held(built.public, "public")
+        few = public.pick(torch.arange(min(PROBED_IMAGES, how.batch_size, len(public))))
+        recipe = Recipe(**{**how.model_dump(exclude=OURS), "epochs": PROBE})
+        model, against = models.build(built.setting.terms.architecture, rng=Rng.root(0)), ascent(how)
+        run = partial(
+            fit, model, few, recipe, rng=Rng.root(0), perturb=against, label="a probe of the training"
+        )
+        return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
+
+    def simulation(self, scenario: Scenario) -> float:
+        """CPU seconds of a client's training per image, over one round of the whole federation."""
+        short = _short(scenario)
+        built = build(short, seed=scenario.seed)
+        protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
+
+        def play() -> object:
+            log = Log(terms=built.setting.terms, keep=built.keep)
+            recorder = BothSides(log=log, rounds=built.attacked)
+            return protocol.play(built.setting, recorder=recorder, rng=built.rng.child("federation"))
+
+        return seconds_of(play) / client_passes(short)
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """CPU seconds of ``run`` when it is done again: what is made only once is made before."""
+    run()
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
+def _short(scenario: Scenario) -> Scenario:
+    """One victim, one round, nothing trained beforehand."""
+    model, audit = scenario.model, scenario.audit
+    untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
+    brief = {"victims": 1, "utility": False, "rounds": (0,), "metrics": (Plugin(name="mse"),)}
+    return scenario.model_copy(
+        update={
+            "model": model.model_copy(update={"pretraining": untrained}),
+            "audit": audit.model_copy(update=brief),
+            "federation": scenario.federation.model_copy(update={"rounds": 1}),
+        }
+    )
+
+
+def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget) -> float:
+    """Per unit, over a short search with all of its restarts, on one client of a federation."""
+    arguments = {**plugin.arguments, **budget.probe}
+    attack, short = attack_of(plugin.name, arguments), _short(scenario)
+    assert attack.budget is not None, "the same class declared one with other arguments"
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_resolved(short, folder / "scenario.toml")
+        simulate(Group(folder=place, seed=scenario.seed))
+        task = AttackTask(
+            folder=place,
+            out=str(folder / "claims"),
+            attack=plugin.name,
+            arguments=json.dumps(arguments),
+            threat=threat_of(scenario),
+            attack_seed=scenario.attack_seed,
+            unit=units_of(attack, folder, victims=1, attacked=frozenset({0}))[0],
+        )
+        run_attack(task)
+        warm = replace(task, out=str(folder / "again"))
+        started = time.process_time()
+        run_attack(warm)
+        spent = time.process_time() - started
+        return spent / attack.budget.units
+
+
+def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
+    """Per unit and image; None: the attack cannot run behind this model."""
+    assert budget.pieces is not None
+    built = build(_short(scenario), seed=scenario.seed)
+    agreed = built.setting.terms.architecture
+    count = min(PROBED_IMAGES, budget.images, scenario.federation.batch_size)
+    images = torch.rand((count, *agreed.input_shape), generator=torch.Generator().manual_seed(0))
+    try:
+        pieces = budget.pieces(agreed, built.setting.start, images)
+    except Inapplicable:
+        return None
+    spent = sum(seconds_of(piece.run) * piece.times for piece in pieces)
+    return spent / (count * budget.units)

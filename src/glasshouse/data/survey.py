@@ -1,0 +1,202 @@
+"""How many images of which classes a data set holds, without decoding them: what ``check`` goes by.
+
+Numbers come from headers, labels and file names. A kind of data set that is not listed here, another
+package's for one, is not counted before the audit reads it.
+"""
+
+import gzip
+import struct
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from PIL import Image
+
+from glasshouse.data.paths import existing
+from glasshouse.data.sources import load
+from glasshouse.errors import BadFile
+
+SPLITS = ("train", "val", "test")
+DIGITS: Mapping[str, tuple[int, ...]] = {
+    "train": (135, 136, 133, 136, 131, 141, 140, 132, 130, 134),
+    "test": (43, 46, 44, 47, 50, 41, 41, 47, 44, 46),
+}
+"""Images of each class of the built-in digits; a test compares them with the data."""
+CIFAR = {"train": 5000, "test": 1000}
+"""Images of each of the ten classes, where all batches are there."""
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+UNREADABLE = (
+    OSError,
+    EOFError,
+    TypeError,
+    ValueError,
+    LookupError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a data set holds.
+
+    Attributes:
+        counts: images of each class, by split.
+        shape: (C, H, W) of the images, after resizing.
+        classes: K.
+    """
+
+    counts: Mapping[str, Mapping[int, int]]
+    shape: tuple[int, int, int]
+    classes: int
+
+
+@lru_cache(maxsize=16)
+def survey(source: str, resize: int | None = None, channels: int | None = None) -> Survey | None:
+    """Count what ``source`` holds; None: a kind that cannot be counted without reading it.
+
+    Raises:
+        BadFile, BadValue: missing, or not of its kind; as its reader says it.
+    """
+    kind, _, where = source.partition(":")
+    if kind not in KINDS:
+        return None
+    try:
+        found = KINDS[kind](where)
+    except UNREADABLE:
+        return _read_whole(source, resize, channels)
+    if found is None:
+        return None
+    depth, height, width = found.shape
+    return replace(
+        found, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
+    )
+
+
+def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey:
+    """Of files that are not as they should be: the reader says what is wrong, or copes with it."""
+    data = load(source, resize=resize, channels=channels)
+    counts = {name: Counter(images.labels.tolist()) for name, images in data.splits.items()}
+    return Survey(counts=counts, shape=data.input_shape, classes=data.classes)
+
+
+def _digits(where: str) -> Survey | None:
+    if where:
+        raise BadFile("data 'digits'", needs="no path", got=f"digits:{where}", fix="write 'digits' alone")
+    counts = {split: dict(enumerate(numbers)) for split, numbers in DIGITS.items()}
+    return Survey(counts=counts, shape=(1, 8, 8), classes=10)
+
+
+def _npz(where: str) -> Survey | None:
+    path = existing(where, name=f"npz:{where}")
+    if not zipfile.is_zipfile(path):
+        raise zipfile.BadZipFile(str(path))
+    counts: dict[str, Mapping[int, int]] = {}
+    shape: tuple[int, ...] = ()
+    with np.load(path, allow_pickle=False) as archive:
+        named = len(archive["class_names"]) if "class_names" in archive.files else 0
+        for split in SPLITS:
+            if f"{split}_labels" in archive.files:
+                counts[split] = Counter(archive[f"{split}_labels"].reshape(-1).tolist())
+    with zipfile.ZipFile(path) as archive, archive.open("train_images.npy") as file:
+        version = np.lib.format.read_magic(file)
+        form, old = np.lib.format, version == (1, 0)
+        shape = (form.read_array_header_1_0 if old else form.read_array_header_2_0)(file)[0]
+    if not counts or len(shape) not in (3, 4):
+        return None
+    depth = shape[3] if len(shape) == 4 else 1
+    return Survey(counts=counts, shape=(depth, shape[1], shape[2]), classes=named or _highest(counts) + 1)
+
+
+def _folder(where: str) -> Survey | None:
+    root = existing(where, name=f"folder:{where}", folder=True)
+    roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
+    folders = {split: _folders(place) for split, place in roots.items()}
+    names = sorted({path.name for paths in folders.values() for path in paths})
+    counts: dict[str, Mapping[int, int]] = {}
+    first: Path | None = None
+    for split, paths in folders.items():
+        pictures = {names.index(path.name): _pictures(path) for path in paths}
+        counts[split] = {label: len(files) for label, files in pictures.items()}
+        first = first or next((files[0] for files in pictures.values() if files), None)
+    if first is None:
+        raise BadFile(
+            f"data 'folder:{where}'",
+            needs="one folder per class, with its pictures inside",
+            got="no pictures",
+            fix="arrange them as PATH/CLASS/picture.png, or PATH/train/CLASS/picture.png",
+        )
+    with Image.open(first) as image:
+        depth = 1 if image.mode in ("1", "L", "I;16", "I", "F") else 3
+        return Survey(counts=counts, shape=(depth, image.height, image.width), classes=len(names))
+
+
+def _folders(place: Path) -> list[Path]:
+    return [path for path in sorted(place.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return [p for p in sorted(folder.iterdir()) if p.suffix.lower() in SUFFIXES]
+
+
+def _idx(where: str) -> Survey | None:
+    root = existing(where, name=f"idx:{where}", folder=True)
+    counts: dict[str, Mapping[int, int]] = {}
+    side = (0, 0)
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        labels = _either(root, f"{prefix}-labels-idx1-ubyte")
+        images = _either(root, f"{prefix}-images-idx3-ubyte")
+        if labels is None or images is None:
+            continue
+        counts[split] = Counter(_read(labels, None)[8:])
+        side = struct.unpack(">2I", _read(images, 16)[8:])
+    if not counts:
+        raise BadFile(
+            f"data 'idx:{where}'",
+            needs="files such as train-images-idx3-ubyte.gz and their labels",
+            got=f"none of them in '{root}'",
+            fix="get the files again; docs/data.md says where",
+        )
+    return Survey(counts=counts, shape=(1, *side), classes=_highest(counts) + 1)
+
+
+def _either(root: Path, stem: str) -> Path | None:
+    return next((path for path in (root / stem, root / f"{stem}.gz") if path.is_file()), None)
+
+
+def _read(path: Path, size: int | None) -> bytes:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        return file.read() if size is None else file.read(size)
+
+
+def _cifar10(where: str) -> Survey | None:
+    root = existing(where, name=f"cifar10:{where}", folder=True)
+    found = {"train": len(list(root.glob("data_batch_[1-5]"))), "test": len(list(root.glob("test_batch")))}
+    if found != {"train": 5, "test": 1}:
+        return None  # a part of it, whose labels are in the batches alone
+    counts = {split: dict.fromkeys(range(10), number) for split, number in CIFAR.items()}
+    return Survey(counts=counts, shape=(3, 32, 32), classes=10)
+
+
+def _highest(counts: Mapping[str, Mapping[int, int]]) -> int:
+    return max((label for numbers in counts.values() for label in numbers), default=0)
+
+
+KINDS: Mapping[str, Callable[[str], Survey | None]] = {
+    "digits": _digits,
+    "npz": _npz,
+    "folder": _folder,
+    "idx": _idx,
+    "cifar10": _cifar10,
+}

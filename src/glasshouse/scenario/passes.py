@@ -1,0 +1,23 @@
+"""How much training a scenario asks for before round 0."""
+
+from glasshouse.scenario.spec import Scenario
+from glasshouse.traits import traits_of
+
+HEAD_IMAGES = 10_000
+"""Public images at most that a fresh head is fitted to."""
+
+
+def passes(scenario: Scenario) -> int:
+    """Images times passes through the model, forth and back, before round 0.
+
+    Fitting a head costs one pass, without the way back, of the images that it is fitted to.
+    """
+    how, weights, public = scenario.model.pretraining, scenario.model.weights, scenario.data.public
+    if not (weights or how.epochs):
+        return 0
+    against = how.adversarial
+    ascent = {"none": 0, "fgsm": 1}.get(against.method, against.steps)
+    train = 0 if weights else how.epochs * public * (1 + ascent)
+    features = traits_of(scenario.federation.protocol).start == "features"
+    fitted = features and how.head_epochs and (weights or how.behind == "linear")
+    return train + (min(HEAD_IMAGES, public) if fitted else 0)
