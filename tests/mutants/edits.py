@@ -1,11 +1,11 @@
-"""One-line edits of the source that would let a hostile reader turn a verdict; each must fail a named test."""
+"""One-line edits of the source that would turn a verdict; each must fail a named test."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
-RULES: Final = "tests/mutants/test_rules.py"
+RULES: Final = "tests/unit/test_rules.py"
 UNIT: Final = "tests/unit/test_audit.py"
 
 

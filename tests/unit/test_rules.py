@@ -1,7 +1,7 @@
 """Rules of verdicts and policies that a mutant would break, each in a test that takes no time."""
 
 import pytest
-from tests.unit import report_specimen as specimen
+import report_specimen as specimen
 
 from glasshouse.audit.scoring import control as module
 from glasshouse.audit.scoring.policy import state_of_accuracy, state_of_gain
