@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from glasshouse.attacks.parts.matching.distance import ghost_layers, transforms
+from glasshouse.attacks.parts.matching import ghost_layers, transforms
 from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, moments, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
 from glasshouse.attacks.parts.matching.transforms import Adaptation

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.parts.matching.distance import ghost_layers
+from glasshouse.attacks.parts.matching import ghost_layers
 from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 
 
