@@ -1,8 +1,11 @@
 """The harness: units, claims on disk, refusals before a run, nulls, findings, verdicts."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from glasshouse.attacks.base import About, ClientScores, DefenseGuess, Labels, Needs, Reconstruction
 from glasshouse.attacks.inversion.linear_input import LinearInput
@@ -17,12 +20,24 @@ from glasshouse.audit.attacking.claims import (
 )
 from glasshouse.audit.attacking.needs import refused
 from glasshouse.audit.scoring import nulls as baseline
-from glasshouse.audit.scoring.finding import gain_of, middle, value_of, verdict_of, within
-from glasshouse.audit.scoring.score import Scored
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scorers import GUESS
+from glasshouse.audit.scoring.finding import (
+    gain_of,
+    middle,
+    null_of,
+    p_of,
+    small_gain,
+    value_of,
+    verdict_of,
+    with_chance,
+    within,
+)
 from glasshouse.errors import BadValue, Undefined
+from glasshouse.metrics.attribution import Attribution, LeakedLabels
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.interval import Interval
-from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
+from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, Ssim
 from glasshouse.results.files import read_result, write_result
 from glasshouse.results.records import Control, Finding, Result
 from glasshouse.rng import Rng
@@ -112,18 +127,38 @@ def control(passed: bool) -> Control:
 
 
 @pytest.mark.parametrize(
-    ("ends", "passed", "verdict"),
+    ("ends", "passed", "exchange", "verdict"),
     [
-        ((0.2, 0.5), True, "leaks"),
-        ((-0.2, 0.05), True, "no leak found"),
-        ((-0.2, 0.5), True, "inconclusive"),
-        ((0.2, 0.5), False, "no power"),
-        ((-0.2, 0.05), False, "no power"),
+        ((0.2, 0.5), True, None, "leaks"),
+        ((-0.2, 0.05), True, None, "no leak found"),
+        ((-0.2, 0.5), True, None, "inconclusive"),
+        ((0.2, 0.5), False, None, "no power"),
+        ((-0.2, 0.05), False, None, "no power"),
+        ((0.2, 0.5), True, (0.1, 0.5), "leaks"),
+        ((0.2, 0.5), True, (-0.1, 0.5), "inconclusive"),
+        ((0.2, 0.5), True, (-0.1, 0.05), "no leak found"),
+        ((0.2, 0.5), None, None, "leaks"),
+        ((-0.2, 0.05), None, None, "inconclusive"),
+        ((0.2, 0.5), None, (-0.1, 0.05), "inconclusive"),
     ],
 )
-def test_verdicts(ends, passed, verdict):
-    gain = Interval(value=sum(ends) / 2, low=ends[0], high=ends[1], n=9, level=0.95)
-    assert verdict_of(gain, "share", control(passed)) == verdict
+def test_verdicts(ends, passed, exchange, verdict):
+    gain, other = (
+        None if pair is None else Interval(value=sum(pair) / 2, low=pair[0], high=pair[1], n=9, level=0.95)
+        for pair in (ends, exchange)
+    )
+    controlled = None if passed is None else control(passed)
+    assert (
+        verdict_of(metric=Identification(), gain=gain, null=0.1, control=controlled, exchange=other)
+        == verdict
+    )
+
+
+@pytest.mark.parametrize(("null", "verdict"), [(1.0, "no leak found"), (0.01, "inconclusive")])
+def test_what_is_small_in_an_unbounded_metric_depends_on_the_null(null, verdict):
+    gain = Interval(value=0.0, low=-0.02, high=0.02, n=9, level=0.95)
+    assert verdict_of(metric=Mse(), gain=gain, null=null, control=control(True)) == verdict
+    assert small_gain(Psnr(), null) == 1.0
 
 
 def scored(values, nulls):
@@ -230,6 +265,48 @@ def test_nan_never_reaches_a_result(tmp_path):
 
 def test_an_interval_stays_within_what_the_metric_can_be():
     wide = Interval(value=0.9, low=-0.2, high=1.4, n=4, level=0.95)
-    assert (within(wide, "ssim").low, within(wide, "ssim").high) == (-0.2, 1.0)
-    assert (within(wide, "mse").low, within(wide, "mse").high) == (0.0, 1.4)
-    assert within(wide, "psnr") == wide
+    assert (within(wide, Ssim.range).low, within(wide, Ssim.range).high) == (-0.2, 1.0)
+    assert (within(wide, Mse.range).low, within(wide, Mse.range).high) == (0.0, 1.4)
+    assert within(wide, (-math.inf, math.inf)) == wide
+
+
+@pytest.mark.parametrize("metric", [Psnr(), Ssim(), Mse()])
+def test_two_victims_keep_value_and_gain_within_the_range(metric):
+    two = scored([[0.2], [0.9]], [[0.1], [0.1]])
+    value, gain = value_of(two, metric, rng=Rng.root(0)), gain_of(two, metric, rng=Rng.root(0))
+    low, high = metric.range
+    assert low <= value.low < value.value < value.high <= high
+    sign = 1 if metric.higher_leaks else -1
+    ends = sorted((sign * (low - 0.1), sign * (high - 0.1)))
+    assert ends[0] <= gain.low < gain.value < gain.high <= ends[1]
+
+
+@pytest.mark.parametrize(("hits", "n", "chance", "p"), [(4, 4, 0.01, 1e-8), (4, 20, 0.03, 0.00266)])
+def test_a_share_above_a_known_chance_is_judged_exactly(hits, n, chance, p):
+    """4 of 4 images named among 100 used to be "inconclusive"."""
+    values = [[1.0]] * hits + [[0.0]] * (n - hits)
+    known = with_chance(scored(values, [[0.0]] * n), Identification(), chance)
+    assert known.baseline == "chance"
+    assert gain_of(known, Identification(), rng=Rng.root(0)).low > 0
+    found = p_of(known, Identification(), rng=Rng.root(0))
+    assert found == pytest.approx(stats.binom.sf(hits - 1, n, chance), rel=1e-6)
+    assert found == pytest.approx(p, rel=0.05)
+
+
+def test_a_quoted_null_is_never_below_chance():
+    weak = scored([[1.0], [0.0]], [[0.0], [0.0]])
+    assert null_of(weak, Identification(), chance=0.1) == pytest.approx(0.1)
+    strong = scored([[1.0], [0.0]], [[0.5], [0.1]])
+    assert null_of(strong, Identification(), chance=0.1) == pytest.approx(0.3)
+    assert null_of(scored([[1.0]], [[9.0]]), Mse(), chance=2.0) == 2.0
+    assert null_of(weak, Identification()) == 0.0
+
+
+@pytest.mark.parametrize("metric", [Attribution(), LeakedLabels()])
+def test_what_is_said_of_images_is_a_share(metric):
+    """All right used to have width 0, and half right an interval beyond 1."""
+    said = Scored(values=(np.ones(1),) * 5, nulls=(np.full(1, 0.1),) * 5, baseline=GUESS)
+    value = value_of(said, metric, rng=Rng.root(0))
+    assert (value.value, value.high) == (1.0, 1.0)
+    assert value.low == pytest.approx(0.025 ** (1 / 5))
+    assert gain_of(said, metric, rng=Rng.root(0)).low == pytest.approx(0.025 ** (1 / 5) - 0.1)

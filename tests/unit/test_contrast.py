@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from report_specimen import specimen
 
+from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
 from glasshouse.audit.scoring.contrast import contrasts, difference
-from glasshouse.audit.scoring.score import Scored
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.registry import load
 from glasshouse.report.html import render
@@ -34,9 +34,14 @@ LEFT = scored([20.0, 22.0], [15.0, 17.0], [30.0, 28.0])
 RIGHT = scored([19.0, 21.0], [14.0, 16.0], [29.0, 27.0])
 
 
-def test_a_constant_lead_has_an_interval_of_width_0_however_different_the_victims_are():
+def test_a_constant_lead_is_sure_however_different_the_victims_are_but_not_with_three_of_them():
+    """Three coins may fall alike; six do so once in 64 times."""
     found = difference(LEFT, RIGHT, metric("psnr"), rng=Rng.root(0))
-    assert (found.low, found.value, found.high, found.n) == (1.0, 1.0, 1.0, 3)
+    assert (found.low, found.value, found.high, found.n) == (0.0, 1.0, 1.0, 3)
+    left = scored(*([20.0 + 3 * i] for i in range(6)))
+    right = scored(*([19.0 + 3 * i] for i in range(6)))
+    found = difference(left, right, metric("psnr"), rng=Rng.root(0))
+    assert (found.low, found.value, found.high, found.n) == (1.0, 1.0, 1.0, 6)
 
 
 def test_the_smaller_error_is_ahead():
@@ -50,7 +55,8 @@ def test_one_victim_has_no_difference():
 
 def clients(decisions: list[int]) -> Scored:
     truth = np.array([True] * 5 + [False] * 15)
-    return Scored(clients=((np.array(decisions, dtype=float), truth),), baseline="coin")
+    sample = ClientSample(run="0", scores=np.array(decisions, dtype=float), truth=truth)
+    return Scored(clients=(sample,), baseline="coin")
 
 
 def test_clients_are_resampled_together_and_a_perfect_attack_leads_a_poor_one():

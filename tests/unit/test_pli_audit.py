@@ -11,8 +11,8 @@ from glasshouse.attacks.base import ClassRepresentatives
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.replay import replay
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.class_score import GUESS
-from glasshouse.audit.scoring.score import relabelled
+from glasshouse.audit.scoring.claims.class_score import GUESS
+from glasshouse.audit.scoring.claims.truths import relabelled
 from glasshouse.audit.simulation.build import build
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.audit.simulation.watch import SERVER, Watch

@@ -9,7 +9,9 @@ import torch
 from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.score import Judge, judged, shifted
+from glasshouse.audit.scoring.claims.truths import shifted
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.score import judged
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.figures.base import (

@@ -7,7 +7,8 @@ import torch
 
 from glasshouse.attacks.base import About, DefenseGuess, Representations
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.score import Judge, score_outcomes
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.representations import Leakage, LeakagePrecision

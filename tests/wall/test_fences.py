@@ -17,8 +17,9 @@ from glasshouse.audit import replay as replaying
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.claims.truths import shifted
 from glasshouse.audit.scoring.judge import judge_of
-from glasshouse.audit.scoring.score import score_outcomes, shifted
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.scenario.load import from_dict
 from glasshouse.store import read_tensors, write_tensors

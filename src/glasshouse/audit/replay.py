@@ -12,7 +12,7 @@ from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.jobs import Workers
-from glasshouse.audit.scoring.settle import attack_key
+from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile
 from glasshouse.outside.files import printable
 from glasshouse.scenario.load import read_resolved

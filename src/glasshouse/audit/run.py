@@ -17,9 +17,11 @@ from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
 from glasshouse.audit.scoring.cards import attack_cards, metric_cards
+from glasshouse.audit.scoring.cell import score_cell
 from glasshouse.audit.scoring.control import ControlTask, control
+from glasshouse.audit.scoring.family import with_family
 from glasshouse.audit.scoring.policy import policy_limits
-from glasshouse.audit.scoring.settle import CellTask, Settled, attack_key, control_key, settle
+from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
 from glasshouse.audit.scoring.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
@@ -102,18 +104,18 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         _drained(workers.each(run_attack, tasks), len(tasks), "attacks", log)
         wanted = list(dict.fromkeys(t for p in plans for t in _control_tasks(p)))
         controls = dict(_drained(workers.each(control, wanted), len(wanted), "controls", log))
-        made = [
+        pieces = [
             CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls) for p in plans
         ]
-        settled = dict(_drained(workers.each(settle, made), len(made), "scores", log))
-    parts = [(p, settled[p.cell.hash]) for p in plans]
+        scored = dict(_drained(workers.each(score_cell, pieces), len(pieces), "scores", log))
+    parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
     result = Result(
         suite=suite.name,
         threats=tuple(
             threat_card(s, [one for p, one in parts if p.scenario == s.name]) for s in suite.scenarios
         ),
-        findings=tuple(f for _, one in parts for f in one.findings),
+        findings=with_family([f for _, one in parts for f in one.findings]),
         refusals=tuple(r for _, one in parts for r in one.refusals),
         utility=tuple(u for _, one in parts for u in one.utility),
         exhibits=drawings.exhibits,
@@ -124,6 +126,9 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     )
     result = replace(result, limits=policy_limits([p.cell for p in plans], result))
     _write_notes(plans, log)
+    for planned, one in parts:
+        for note in one.notes:
+            log.write("note", cell=planned.cell.hash, note=note)
     for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
         log.write("note", note=note)
     log.write("end")
@@ -223,7 +228,7 @@ def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:
     return {f.name: part_hashes(f) for f in folders}
 
 
-def _seconds(parts: list[tuple[Plan, Settled]], started: float) -> dict[str, float]:
+def _seconds(parts: list[tuple[Plan, CellResult]], started: float) -> dict[str, float]:
     """CPU seconds per system (or scenario, where it has none), and the wall clock."""
     total: dict[str, float] = {}
     for planned, one in parts:

@@ -66,6 +66,8 @@ class Attribution(ImageMetric):
     )
     reads: ClassVar[Reads] = "source"
     unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         del context
@@ -92,6 +94,8 @@ class LeakedLabels(ImageMetric):
     )
     reads: ClassVar[Reads] = "labels"
     unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.classes is None else 1 / context.classes

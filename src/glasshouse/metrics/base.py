@@ -22,10 +22,12 @@ from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.interval import Interval
 from glasshouse.registry import Card
 
-ClaimKind = Literal[
-    "reconstruction", "labels", "clients", "class_representatives", "representations", "defense"
-]
-Reads = Literal["inputs", "counts", "vectors", "scores", "decisions", "source", "labels", "names"]
+ClaimKind = str
+"""Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
+``representations``, ``defense``, or another package's."""
+Reads = str
+"""A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``,
+``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``."""
 
 Requirement = Literal["distractors", "stand_in"]
 """What the score context must hold: other images, or a network trained on auxiliary data."""
@@ -134,6 +136,7 @@ class Metric(Protocol):
         claim: kind of claim that it scores. reads: the part of the claim that ``score`` gets first.
         higher_leaks: larger means that more came out. unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
         counts: numbers are 0 or 1 per unit, so that a mean is a share and its interval is exact.
+        range: smallest and largest number that is possible at all; infinite where it is unbounded.
     """
 
     card: ClassVar[Card]
@@ -144,6 +147,7 @@ class Metric(Protocol):
     higher_leaks: ClassVar[bool]
     unit: ClassVar[str]
     counts: ClassVar[bool]
+    range: ClassVar[tuple[float, float]]
 
     def chance(self, context: ScoreContext) -> float | None:
         """What a guess without any information gets, where that is known in closed form; else None."""
@@ -179,6 +183,21 @@ class PooledMetric(Protocol):
             claimed: (N,) scores or decisions (0 or 1), as ``reads`` says. truth: (N,).
             runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
             level: coverage of the interval.
+        """
+        ...
+
+    def values(self, claimed: NDArray[np.float64], truths: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The metric alone against each of several truths, which decides whether it is better than guessing.
+
+        Args:
+            claimed: (N,) scores or decisions.
+            truths: (D, N), the true one or exchanges of it.
+
+        Returns:
+            (D,) numbers.
+
+        Raises:
+            Undefined: a truth does not determine the number.
         """
         ...
 

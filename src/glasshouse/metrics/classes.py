@@ -53,6 +53,7 @@ class ClassMetric(ABC):
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @abstractmethod
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -246,6 +247,7 @@ class SsimPrivate(ClassMetric):
     )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return _sides(claimed, labels, gallery)[0]
@@ -271,6 +273,7 @@ class SsimPublic(ClassMetric):
     )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         return _sides(claimed, labels, gallery)[2]
@@ -296,6 +299,7 @@ class SsimGap(ClassMetric):
     )
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
         mine, _, known = _sides(claimed, labels, gallery)

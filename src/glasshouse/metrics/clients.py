@@ -6,9 +6,10 @@ from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics import membership
 from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
 from glasshouse.metrics.interval import Interval
@@ -30,12 +31,17 @@ class ClientMetric(ABC):
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @abstractmethod
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
     ) -> Interval:
         """Over clients (L,) of the runs that ``runs`` numbers, with its interval."""
+
+    @abstractmethod
+    def values(self, claimed: Floats, truths: Bools) -> Floats:
+        """The number alone, (D,), for the claim (N,) against each of several truths (D, N)."""
 
     def chance(self, context: ScoreContext) -> float | None:
         """Of a coin with the known share of positives; None where the share is not known."""
@@ -84,6 +90,12 @@ class F1(ClientMetric):
             return context.prior
         return max(context.prior, 2 * context.prior * context.called / (context.prior + context.called))
 
+    def values(self, claimed: Floats, truths: Bools) -> Floats:
+        called = np.asarray(claimed.sum() + truths.sum(1), dtype=np.float64)
+        if not called.all():
+            raise _undefined("f1")
+        return 2 * _caught(claimed, truths) / called
+
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
     ) -> Interval:
@@ -108,6 +120,11 @@ class Precision(ClientMetric):
         severity="membership",
         order=430,
     )
+
+    def values(self, claimed: Floats, truths: Bools) -> Floats:
+        if not claimed.any():
+            raise _undefined("precision")
+        return _caught(claimed, truths) / float(claimed.sum())
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -137,6 +154,11 @@ class Recall(ClientMetric):
     def chance(self, context: ScoreContext) -> float | None:
         """Of a coin that calls as many clients positive; of the known share where that is not known."""
         return context.prior if context.called is None else context.called
+
+    def values(self, claimed: Floats, truths: Bools) -> Floats:
+        if not truths.any(1).all():
+            raise _undefined("recall")
+        return _caught(claimed, truths) / np.asarray(truths.sum(1), dtype=np.float64)
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -168,6 +190,13 @@ class Auc(ClientMetric):
     def chance(self, context: ScoreContext) -> float | None:
         del context
         return 0.5
+
+    def values(self, claimed: Floats, truths: Bools) -> Floats:
+        members, total = truths.sum(1), len(claimed)
+        if not ((members > 0) & (members < total)).all():
+            raise _undefined("auc")
+        ranks = truths @ stats.rankdata(claimed)
+        return np.asarray((ranks - members * (members + 1) / 2) / (members * (total - members)))
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -215,7 +244,31 @@ class TprAtFpr(ClientMetric):
         del context
         return self.fpr
 
+    def values(self, claimed: Floats, truths: Bools) -> Floats:
+        order = np.argsort(-claimed, kind="stable")
+        scores, truths = claimed[order], truths[:, order]
+        others = (~truths).cumsum(1)
+        alarms = np.array([membership.tolerated(self.fpr, int(n)) for n in others[:, -1]])
+        if not (truths.any(1) & (alarms > 0)).all():
+            raise _undefined("tpr_at_fpr")
+        at = np.where(alarms <= others[:, -1], (others >= alarms[:, None]).argmax(1), -1)
+        threshold = np.where(at >= 0, scores[at], -np.inf)
+        return np.asarray((truths & (scores > threshold[:, None])).sum(1) / truths.sum(1), dtype=np.float64)
+
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
     ) -> Interval:
         return membership.tpr_at_fpr(claimed, truth, fpr=self.fpr, runs=runs, level=level)
+
+
+def _caught(claimed: Floats, truths: Bools) -> Floats:
+    return np.asarray(truths @ claimed, dtype=np.float64)
+
+
+def _undefined(name: str) -> Undefined:
+    return Undefined(
+        f"metric '{name}'",
+        needs="positive and other clients that determine it",
+        got="not enough of them",
+        fix="pool more runs",
+    )

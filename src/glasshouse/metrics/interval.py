@@ -130,21 +130,95 @@ def paired_gain(
 ) -> Interval:
     """By how much the attack beats the null adversary, paired by victim; above 0 is leakage.
 
+    Student's t with its quantile corrected for skewness: a long tail on one side (the rare victim on whom the
+    attack does much worse than the null) is missing from most small samples, and t then ends too high. The
+    upper end is the wider one of this and :func:`mean_interval`.
+
+    Differences that are all alike have no spread to judge by. They count as coins: from 6 victims on, the
+    same positive number on all of them is above 0 (2^-6 < .025); below that the interval reaches down to 0.
+
     Args:
-        values, null_values: ``(n,)`` each, same victims in the same order, the metric's unit. Where a null
-            adversary draws at random, average its draws per victim first.
+        values: ``(n,)``, one per victim, the metric's unit.
+        null_values: ``(n,)``, the same victims in the same order. Where a null adversary draws at random,
+            average its draws per victim first.
+        rng: stream of the bootstrap.
+        level: coverage, in (0, 1).
         higher_leaks: False for errors and distances, which the attack wants small.
 
     Raises:
         BadValue: the two differ in length, or a value is not finite.
         Undefined: fewer than two victims.
 
+    Source:
+        Johnson 1978, "Modified t tests and confidence intervals for asymmetrical populations", JASA 73(363),
+        536-544 (the correction of the quantile). We differ in its weight, ``_skewness`` (decision 0080).
+
     Example:
-        >>> paired_gain([20.0, 22.0, 21.0], [9.0, 11.0, 10.0], rng=Rng.root(0)).value
-        11.0
+        >>> gain = paired_gain([20.0, 23.0, 22.0], [9.0, 11.0, 10.0], rng=Rng.root(0))
+        >>> round(gain.low, 2), round(gain.value, 2), gain.n
+        (9.97, 11.67, 3)
     """
     difference = _differences(values, null_values, level)
-    return mean_interval(difference if higher_leaks else -difference, rng=rng, level=level)
+    x = difference if higher_leaks else -difference
+    plain = mean_interval(x, rng=rng, level=level)
+    if _alike(x):
+        sure = 2.0 ** -len(x) < (1 - level) / 2
+        return plain if sure else replace(plain, low=min(plain.low, 0.0), high=max(plain.high, 0.0))
+    quantile = float(scipy.stats.t.ppf((1 + level) / 2, len(x) - 1))
+    error = float(x.std(ddof=1)) / math.sqrt(len(x))
+    reach = [error * (quantile + _correction(tail) * (1 + 2 * quantile**2)) for tail in (x, -x)]
+    return replace(plain, low=plain.value - reach[0], high=max(plain.high, plain.value + reach[1]))
+
+
+def gain_p_value(values: ArrayLike, null_values: ArrayLike, *, higher_leaks: bool = True) -> float:
+    """One-sided p-value of "the mean gain is not above 0".
+
+    Below .025 just where the interval of :func:`paired_gain` is above 0.
+
+    Args:
+        values: ``(n,)``, one per victim.
+        null_values: ``(n,)``, the same victims in the same order.
+        higher_leaks: False for errors and distances.
+
+    Raises:
+        BadValue, Undefined: as :func:`paired_gain`.
+
+    Example:
+        >>> round(gain_p_value([20.0, 23.0, 22.0], [9.0, 11.0, 10.0]), 4)
+        0.0013
+    """
+    difference = _differences(values, null_values, 0.95)
+    x = difference if higher_leaks else -difference
+    n, mean = len(x), float(x.mean())
+    if _alike(x):
+        return 2.0**-n if x[0] > 0 else 1.0
+    distance = mean * math.sqrt(n) / float(x.std(ddof=1))
+    correction = _correction(x)
+    quantile = distance - correction
+    if correction > 0 and quantile > 0:  # quantile + correction (1 + 2 quantile²) = distance
+        quantile = (math.sqrt(1 + 8 * correction * (distance - correction)) - 1) / (4 * correction)
+    return float(scipy.stats.t.sf(quantile, n - 1))
+
+
+def _alike(x: NDArray[np.float64]) -> bool:
+    """All the same, but for rounding."""
+    return bool(np.ptp(x) <= 1e-9 * np.abs(x).max())
+
+
+def _correction(x: NDArray[np.float64]) -> float:
+    """How much a long tail below the mean of ``x`` moves Student's quantile, at 0; never negative."""
+    return max(0.0, -_skewness(x)) / (6 * math.sqrt(len(x)))
+
+
+def _skewness(x: NDArray[np.float64]) -> float:
+    """Skewness of the sample, at a weight.
+
+    The skewness of few numbers is mostly luck, so it counts by n / 10 (at 4 victims, a full correction
+    would cost a fifth of t's power on normal data); that of many is still biased towards 0, so it counts
+    twice from 20 on.
+    """
+    apart = x - x.mean()
+    return float(min(len(x) / 10, 2.0) * (apart**3).mean() / (apart**2).mean() ** 1.5)
 
 
 def _units(subject: str, values: ArrayLike, level: float) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """LPIPS: a perceptual distance with weights learned from human judgements. Needs the ``vision`` extra."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
@@ -57,6 +58,7 @@ class Lpips(ImageMetric):
         order=210,
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     net: Literal["alex", "vgg"] = "alex"
 

@@ -23,9 +23,14 @@ Ints = NDArray[np.int64]
 def tpr_at_fpr(
     scores: Floats, member: Bools, *, fpr: float, runs: Ints | None = None, level: float = 0.95
 ) -> Interval:
-    """Share of members caught by "score > τ" at the lowest τ whose false alarms stay within ``fpr``.
+    """Share of members caught by "score > τ", where strangers exceed τ at most ``fpr`` of the time.
 
-    Chance is about ``fpr``. Only the order of scores matters. A member that ties with τ is not caught.
+    τ is the k-th highest score of the non-members, with k = ⌊fpr (M + 1)⌋ of M: a non-member that had no
+    part in choosing τ then lies above it with probability k / (M + 1). The lowest τ with at most ``fpr``
+    false alarms *among the non-members that chose it* (the ROC curve) promises less than it says: at 100
+    non-members and fpr .01, twice as many strangers lie above it. Splitting the non-members in two would be
+    as honest and waste half of them. Chance is about ``fpr``. Only the order of scores matters. A member
+    that ties with τ is not caught.
 
     Args:
         scores: ``(N,)``, any unit, higher is more likely a member; finite.
@@ -36,18 +41,19 @@ def tpr_at_fpr(
 
     Returns:
         The share and its exact interval over members; τ is held fixed, so the luck of the
-        non-members that set it is not covered.
+        non-members that set it is not covered: ``permutation`` does that for the gain.
 
     Raises:
         BadValue: shapes differ, a score is not finite, or ``fpr`` or ``level`` is out of range.
         Undefined: no members, or too few non-members to see ``fpr`` at all.
 
     Source:
-        Carlini et al. 2022, arXiv:2112.03570, Section III (why low false-positive rates).
+        Carlini et al. 2022, arXiv:2112.03570, Section III (why low false-positive rates); Vovk et al. 2005,
+        "Algorithmic Learning in a Random World" (the rule for τ: a conformal p-value of at most ``fpr``).
 
     Example:
         >>> scores, member = np.array([0.9, 0.6, 0.5, 0.7, 0.2, 0.1]), np.array([1, 1, 1, 0, 0, 0], bool)
-        >>> found = tpr_at_fpr(scores, member, fpr=0.34)
+        >>> found = tpr_at_fpr(scores, member, fpr=0.5)
         >>> found.value, found.n, round(found.low, 3)
         (1.0, 3, 0.292)
     """
@@ -59,18 +65,23 @@ def tpr_at_fpr(
             got=f"{fpr}",
             fix="give rates as fractions: 0.01 for one in a hundred",
         )
-    others = np.sort(scores[~member])
-    # Slack, because 0.29 of 100 people is 29 of them although 0.29 * 100 < 29 in floating point.
-    alarms = math.floor(fpr * len(others) + 1e-9)
+    others = int((~member).sum())
+    alarms = tolerated(fpr, others)
     if alarms == 0 or not member.any():
         raise Undefined(
             "metric 'tpr_at_fpr'",
-            needs=f"at least 1 member, and {math.ceil(1 / fpr - 1e-9)} non-members for fpr = {fpr}",
-            got=f"{int(member.sum())} members, {len(others)} non-members",
+            needs=f"at least 1 member, and {math.ceil(1 / fpr - 1e-9) - 1} non-members for fpr = {fpr}",
+            got=f"{int(member.sum())} members, {others} non-members",
             fix="pool more runs, or ask for a higher fpr",
         )
-    threshold = others[len(others) - 1 - alarms] if alarms < len(others) else -np.inf
+    threshold = np.sort(scores[~member])[others - alarms] if alarms <= others else -np.inf
     return _share_among(member, scores > threshold, runs, level)
+
+
+def tolerated(fpr: float, others: int) -> int:
+    """Rank of the non-member whose score is the threshold, 1 for the highest; 0: there are too few."""
+    # Slack, because 0.29 of 100 people is 29 of them although 0.29 * 100 < 29 in floating point.
+    return math.floor(fpr * (others + 1) + 1e-9)
 
 
 def auc(scores: Floats, member: Bools, *, runs: Ints | None = None, level: float = 0.95) -> Interval:

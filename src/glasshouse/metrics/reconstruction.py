@@ -6,6 +6,7 @@ An original that nothing was paired with is compared with a mid-grey image (``ma
 and is a miss for the shares. Shape letters as in ``base``.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -52,6 +53,7 @@ class ImageMetric(ABC):
     higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = ""
     counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     def chance(self, context: ScoreContext) -> float | None:
         """Not known without the data: the null baseline tells."""
@@ -81,9 +83,16 @@ class Mse(ImageMetric):
         order=240,
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(mse(*paired("mse", claimed, truth, context)))
+
+    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """(R, N): every candidate against every example."""
+        del context
+        check_images("mse", candidates, examples)
+        return mse_table(candidates, examples)
 
 
 @final
@@ -112,9 +121,16 @@ class Psnr(ImageMetric):
         "reports 6.02 dB less for the same images.",
     )
     unit: ClassVar[str] = "dB"
+    range: ClassVar[tuple[float, float]] = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return _array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
+
+    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """(R, N): every candidate against every example."""
+        check_images("psnr", candidates, examples)
+        error = np.maximum(mse_table(candidates, examples), context.data_range**2 * 1e-10)
+        return np.asarray(10 * np.log10(context.data_range**2 / error), dtype=np.float64)
 
 
 @final
@@ -127,6 +143,7 @@ class Ssim(ImageMetric):
         source="Wang et al. 2004, IEEE TIP 13(4)",
         details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
     )
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     wording: ClassVar[Wording] = Wording(
         label="SSIM",
         sentence="rebuilt private images with SSIM {}",
@@ -160,6 +177,7 @@ class MseR(ImageMetric):
         order=230,
     )
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.features is None:
@@ -197,6 +215,7 @@ class Perceptual(ImageMetric):
     )
     requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
     higher_leaks: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.perceptual is None:
@@ -241,6 +260,7 @@ class Identification(ImageMetric):
     requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)
@@ -288,6 +308,7 @@ class RateBlind(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 
@@ -324,6 +345,7 @@ class RatePaper(ImageMetric):
     )
     unit: ClassVar[str] = "share"
     counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 

@@ -2,12 +2,17 @@
 
 * independent outcomes: :func:`proportion_interval`, exact; :func:`proportion_bounds`, one-sided;
 * several outcomes per victim: :func:`share_interval`;
+* a share above a chance level that is known exactly: :func:`share_gain`;
 * a gain of shares, paired by victim: :func:`paired_share_gain`.
+
+Each gain has its one-sided p-value (``share_p_value``, ``paired_share_p_value``): below .025 where the gain's
+95 % interval lies above 0.
 
 None of these intervals ever has width 0.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import scipy
@@ -107,6 +112,66 @@ def share_interval(hits: ArrayLike, clusters: ArrayLike | None = None, *, level:
     return Interval(value=share, low=low, high=high, n=count, level=level)
 
 
+def share_gain(
+    hits: ArrayLike, chance: float, clusters: ArrayLike | None = None, *, level: float = 0.95
+) -> Interval:
+    """By how much a share lies above a chance level that is known; above 0 is leakage.
+
+    With one outcome per victim this is the exact binomial interval, moved by the chance level. With several
+    the lower end is the higher one of two: that of :func:`share_interval`, which is sharp where a victim's
+    images succeed independently, and that of victims counted as one outcome each, which is sharp where they
+    succeed together. Both hold their level; measured together, at most 2.5 % of guesses lie above 0.
+
+    Args:
+        hits: ``(n,)``, each in [0, 1].
+        chance: what a guess gets, in [0, 1].
+        clusters: ``(n,)``, which victim each belongs to; None: one each.
+        level: coverage, in (0, 1).
+
+    Raises:
+        BadValue, Undefined: as :func:`share_interval`; ``chance`` must be in [0, 1].
+
+    Example:
+        >>> gain = share_gain([1, 1, 1, 1], 0.01)  # 4 of 4 images named among 100
+        >>> round(gain.low, 2), gain.value
+        (0.39, 0.99)
+    """
+    if not 0 <= chance <= 1:
+        raise BadValue(
+            "gain of shares", needs="chance in [0, 1]", got=f"{chance}", fix="give it as a fraction"
+        )
+    alone = share_interval(hits, clusters, level=level)
+    victims = _exact(alone.value * alone.n, float(alone.n), level)[0]
+    return replace(alone, low=max(alone.low, min(victims, alone.value))).minus(chance)
+
+
+def share_p_value(hits: ArrayLike, chance: float, clusters: ArrayLike | None = None) -> float:
+    """One-sided p-value of "the share is not above chance"; consistent with :func:`share_gain`.
+
+    Args:
+        hits: ``(n,)``, each in [0, 1].
+        chance: what a guess gets, in [0, 1].
+        clusters: ``(n,)``, which victim each belongs to; None: one each.
+
+    Example:
+        >>> share_p_value([1, 1, 1, 1], 0.01)
+        1e-08
+    """
+    y = np.asarray(hits, dtype=np.float64)
+    _check_hits(y, 0.95)
+    index, sizes = _victims("share", len(y), clusters)
+    share, count = float(y.mean()), float(len(sizes))
+    if share == 0:
+        return 1.0
+    effective = [count]
+    if count < len(y) or not np.isin(y, (0, 1)).all():
+        if count < 2:
+            raise one_victim("share", int(count))
+        residuals = np.bincount(index, weights=y - share).astype(np.float64)
+        effective.append(_effective(share, residuals, len(y), 0.95))
+    return min(float(scipy.stats.beta.cdf(chance, share * n, n - share * n + 1)) for n in effective)
+
+
 def paired_share_gain(
     hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayLike | None = None, *, level: float = 0.95
 ) -> Interval:
@@ -140,6 +205,54 @@ def paired_share_gain(
         >>> found.value, round(found.low, 2), found.high
         (1.0, 0.42, 1.0)
     """
+    difference, index, sizes = _paired(hits, null_hits, clusters, level)
+    gain, (centre, error) = float(difference.mean()), _gain(difference, index, sizes)
+    half = float(scipy.stats.t.ppf((1 + level) / 2, len(sizes) - 1)) * error
+    low = max(-1.0, min(centre - half, gain))
+    if low > 0 and _swap_p_value(hits, null_hits, sizes) >= (1 - level) / 2:
+        low = 0.0
+    return Interval(value=gain, low=low, high=min(1.0, max(centre + half, gain)), n=len(sizes), level=level)
+
+
+def paired_share_p_value(hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayLike | None = None) -> float:
+    """One-sided p-value of "the share is not above the null's"; consistent with :func:`paired_share_gain`.
+
+    Args:
+        hits: ``(n,)``, each in [0, 1].
+        null_hits: ``(n,)``, the same images in the same order.
+        clusters: ``(n,)``, which victim each belongs to; None: one each.
+
+    Example:
+        >>> round(paired_share_p_value([1] * 8, [0] * 8), 4)
+        0.0008
+    """
+    difference, index, sizes = _paired(hits, null_hits, clusters, 0.95)
+    centre, error = _gain(difference, index, sizes)
+    return max(float(scipy.stats.t.sf(centre / error, len(sizes) - 1)), _swap_p_value(hits, null_hits, sizes))
+
+
+def _swap_p_value(hits: ArrayLike, null_hits: ArrayLike, sizes: NDArray[np.intp]) -> float:
+    """p-value where the null's outcomes are averages and each victim has one image; else 0, no objection.
+
+    An averaged null varies less than the attack, so the differences are skewed where the null is strong.
+    Without information the attack's outcome and any guess of the null could be swapped: each victim is then
+    hit with the mean of all of them, and the number of hits is a sum of such coins. How many guesses were
+    averaged is read off the averages; to take them for fewer costs power alone.
+    """
+    y, null = np.asarray(hits, dtype=np.float64), np.asarray(null_hits, dtype=np.float64)
+    if len(sizes) < len(y) or np.isin(null, (0, 1)).all() or not np.isin(y, (0, 1)).all():
+        return 0.0
+    total = np.ones(1)
+    guesses = next((d for d in range(1, 21) if np.allclose(null * d, (null * d).round(), atol=1e-9)), 1)
+    for chance in (y + guesses * null) / (1 + guesses):
+        total = np.convolve(total, (1 - chance, chance))
+    return float(total[int(y.sum()) :].sum())
+
+
+def _paired(
+    hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayLike | None, level: float
+) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.intp]]:
+    """Differences per image, the victim of each, and how many images each victim has."""
     y, null = np.asarray(hits, dtype=np.float64), np.asarray(null_hits, dtype=np.float64)
     _check_hits(y, level)
     _check_hits(null, level)
@@ -153,20 +266,13 @@ def paired_share_gain(
     index, sizes = _victims("gain of shares", len(y), clusters)
     if len(sizes) < 2:
         raise one_victim("gain of shares", len(sizes))
-    gain, (centre, half) = float((y - null).mean()), _gain(y - null, index, sizes, level)
-    return Interval(
-        value=gain,
-        low=max(-1.0, min(centre - half, gain)),
-        high=min(1.0, max(centre + half, gain)),
-        n=len(sizes),
-        level=level,
-    )
+    return y - null, index, sizes
 
 
 def _gain(
-    difference: NDArray[np.float64], index: NDArray[np.intp], sizes: NDArray[np.intp], level: float
+    difference: NDArray[np.float64], index: NDArray[np.intp], sizes: NDArray[np.intp]
 ) -> tuple[float, float]:
-    """Middle and half width of a gain of shares: victims and made-up victims under Student's t."""
+    """Middle of a gain of shares over victims and made-up victims, and its standard error."""
     count, n = len(sizes), len(difference)
     weight = sizes * count / n  # average 1: a victim with more images counts for more
     totals = np.bincount(index, weights=difference) * count / n
@@ -175,8 +281,7 @@ def _gain(
     made_up = 1.0 if images == 0 else min(1.0, max(victims / images, count / n))
     centre = float(totals.sum()) / (count + 2 * made_up)
     spread = float(((totals - weight * centre) ** 2).sum()) + made_up * (1 + 2 * centre**2)
-    half = float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * math.sqrt(spread) / (count + 2 * made_up)
-    return centre, half
+    return centre, math.sqrt(spread) / (count + 2 * made_up)
 
 
 def _victims(subject: str, n: int, clusters: ArrayLike | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

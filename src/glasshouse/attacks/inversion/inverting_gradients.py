@@ -22,7 +22,8 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect, step_order
 from glasshouse.attacks.parts.exact import check_positive, claimed
 from glasshouse.attacks.parts.labels import known_labels

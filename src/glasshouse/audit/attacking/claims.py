@@ -34,6 +34,19 @@ class Unit:
         rounds = "-".join(map(str, self.rounds)) or "run"
         return f"round{rounds}" + ("" if self.client is None else f"-client{self.client}")
 
+    @classmethod
+    def named(cls, name: str) -> "Unit":
+        """The unit of a folder.
+
+        Example:
+            >>> Unit.named("round0-3-client7"), Unit.named("roundrun").rounds
+            (Unit(rounds=(0, 3), client=7), ())
+        """
+        head, _, client = name.partition("-client")
+        rounds = head.removeprefix("round")
+        numbers = () if rounds == "run" else tuple(int(number) for number in rounds.split("-"))
+        return cls(rounds=numbers, client=int(client) if client else None)
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from glasshouse.audit.scoring.finding import RANGES
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import Metric, PooledMetric
+from glasshouse.metrics.base import Metric
 from glasshouse.registry import card, load
 from glasshouse.results.records import AttackCard, MetricCard
 from glasshouse.scenario.spec import Scenario
@@ -69,10 +68,7 @@ def _metric_card(name: str, metric: Metric) -> MetricCard:
             got="none",
             fix="say how a report shows the number: docs/plugins.md has an example",
         ) from error
-    low, high = RANGES.get(
-        name,
-        (0.0, 1.0) if isinstance(metric, PooledMetric) or metric.unit == "share" else (-math.inf, math.inf),
-    )
+    low, high = metric.range
     return MetricCard(
         name=name,
         label=wording.label,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from glasshouse.audit.scoring.score import Scored
+from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.wording import defense_labels
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
@@ -79,10 +79,10 @@ def difference(left: Scored, right: Scored, metric: Metric, *, rng: Rng) -> Inte
 def _same_victims(left: Scored, right: Scored) -> bool:
     """Were both scored on the same victims, as many numbers for each, or on the same clients?"""
     if left.clients or right.clients:
-        truths = [
-            np.concatenate([t for _, t in side.clients]) if side.clients else None for side in (left, right)
-        ]
-        return truths[0] is not None and truths[1] is not None and np.array_equal(truths[0], truths[1])
+        if not (left.clients and right.clients):
+            return False
+        truths = [np.concatenate([c.truth for c in side.clients]) for side in (left, right)]
+        return np.array_equal(truths[0], truths[1])
     sizes = [[len(v) for v in side.values] for side in (left, right)]
     return left.victims == right.victims and sizes[0] == sizes[1]
 
@@ -96,8 +96,8 @@ def _clients(left: Scored, right: Scored, metric: Metric, rng: Rng) -> Interval:
             got=type(metric).__name__,
             fix="use auc, f1 or tpr_at_fpr",
         )
-    a, b = (np.concatenate([c for c, _ in side.clients]) for side in (left, right))
-    truth = np.concatenate([t for _, t in left.clients])
+    decisions = metric.reads == "decisions"
+    (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
     draws = rng.numpy()
     found = []
     for rows in draws.integers(0, len(truth), (RESAMPLES, len(truth))):

@@ -18,9 +18,10 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.claims.truths import relabelled, shifted
 from glasshouse.audit.scoring.finding import gain_of
 from glasshouse.audit.scoring.judge import judge_of
-from glasshouse.audit.scoring.score import relabelled, score_outcomes, shifted
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.cache import folder as cache_folder
 from glasshouse.registry import card, load
@@ -119,7 +120,7 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
         negative_low=negative.low,
         passed=positive.low > 0 and not negative.low > 0,
         setting=setting,
-        n=len(honest.values) or sum(len(t) for _, t in honest.clients),
+        n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
         metric=metric_name,
     )
 

@@ -10,7 +10,8 @@ from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.scoring.score import Judge, score_outcomes
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.figures.base import (
     AttackEvidence,

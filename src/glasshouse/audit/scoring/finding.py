@@ -1,42 +1,54 @@
-"""From numbers per victim to a finding: value, interval, gain over the null, verdict."""
+"""From numbers per victim to a finding: value, gain over the null, p-value, verdict.
 
-from collections.abc import Mapping
+Each gain has an interval and a one-sided p-value that agree: the interval lies above 0 where p is below .025.
+"""
+
+import math
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.audit.scoring.score import Scored
+from glasshouse.audit.scoring import nulls
+from glasshouse.audit.scoring.claims import class_score
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
-from glasshouse.metrics.interval import Interval, mean_interval, paired_gain
-from glasshouse.metrics.shares import paired_share_gain, share_interval
+from glasshouse.metrics.interval import Interval, gain_p_value, mean_interval, paired_gain
+from glasshouse.metrics.permutation import FEW_RUNS, GuessTest, compare_with_guesses
+from glasshouse.metrics.shares import (
+    paired_share_gain,
+    paired_share_p_value,
+    share_gain,
+    share_interval,
+    share_p_value,
+)
 from glasshouse.results.records import Control, Verdict
 from glasshouse.rng import Rng
 
-SMALL: Final[Mapping[str, float]] = {"dB": 1.0, "share": 0.1, "": 0.05}
-"""Gain, by unit, below which an interval that holds 0 is called "no leak found" and not "inconclusive"."""
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}
+"""Largest gain that does not matter, by unit; for unbounded metrics, as a share of the null's value."""
+KNOWN: Final = frozenset({nulls.CHANCE, GUESS, class_score.GUESS})
+"""Baselines whose score is a chance level in closed form, and so has no uncertainty of its own."""
 
 
-RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    "ssim": (-1.0, 1.0),
-    "mse": (0.0, np.inf),
-    "mse_r": (0.0, np.inf),
-    "perceptual": (0.0, np.inf),
-    "lpips": (0.0, np.inf),
-}
-"""What a metric can be at all: an interval of its mean is cut to it."""
-
-
-def within(interval: Interval, metric_name: str) -> Interval:
-    """The interval, cut to what the metric can be."""
-    low, high = RANGES.get(metric_name, (-np.inf, np.inf))
-    return replace(interval, low=max(interval.low, low), high=min(interval.high, high))
+def within(interval: Interval, bounds: tuple[float, float]) -> Interval:
+    """The interval, cut to what the number can be at all; its value stays inside."""
+    low, high = bounds
+    return replace(
+        interval,
+        low=min(max(interval.low, low), interval.value),
+        high=max(min(interval.high, high), interval.value),
+    )
 
 
 def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
-    """The metric over all victims, with its 95 % interval.
+    """The metric over all victims, with its 95 % interval, within the metric's range.
 
     Raises:
         Undefined: fewer than two victims, or the metric is not determined.
@@ -45,7 +57,7 @@ def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
         return _pooled(scored, metric)
     if metric.counts:
         return share_interval(np.concatenate(scored.values), _clusters(scored.values))
-    return mean_interval(_means(scored.values), rng=rng)
+    return within(mean_interval(_means(scored.values), rng=rng), metric.range)
 
 
 def middle(scored: Scored) -> float:
@@ -53,50 +65,153 @@ def middle(scored: Scored) -> float:
     return float(np.median(_means(scored.values)))
 
 
-def null_of(scored: Scored, metric: Metric) -> float:
-    """The null adversary's value on the same victims."""
+def runs_of(scored: Scored) -> int | None:
+    """Independent federations behind numbers over clients; None for other metrics."""
+    return len({sample.run for sample in scored.clients}) or None
+
+
+def with_chance(scored: Scored, metric: Metric, chance: float | None) -> Scored:
+    """The same numbers; the null is the chance level where the null did worse than that.
+
+    Args:
+        scored: of one attack.
+        metric: of the numbers.
+        chance: what a guess gets in closed form; None where it is not known.
+    """
+    if chance is None or scored.clients or not scored.nulls:
+        return scored
+    worse = _null(scored, metric) < chance if metric.higher_leaks else _null(scored, metric) > chance
+    if not worse:
+        return scored
+    return replace(scored, nulls=tuple(np.full(len(v), chance) for v in scored.values), baseline=nulls.CHANCE)
+
+
+def null_of(scored: Scored, metric: Metric, *, chance: float | None = None) -> float:
+    """The null adversary's value on the same victims; never worse than ``chance``."""
     if scored.clients:
         return _coin(scored, metric)
-    if metric.counts:
-        return float(np.concatenate(scored.nulls).mean())
-    return float(_means(scored.nulls).mean())
+    return _null(with_chance(scored, metric, chance), metric)
 
 
-def gain_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
+def gain_of(scored: Scored, metric: Metric, *, rng: Rng, chance: float | None = None) -> Interval:
     """Improvement over the null, paired by victim, signed so that positive is leakage.
+
+    Args:
+        scored: of one attack.
+        metric: of the numbers.
+        rng: stream of what is resampled; the same as for :func:`p_of`.
+        chance: what a guess gets in closed form; the null is never worse than that.
 
     Raises:
         Undefined: fewer than two victims, or the metric is not determined.
     """
     if scored.clients:
-        gain = _pooled(scored, metric).minus(_coin(scored, metric))
-        return gain if metric.higher_leaks else gain.negated()
+        return _clients_gain(scored, metric, rng)
+    scored = with_chance(scored, metric, chance)
     if metric.counts:
-        gain = paired_share_gain(
-            np.concatenate(scored.values), np.concatenate(scored.nulls), _clusters(scored.values)
-        )
-        return gain if metric.higher_leaks else gain.negated()
-    return paired_gain(_means(scored.values), _means(scored.nulls), rng=rng, higher_leaks=metric.higher_leaks)
+        hits, null, clusters = _outcomes(scored, metric)
+        if _is_known(scored):
+            return share_gain(hits, float(null.mean()), clusters)
+        return paired_share_gain(hits, null, clusters)
+    gain = paired_gain(_means(scored.values), _means(scored.nulls), rng=rng, higher_leaks=metric.higher_leaks)
+    ends = sorted(_sign(metric) * (end - _null(scored, metric)) for end in metric.range)
+    return within(gain, (ends[0], ends[1]))
 
 
-def verdict_of(gain: Interval, unit: str, control: Control | None) -> Verdict:
-    """What the gain means; a failed control leaves nothing to say but ``no power``."""
+def p_of(scored: Scored, metric: Metric, *, rng: Rng, chance: float | None = None) -> float:
+    """One-sided p-value of "the attack does no better than the null"; below .025 where the gain is above 0.
+
+    Args:
+        scored: of one attack.
+        metric: of the numbers.
+        rng: stream of what is resampled; the same as for :func:`gain_of`.
+        chance: what a guess gets in closed form; the null is never worse than that.
+
+    Raises:
+        Undefined: as :func:`gain_of`.
+    """
+    if scored.clients:
+        return _test_clients(scored, metric, rng).p
+    scored = with_chance(scored, metric, chance)
+    if metric.counts:
+        hits, null, clusters = _outcomes(scored, metric)
+        if _is_known(scored):
+            return share_p_value(hits, float(null.mean()), clusters)
+        return paired_share_p_value(hits, null, clusters)
+    return gain_p_value(_means(scored.values), _means(scored.nulls), higher_leaks=metric.higher_leaks)
+
+
+def verdict_of(
+    *,
+    metric: Metric,
+    gain: Interval,
+    null: float,
+    control: Control | None,
+    exchange: Interval | None = None,
+) -> Verdict:
+    """What the gain means.
+
+    Args:
+        metric: of the numbers.
+        gain: over the null adversary.
+        null: the null adversary's value, for what counts as a small gain in an unbounded metric.
+        control: of the attack; None where it has none or it was not run.
+        exchange: gain over the same claims on other victims' truth; None where the metric has no such
+        control.
+
+    Returns:
+        ``no power`` where the control failed. ``leaks`` where the gain over the null and the one over the
+        exchange are both above 0. ``no leak found`` where a control passed and one of the two gains is at
+        most small. ``inconclusive`` otherwise, so always where nothing was found without a control.
+    """
     if control is not None and not control.passed:
         return "no power"
-    if gain.above_zero:
+    gains = [gain] if exchange is None else [gain, exchange]
+    if all(g.above_zero for g in gains):
         return "leaks"
-    return "no leak found" if gain.high <= SMALL.get(unit, SMALL[""]) else "inconclusive"
+    if control is not None and min(g.high for g in gains) <= small_gain(metric, null):
+        return "no leak found"
+    return "inconclusive"
 
 
-def _means(values: tuple[NDArray[np.float64], ...]) -> NDArray[np.float64]:
+def small_gain(metric: Metric, null: float) -> float:
+    """The largest gain that does not matter, in the metric's unit; see ``SMALL``."""
+    size = SMALL.get(metric.unit, SMALL[""])
+    relative = metric.unit == "" and not all(math.isfinite(end) for end in metric.range)
+    return size * abs(null) if relative else size
+
+
+def _sign(metric: Metric) -> float:
+    return 1.0 if metric.higher_leaks else -1.0
+
+
+def _means(values: tuple[Floats, ...]) -> Floats:
     return np.array([v.mean() for v in values])
 
 
-def _clusters(values: tuple[NDArray[np.float64], ...]) -> NDArray[np.int64]:
+def _null(scored: Scored, metric: Metric) -> float:
+    if metric.counts:
+        return float(np.concatenate(scored.nulls).mean())
+    return float(_means(scored.nulls).mean())
+
+
+def _is_known(scored: Scored) -> bool:
+    return scored.baseline in KNOWN
+
+
+def _outcomes(scored: Scored, metric: Metric) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Hits, the null's hits and victims of all examples; misses where a low share is the leak."""
+    hits, null = np.concatenate(scored.values), np.concatenate(scored.nulls)
+    if not metric.higher_leaks:
+        hits, null = 1 - hits, 1 - null
+    return hits, null, _clusters(scored.values)
+
+
+def _clusters(values: tuple[Floats, ...]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(values)), [len(v) for v in values])
 
 
-def _pooled(scored: Scored, metric: Metric) -> Interval:
+def _pooled_metric(metric: Metric) -> PooledMetric:
     if not isinstance(metric, PooledMetric):
         raise Undefined(
             "scores of clients",
@@ -104,14 +219,38 @@ def _pooled(scored: Scored, metric: Metric) -> Interval:
             got=type(metric).__name__,
             fix="use auc, f1 or tpr_at_fpr",
         )
-    claimed = np.concatenate([c for c, _ in scored.clients])
-    truth = np.concatenate([t for _, t in scored.clients])
-    # The client is the unit: with few seeds, a variance between them would say nothing.
-    return metric.pool(claimed, truth)
+    return metric
+
+
+def _pooled(scored: Scored, metric: Metric) -> Interval:
+    """Over all clients; runs are clusters where there are enough of them to see how much they differ."""
+    claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
+    clusters = runs if len(np.unique(runs)) >= FEW_RUNS else None
+    return _pooled_metric(metric).pool(claimed, truth, runs=clusters)
+
+
+def _clients_gain(scored: Scored, metric: Metric, rng: Rng) -> Interval:
+    """The value's interval less chance; exchanging the truth decides whether it lies above 0."""
+    value = _pooled(scored, metric).minus(_coin(scored, metric))
+    gain = value if metric.higher_leaks else value.negated()
+    tested = _test_clients(scored, metric, rng).low
+    low = max(tested, gain.low) if tested > 0 else min(tested, gain.low)
+    return replace(gain, low=min(low, gain.value))
+
+
+def _test_clients(scored: Scored, metric: Metric, rng: Rng) -> GuessTest:
+    pooled, sign = _pooled_metric(metric), _sign(metric)
+    claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
+
+    def values(chosen: Bools, truths: Bools) -> Floats:
+        return sign * pooled.values(claimed[chosen], truths[:, chosen])
+
+    chance = sign * _coin(scored, metric)
+    return compare_with_guesses(values, claimed, truth, runs, chance=chance, rng=rng.child("guesses"))
 
 
 def _coin(scored: Scored, metric: Metric) -> float:
-    claimed, truth = (np.concatenate([pair[i] for pair in scored.clients]) for i in (0, 1))
+    claimed, truth, _ = scored.pool_clients(decisions=metric.reads == "decisions")
     called = float(claimed.mean()) if metric.reads == "decisions" else None
     chance = metric.chance(ScoreContext(prior=float(truth.mean()), called=called))
     if chance is None:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from glasshouse.attacks.base import Attack
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.scoring.settle import Settled
+from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.results.records import ThreatCard
 from glasshouse.results.vocabulary import CHANGES, SEES
 from glasshouse.scenario.spec import Scenario
 
 
-def threat_card(scenario: Scenario, cells: Sequence[Settled]) -> ThreatCard:
+def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
     """The card of one scenario; what its policy came to is told limit by limit (``policy``)."""
     facts = cells[0].facts if cells else None
     attacks = [attack_of(a.name, a.arguments) for a in scenario.attacks]

@@ -286,6 +286,8 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
     found: dict[str, Tensor] = {}
     if roles.auxiliary is not None and len(roles.auxiliary):
         found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
+    if roles.heldout is not None and len(roles.heldout):
+        found["heldout.inputs"], found["heldout.labels"] = roles.heldout.inputs, roles.heldout.labels
     if count := _distractors(scenario):
         found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:

@@ -1,0 +1,124 @@
+"""How often an audit is wrong: false leaks, and power, through the public scoring functions.
+
+Each line of the table is a kind of measurement, each column a number of victims (clients, for metrics over
+clients). ``python -m benchmarks.false_leaks`` prints the table of ``docs/result.md``.
+"""
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.false_leaks_families import FAMILIES, Family, Sample
+from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
+from glasshouse.audit.scoring.finding import gain_of, null_of, verdict_of
+from glasshouse.audit.scoring.nulls import CHANCE
+from glasshouse.metrics import interval, permutation
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import load
+from glasshouse.results.records import Control
+from glasshouse.rng import Rng
+
+RUNS = 2000
+SIZES = (3, 4, 8, 20, 50)
+PASSED = Control(
+    positive=1.0, positive_low=1.0, negative=0.0, negative_low=-1.0, passed=True, setting="", n=6
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Of ``runs`` measurements of ``n`` victims, the shares that the rules and the exact test call a leak."""
+
+    family: str
+    n: int
+    runs: int
+    leaks: float
+    exact: float | None
+
+
+def metric_of(family: Family) -> Metric:
+    """The metric as registered; at fpr .1, which few clients can show."""
+    arguments = {"fpr": 0.1} if family.metric == "tpr_at_fpr" else {}
+    metric: Metric = load("metrics", family.metric)(**arguments)
+    return metric
+
+
+def scored_of(sample: Sample) -> Scored:
+    """The measurement as the audit scores it: claim by claim."""
+    if sample.clients:
+        total = Scored()
+        for run, scores, truth in sample.clients:
+            total += Scored(clients=(ClientSample(run=run, scores=scores, truth=truth),), baseline="coin")
+        return total
+    baseline = CHANCE if sample.known else "null"
+    return Scored(values=tuple(sample.values), nulls=tuple(sample.null), baseline=baseline)
+
+
+def is_leak(sample: Sample, metric: Metric, rng: Rng) -> bool:
+    """Whether the audit says ``leaks``."""
+    scored = scored_of(sample)
+    gain = gain_of(scored, metric, rng=rng)
+    exchange = None
+    if sample.exchanged is not None:
+        other = Scored(values=scored.values, nulls=tuple(sample.exchanged[:, None]), baseline="exchange")
+        exchange = gain_of(other, metric, rng=rng.child("exchange"))
+    null = null_of(scored, metric)
+    verdict = verdict_of(metric=metric, gain=gain, null=null, control=PASSED, exchange=exchange)
+    return verdict == "leaks"
+
+
+def measure(family: Family, n: int, *, leaks: bool, runs: int = RUNS, seed: int = 0) -> Rate:
+    """Simulate ``runs`` measurements and count."""
+    random, root, metric = np.random.default_rng([seed, n, leaks]), Rng.root(seed), metric_of(family)
+    called, exact = 0, 0
+    for run in range(runs):
+        sample = family.draw(random, n, leaks)
+        called += is_leak(sample, metric, root.child(str(run)))
+        exact += sample.p is not None and sample.p < 0.025
+    return Rate(
+        family=family.name,
+        n=n,
+        runs=runs,
+        leaks=called / runs,
+        exact=exact / runs if family.exact else None,
+    )
+
+
+def resample_less() -> None:
+    """Make a study quicker without making it kinder.
+
+    The bootstrap widens upper ends alone, and no leak depends on those. Exchanges of the truth give a valid
+    test whatever their number; fewer of them cost power.
+    """
+    interval.RESAMPLES = 50
+    permutation.EXCHANGES = 999
+
+
+def row(family: Family, *, leaks: bool, runs: int) -> str:
+    """One line of the table; beside each power, that of the exact test where there is one."""
+    cells = [family.name]
+    for n in SIZES:
+        if n not in family.sizes:
+            cells.append("")
+            continue
+        rate = measure(family, n, leaks=leaks, runs=runs)
+        beside = f" / {rate.exact:.2f}" if leaks and rate.exact is not None else ""
+        cells.append((f"{rate.leaks:.2f}" if leaks else f"{rate.leaks:.3f}") + beside)
+    return "| " + " | ".join(cells) + " |"
+
+
+def print_tables(runs: int = RUNS) -> None:
+    """Both tables, in Markdown, line by line."""
+    resample_less()
+    for leaks in (False, True):
+        head = ["power" if leaks else "false leaks", *(f"n = {n}" for n in SIZES)]
+        print("| " + " | ".join(head) + " |")
+        print("|---" * len(head) + "|")
+        for family in FAMILIES:
+            print(row(family, leaks=leaks, runs=runs), flush=True)
+        print()
+
+
+if __name__ == "__main__":
+    print_tables(int(sys.argv[1]) if len(sys.argv) > 1 else RUNS)

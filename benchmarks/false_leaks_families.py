@@ -1,0 +1,254 @@
+"""Kinds of measurements for the study of false leaks: how each looks, and its exact test.
+
+Plain arrays, so that the same data can be judged by any version of the rules.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+Floats = NDArray[np.float64]
+Random = np.random.Generator
+POWER = 0.8
+"""What the exact test reaches where its effect can be chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One simulated measurement.
+
+    Attributes:
+        values: (n, images) of the attack. null: of the null adversary, same shape.
+        known: the null is a chance level in closed form.
+        exchanged: (n,), the same claims on other victims' truth; None where there is no such control.
+        clients: (run, scores, truth) of each claim, for metrics over clients; ``values`` is empty then.
+        p: of the exact test; None where there is none.
+    """
+
+    values: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    null: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    known: bool = False
+    exchanged: Floats | None = None
+    clients: tuple[tuple[str, Floats, NDArray[np.bool_]], ...] = ()
+    p: float | None = None
+
+
+Cell = Callable[[Floats, Floats, Floats], Floats]
+"""From what a claim, a truth, and the two together bring, to a score."""
+Draw = Callable[[Random, int, bool], Sample]
+"""From a stream, the number of victims (or clients), and whether something leaks, to a measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A kind of measurement.
+
+    Attributes:
+        name: for the table. metric: as registered. draw: see ``Draw``.
+        exact: an exact test exists, and the power must come near to its power.
+        sizes: numbers of victims at which it can be measured.
+    """
+
+    name: str
+    metric: str
+    draw: Draw
+    exact: bool = False
+    sizes: tuple[int, ...] = (3, 4, 8, 20, 50)
+
+
+@cache
+def t_effect(n: int) -> float:
+    """Mean over standard deviation at which Student's t reaches ``POWER``."""
+    quantile = stats.t.ppf(0.975, n - 1)
+    return float(optimize.brentq(lambda d: stats.nct.sf(quantile, n - 1, d) - POWER, 0.1, 90)) / n**0.5
+
+
+@cache
+def share_effect(n: int, chance: float) -> float:
+    """The smallest share at which the exact binomial test reaches ``POWER``; 0.9 where none does."""
+    hits = int(stats.binom.isf(0.025, n, chance)) + 1
+    grid = np.arange(chance, 1, 0.01)
+    enough = grid[stats.binom.sf(hits - 1, n, grid) >= POWER]
+    return float(enough[0]) if len(enough) else 0.9
+
+
+def normal_differences(random: Random, n: int, leaks: bool) -> Sample:
+    """PSNR whose gain is normal; exact: Student's paired t."""
+    null = random.normal(12, 3, n)
+    values = null + random.normal(2 * t_effect(n) if leaks else 0, 2, n)
+    p = float(stats.ttest_rel(values, null, alternative="greater").pvalue)
+    return Sample(values=values[:, None], null=null[:, None], p=p)
+
+
+def _crossed(random: Random, n: int, cell: Cell) -> tuple[Floats, Floats]:
+    """Scores (n, n) of claims on truths, and those (n,) of the null on the truths, a mean of ten guesses."""
+    truths = random.normal(size=n)
+    scores = cell(random.normal(size=(n, 1)), truths[None], random.normal(size=(n, n)))
+    guesses = cell(random.normal(size=(10, n)), truths[None], random.normal(size=(10, n)))
+    return scores, guesses.mean(0)
+
+
+def _exchangeable(scores: Floats, null: Floats, own: Floats) -> Sample:
+    n = len(own)
+    others = (scores.sum(1) - np.diag(scores)) / (n - 1)
+    return Sample(values=own[:, None], null=null[:, None], exchanged=others)
+
+
+def bounded(random: Random, n: int, leaks: bool) -> Sample:
+    """SSIM: between -1 and 1, skewed upwards."""
+
+    def cell(claim: Floats, truth: Floats, both: Floats) -> Floats:
+        return np.asarray(np.tanh(0.25 * np.exp(0.3 * claim + 0.3 * truth + 0.25 * both)))
+
+    scores, null = _crossed(random, n, cell)
+    own = np.diag(scores) + (0.16 * t_effect(n) if leaks else 0)
+    return _exchangeable(scores, null, np.minimum(own, 1))
+
+
+def skewed_errors(random: Random, n: int, leaks: bool) -> Sample:
+    """MSE: lognormal, so that the gain has a long tail below."""
+    scores, null = _crossed(random, n, lambda a, b, e: 0.05 * np.exp(0.8 * (0.5 * a + 0.62 * b + 0.6 * e)))
+    ratio = {3: 0.1, 4: 0.2, 8: 0.4, 20: 0.6, 50: 0.75}[n] if leaks else 1.0
+    return _exchangeable(scores, null, np.diag(scores) * ratio)
+
+
+def rare_failures(random: Random, n: int, leaks: bool) -> Sample:
+    """PSNR of an attack that diverges on one victim in ten."""
+    fails = stats.norm.ppf(0.1)
+    scores, null = _crossed(random, n, lambda a, b, e: 20 + 2 * b + 2 * e - 10 * (a < fails))
+    return _exchangeable(scores, null, np.diag(scores) + (4.5 * t_effect(n) if leaks else 0))
+
+
+def rare_successes(random: Random, n: int, leaks: bool) -> Sample:
+    """PSNR of guesses of which one in twenty is close by luck; with a leak, every second is."""
+    rare = stats.norm.ppf(0.95)
+    scores, null = _crossed(random, n, lambda _, b, e: 12 + 2 * b + 1.5 * e + 12 * (e > rare))
+    own = np.diag(scores) + (12 * (random.random(n) < 0.5) if leaks else 0)
+    return _exchangeable(scores, null, own)
+
+
+def known_chance(chance: float) -> Draw:
+    """One outcome per victim against a constant chance level: identification."""
+
+    def draw(random: Random, n: int, leaks: bool) -> Sample:
+        share = share_effect(n, chance) if leaks else chance
+        hits = random.random((n, 1)) < share
+        p = float(stats.binom.sf(hits.sum() - 1, n, chance))
+        return Sample(values=hits * 1.0, null=np.full((n, 1), chance), known=True, p=p)
+
+    return draw
+
+
+def clustered_chance(rho: float) -> Draw:
+    """Four images per victim that succeed together (``rho`` of the variance) against a chance of .1."""
+
+    def draw(random: Random, n: int, leaks: bool) -> Sample:
+        share = {3: 0.8, 4: 0.7, 8: 0.5, 20: 0.3, 50: 0.2}[n] if leaks else 0.1
+        size = (1 - rho) / rho
+        own = random.beta(share * size, (1 - share) * size, (n, 1))
+        return Sample(values=(random.random((n, 4)) < own) * 1.0, null=np.full((n, 4), 0.1), known=True)
+
+    return draw
+
+
+def paired_shares(draws: int, share: float) -> Draw:
+    """One outcome per victim against a null adversary's on the same victims, a mean of ``draws`` guesses."""
+
+    def draw(random: Random, n: int, leaks: bool) -> Sample:
+        rate = random.beta(10 * share, 10 * (1 - share), (n, 1))
+        null = random.binomial(draws, rate) / draws
+        more = {3: 0.9, 4: 0.9, 8: 0.8, 20: 0.5, 50: 0.35}[n] if leaks else 0.0
+        hits = (random.random((n, 1)) < rate + (1 - rate) * more) * 1.0
+        if draws > 1:
+            return Sample(values=hits, null=null)
+        won, lost = int((hits > null).sum()), int((hits < null).sum())
+        p = float(stats.binom.sf(won - 1, won + lost, 0.5)) if won else 1.0
+        return Sample(values=hits, null=null, p=p)
+
+    return draw
+
+
+def _scores(random: Random, n: int, shift: float) -> tuple[Floats, NDArray[np.bool_]]:
+    truth = random.permutation(np.arange(n) < max(1, round(n / 3)))
+    return random.normal(size=n) + shift * truth, truth
+
+
+def _shift(n: int, leaks: bool) -> float:
+    return {3: 4.0, 4: 4.0, 8: 2.5, 20: 1.5, 50: 0.9}[n] if leaks else 0.0
+
+
+def _called(scores: Floats, truth: NDArray[np.bool_]) -> Floats:
+    """As many clients as are members, those with the highest scores."""
+    return (scores >= np.sort(scores)[-int(truth.sum())]) * 1.0
+
+
+def ranked_clients(random: Random, n: int, leaks: bool) -> Sample:
+    """Scores of one federation's clients; exact: Mann and Whitney's test."""
+    scores, truth = _scores(random, n, _shift(n, leaks))
+    p = float(stats.mannwhitneyu(scores[truth], scores[~truth], alternative="greater", method="exact").pvalue)
+    return Sample(clients=(("0", scores, truth),), p=p)
+
+
+def called_clients(random: Random, n: int, leaks: bool) -> Sample:
+    """Decisions about one federation's clients; exact: Fisher's test."""
+    scores, truth = _scores(random, n, _shift(n, leaks) * 1.3)
+    called = _called(scores, truth)
+    caught, members = int(called @ truth), int(truth.sum())
+    p = float(stats.hypergeom.sf(caught - 1, n, members, members))
+    return Sample(clients=(("0", called, truth),), p=p)
+
+
+def caught_clients(random: Random, n: int, leaks: bool) -> Sample:
+    """A tenth of the others may be accused falsely; exact: how many members come before the k-th other."""
+    scores, truth = _scores(random, n, _shift(n, leaks) * 1.3)
+    others = int((~truth).sum())
+    rank = int(0.1 * (others + 1) + 1e-9)
+    above = int((scores[truth] > np.sort(scores[~truth])[-rank]).sum())
+    p = float(stats.nhypergeom.sf(above - 1, n, int(truth.sum()), rank))
+    return Sample(clients=(("0", scores, truth),), p=p)
+
+
+def copied_clients(copies: int, decisions: bool) -> Draw:
+    """One federation whose clients are scored again after every round, nearly alike."""
+
+    def draw(random: Random, n: int, leaks: bool) -> Sample:
+        scores, truth = _scores(random, n, _shift(n, leaks) * (1.3 if decisions else 1.0))
+        again = scores + random.normal(0, 0.2, (copies, n))
+        claims = tuple(("0", _called(x, truth) if decisions else x, truth) for x in again)
+        return Sample(clients=claims)
+
+    return draw
+
+
+def several_runs(random: Random, n: int, leaks: bool) -> Sample:
+    """Five federations whose detectors differ: by luck one ranks members high, another low."""
+    runs = [_scores(random, n, random.normal(1.5 if leaks else 0, 0.4)) for _ in range(5)]
+    claims = tuple((str(number), scores, truth) for number, (scores, truth) in enumerate(runs))
+    return Sample(clients=claims)
+
+
+FAMILIES = (
+    Family(name="PSNR, normal differences", metric="psnr", draw=normal_differences, exact=True),
+    Family(name="SSIM, bounded", metric="ssim", draw=bounded),
+    Family(name="MSE, skewed errors", metric="mse", draw=skewed_errors),
+    Family(name="PSNR, rare failures", metric="psnr", draw=rare_failures),
+    Family(name="PSNR, rare successes", metric="psnr", draw=rare_successes),
+    Family(name="share, chance .01", metric="identification", draw=known_chance(0.01), exact=True),
+    Family(name="share, chance .1", metric="identification", draw=known_chance(0.1), exact=True),
+    Family(name="share, chance .5", metric="identification", draw=known_chance(0.5), exact=True),
+    Family(name="share, 4 images per victim", metric="identification", draw=clustered_chance(0.3)),
+    Family(name="share, 4 images alike", metric="identification", draw=clustered_chance(0.95)),
+    Family(name="share, paired with one guess", metric="rate_blind", draw=paired_shares(1, 0.2), exact=True),
+    Family(name="share, paired, weak null", metric="rate_blind", draw=paired_shares(10, 0.1)),
+    Family(name="share, paired, strong null", metric="rate_blind", draw=paired_shares(10, 0.9)),
+    Family(name="AUC", metric="auc", draw=ranked_clients, exact=True),
+    Family(name="F1", metric="f1", draw=called_clients, exact=True),
+    Family(name="TPR at FPR .1", metric="tpr_at_fpr", draw=caught_clients, exact=True, sizes=(20, 50)),
+    Family(name="AUC, 20 claims on one run", metric="auc", draw=copied_clients(20, False)),
+    Family(name="F1, 20 claims on one run", metric="f1", draw=copied_clients(20, True)),
+    Family(name="AUC, 5 runs that differ", metric="auc", draw=several_runs),
+)

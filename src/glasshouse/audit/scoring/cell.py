@@ -1,0 +1,203 @@
+"""One cell's claims turned into findings: cell → attack → metric (and from there, ``score``)."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from glasshouse.attacks.base import Claim
+from glasshouse.audit.attacking.claims import Unit, read_outcome
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scorers import scorer_of
+from glasshouse.audit.scoring.claims.silence import claimed_kinds
+from glasshouse.audit.scoring.contrast import contrasts
+from glasshouse.audit.scoring.family import primary_metrics
+from glasshouse.audit.scoring.illustrate import illustrate
+from glasshouse.audit.scoring.judge import Judge, judge_of
+from glasshouse.audit.scoring.measurement import Measured, finding_of
+from glasshouse.audit.scoring.score import Run, score_metric
+from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
+from glasshouse.audit.scoring.victims import Skipped, can_judge_victims, victims_of
+from glasshouse.audit.scoring.wording import defense_labels
+from glasshouse.audit.simulation.record import GroupRecord, read_record
+from glasshouse.errors import Undefined
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import load
+from glasshouse.results.records import Finding, Refused, Utility
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.table import Plugin
+from glasshouse.wire import Refusal
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttackScores:
+    """One attack in one cell.
+
+    Attributes:
+        findings: by the metrics of the scenario that score its claims.
+        refusals: of metrics that are not determined.
+        numbers: behind the findings, by metric.
+        notes: what could not be said.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    numbers: dict[str, Scored] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def score_cell(task: CellTask) -> tuple[str, CellResult]:
+    """Score all attacks of a cell over all its groups (seeds); returns the cell's hash with it."""
+    started = time.process_time()
+    cell, scenario = task.cell, task.cell.scenario
+    records = [read_record(Path(g.folder)) for g in task.groups]
+    judges: dict[str, Judge] = {}
+    runs = {i: _runs(task, i, records, judges) for i in range(len(scenario.attacks))}
+    scores = {i: score_attack(task, attack, runs[i]) for i, attack in enumerate(scenario.attacks)}
+    numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
+    drawings = illustrate(task, records, runs, {i: one.findings for i, one in scores.items()})
+    spent = sum(o.seconds for every in runs.values() for run in every for o in run.outcomes)
+    return cell.hash, CellResult(
+        findings=tuple(f for one in scores.values() for f in one.findings),
+        refusals=tuple(_refusals(task, records, runs, scores)),
+        utility=tuple(_utility(cell, records)),
+        drawings=drawings,
+        contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
+        facts=records[0].facts if records else None,
+        notes=tuple(note for one in scores.values() for note in one.notes),
+        seconds=sum(r.seconds for r in records) + spent + time.process_time() - started,
+    )
+
+
+def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackScores:
+    """Every metric of the scenario on one attack's claims."""
+    plugins = task.cell.scenario.audit.metrics
+    metrics: dict[str, Metric] = {p.name: load("metrics", p.name)(**p.arguments) for p in plugins}
+    kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
+    primary = primary_metrics(metrics, kinds)
+    ordered = sorted(metrics, key=lambda name: metrics[name].wording.order)
+    single = next((name for name in ordered if can_judge_victims(metrics[name])), None)
+    findings, refusals, numbers, notes = [], [], {}, []
+    for name, metric in metrics.items():
+        try:
+            scored = score_metric(name, metric, runs)
+            if scored is None:
+                continue
+            victims = victims_of(name, metric, runs) if name == single else ()
+            if isinstance(victims, Skipped):
+                notes.append(f"{attack.label or attack.name}: {victims.reason}")
+                victims = ()
+            findings.append(
+                finding_of(
+                    task.cell,
+                    attack,
+                    Measured(
+                        name=name,
+                        metric=metric,
+                        scored=scored,
+                        claim=_kind(metric, kinds),
+                        primary=name in primary.values(),
+                        victims=victims,
+                    ),
+                    runs,
+                    control=task.controls.get(control_key(attack)),
+                )
+            )
+            numbers[name] = scored
+        except Undefined as error:
+            subject = f"metric '{name}' of attack '{attack.label or attack.name}'"
+            refusals.append(Refusal(subject=subject, needs=error.needs, got=error.got, fix=error.fix))
+    return AttackScores(
+        findings=tuple(findings), refusals=tuple(refusals), numbers=numbers, notes=tuple(notes)
+    )
+
+
+def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
+    """The kind of claim that the metric scored: the one it names, or the first that it reads a part of."""
+    scored = [kind.kind for kind in kinds if scorer_of(kind, metric)]
+    return metric.claim if metric.claim in scored else scored[0]
+
+
+def _runs(
+    task: CellTask, position: int, records: Sequence[GroupRecord], judges: dict[str, Judge]
+) -> list[Run]:
+    """The federations in which the attack was called, with what came out and who judges it."""
+    attack = task.cell.scenario.attacks[position]
+    found = []
+    for group, record in zip(task.groups, records, strict=True):
+        if group.active != _group_of(attack, position) or record.refusal is not None:
+            continue
+        if group.folder not in judges:
+            judges[group.folder] = judge_of(Path(group.folder), task.cell.scenario)
+        folder = Path(group.folder) / "claims" / attack_key(position, attack)
+        paths = sorted(folder.glob("*/claims.json"), key=_unit_order)
+        units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
+        judge = judges[group.folder].of(outcome for _, outcome in units)
+        found.append(Run(folder=group.folder, units=units, judge=judge))
+    return found
+
+
+def _group_of(attack: Plugin, position: int) -> int | None:
+    """Active attacks have federations of their own."""
+    return position if attack_of(attack.name, attack.arguments).needs.changes else None
+
+
+def _unit_order(path: Path) -> tuple[int, ...]:
+    return tuple(int("".join(ch for ch in part if ch.isdigit()) or 0) for part in path.parent.name.split("-"))
+
+
+def _refusals(
+    task: CellTask,
+    records: Sequence[GroupRecord],
+    runs: dict[int, list[Run]],
+    scores: dict[int, AttackScores],
+) -> Iterator[Refused]:
+    """Of federations and units, each once per attack; then of metrics."""
+    for position, attack in enumerate(task.cell.scenario.attacks):
+        own = _group_of(attack, position)
+        groups = zip(task.groups, records, strict=True)
+        said = [record.refusal for group, record in groups if group.active == own]
+        said += [outcome.refusal for run in runs[position] for outcome in run.outcomes]
+        for refusal in dict.fromkeys(one for one in said if one is not None):
+            yield _refused(task.cell, refusal)
+        for refusal in scores[position].refusals:
+            yield _refused(task.cell, refusal)
+
+
+def _refused(cell: Cell, refusal: Refusal) -> Refused:
+    return Refused(
+        scenario=cell.scenario.name,
+        cell=cell.hash,
+        axes=dict(cell.axes),
+        defenses=defense_labels(cell.scenario),
+        subject=refusal.subject,
+        needs=refusal.needs,
+        got=refusal.got,
+        fix=refusal.fix,
+    )
+
+
+def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
+    for record in records:
+        if record.utility is None:
+            continue
+        active = record.active
+        tampered = f", under {cell.scenario.attacks[active].name}" if active is not None else ""
+        guarantee = record.facts.guarantee or (None, None)
+        yield Utility(
+            scenario=cell.scenario.name,
+            cell=cell.hash,
+            axes=dict(cell.axes),
+            defenses=defense_labels(cell.scenario),
+            metric="accuracy" + tampered,
+            rounds=record.rounds,
+            epsilon=guarantee[0],
+            delta=guarantee[1],
+            value=record.utility["value"],
+            low=record.utility["low"],
+            high=record.utility["high"],
+            n=int(record.utility["n"]),
+        )

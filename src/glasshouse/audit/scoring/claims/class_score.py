@@ -1,0 +1,73 @@
+"""Scores claimed images of private classes, each beside what an adversary without uploads would have shown.
+
+The nulls are the prior image (the public mean of the private domain; the attack's own prior where it filed
+one) and the public mean of the class itself. All are scored on the judged classes and the best one is quoted:
+that choice can only make the gain smaller (decision 0040). Exchanged are the private images of classes.
+"""
+
+from typing import Final
+
+import numpy as np
+from torch import Tensor
+
+from glasshouse.attacks.base import Claim, ClassRepresentatives
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.nulls import EXAMPLES
+from glasshouse.metrics.base import Metric
+from glasshouse.metrics.gallery import null_images
+
+GUESS: Final = "guess among the clients"
+SHIFTS: Final = 3
+"""Other classes that an image is scored as, at most; fewer where there are many."""
+
+
+def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+    """One value, one null and one exchanged value per private class."""
+    del name
+    assert isinstance(claim, ClassRepresentatives)
+    values = _scores(metric, claim, judge)
+    baseline, nulls = _null(metric, claim, judge, len(values))
+    gallery = judge.context.gallery
+    assert gallery is not None  # the metric has refused otherwise
+    people = tuple(f"class {gallery.classes[j]}" for j in claim.labels.tolist())
+    exchanged = _exchanged(metric, claim, judge, gallery.targets)
+    return Scored(
+        values=_split(values),
+        nulls=_split(nulls),
+        exchanged=(None,) * len(values) if exchanged is None else _split(exchanged),
+        victims=people,
+        baseline=baseline,
+        claimed=frozenset(people),
+        runs=frozenset({judge.run}),
+    )
+
+
+def _scores(metric: Metric, claim: ClassRepresentatives, judge: Judge) -> Numbers:
+    claimed: Tensor = claim.source if metric.reads == "source" else claim.inputs
+    return metric.score(claimed, claim.labels, context=judge.context)
+
+
+def _null(metric: Metric, claim: ClassRepresentatives, judge: Judge, count: int) -> tuple[str, Numbers]:
+    """The name of the quoted null, and its value for every class."""
+    context, draws = judge.context, judge.draws
+    if metric.reads == "source":
+        chance = metric.chance(context)
+        return GUESS, np.full(count, np.nan if chance is None else chance)
+    assert context.gallery is not None  # the metric has refused otherwise
+    sign = 1 if metric.higher_leaks else -1
+    images = null_images(context.gallery, claim.labels, None if draws is None else draws.inputs)
+    scored = [(name, metric.score(shown, claim.labels, context=context)) for name, shown in images.items()]
+    return max(scored, key=lambda pair: sign * float(pair[1].mean()))
+
+
+def _exchanged(metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int) -> Numbers | None:
+    """The mean over other classes; owners are compared with those of all of them."""
+    few = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
+    shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + few))
+    scored = [_scores(metric, claim, judge.with_classes_moved(by)) for by in shifts]
+    return np.asarray(np.mean(scored, axis=0), dtype=np.float64) if scored else None
+
+
+def _split(values: Numbers) -> tuple[Numbers, ...]:
+    return tuple(np.array([v]) for v in values)

@@ -1,0 +1,65 @@
+"""The walk that most scorers share: over the rounds of a claim, with its null and its exchange."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from glasshouse.attacks.base import About
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.judge import Judge, Target
+from glasshouse.errors import NothingClaimed
+
+Measure = Callable[[Target], Numbers]
+"""The claim against a target, its own or another."""
+Null = Callable[[int, Target, Numbers], Numbers]
+"""The null adversary in a round, on the claim's own target; it may need the claim's own numbers."""
+Exchange = Callable[[Target], float | None]
+"""What the claim gets when its own target is exchanged; None: that cannot be."""
+
+
+def score_rounds(
+    about: About,
+    judge: Judge,
+    *,
+    measure: Measure,
+    null: Null,
+    claimed: bool,
+    exchange: Exchange | None = None,
+) -> Scored:
+    """One victim per round of a claim.
+
+    Args:
+        about: of the claim.
+        judge: of its group.
+        measure: the claim against a target.
+        null: what a null adversary gets.
+        claimed: the claim says anything at all.
+        exchange: how to exchange; None: the claim is measured against other victims.
+    """
+    values, nulls, exchanged, victims = [], [], [], []
+    for number in about.rounds:
+        target = judge.target(number, about.client)
+        values.append(measure(target))
+        nulls.append(null(number, target, values[-1]))
+        level = exchange(target) if exchange else _exchanged(about, number, judge, measure)
+        exchanged.append(None if level is None else np.full(len(values[-1]), level))
+        victims.append(judge.truth.identity(number, about.client))
+    return Scored(
+        values=tuple(values),
+        nulls=tuple(nulls),
+        exchanged=tuple(exchanged),
+        victims=tuple(victims),
+        claimed=frozenset(victims if claimed else ()),
+        runs=frozenset({judge.run}),
+    )
+
+
+def _exchanged(about: About, number: int, judge: Judge, measure: Measure) -> float | None:
+    """The mean over other victims; None where there are none, or nothing is claimed of any of them."""
+    levels = []
+    for target in judge.others(about, number):
+        try:
+            levels.append(float(measure(target).mean()))
+        except NothingClaimed:
+            continue
+    return float(np.mean(levels)) if levels else None

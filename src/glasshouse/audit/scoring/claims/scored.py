@@ -1,0 +1,138 @@
+"""Numbers per victim: what one metric says of one attack, before it becomes a finding."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSample:
+    """What was claimed of the clients of one federation.
+
+    Attributes:
+        run: names the federation.
+        scores: (N,), the mean over the claims about it.
+        truth: (N,).
+        claims: how many claims were averaged.
+    """
+
+    run: str
+    scores: NDArray[np.float64]
+    truth: NDArray[np.bool_]
+    claims: int = 1
+
+    def merge(self, other: "ClientSample") -> "ClientSample":
+        """Both as one: a client is one unit however often it was scored."""
+        claims = self.claims + other.claims
+        scores = (self.scores * self.claims + other.scores * other.claims) / claims
+        return replace(self, scores=scores, claims=claims)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """One metric of one attack: for each victim its numbers, and those of the null adversary on the same.
+
+    Attributes:
+        values: one array per victim.
+        nulls: of the null adversary, shaped like ``values``.
+        exchanged: of the same claims against other victims' truth, shaped like ``values``; None: nobody.
+        victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
+        baseline: name of the null.
+        clients: of pooled metrics, one per federation; values are empty then.
+        claimed: victims of whom something was claimed.
+        runs: federations behind the numbers.
+    """
+
+    values: tuple[Numbers, ...] = ()
+    nulls: tuple[Numbers, ...] = ()
+    exchanged: tuple[Numbers | None, ...] = ()
+    victims: tuple[str, ...] = ()
+    baseline: str = ""
+    clients: tuple[ClientSample, ...] = ()
+    claimed: frozenset[str] = frozenset()
+    runs: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.exchanged:
+            object.__setattr__(self, "exchanged", (None,) * len(self.values))
+
+    def __add__(self, other: "Scored") -> "Scored":
+        """Two claims, rounds or seeds together: the same private data twice is one victim (decision 0007)."""
+        values: dict[str, list[Numbers]] = {}
+        nulls: dict[str, list[Numbers]] = {}
+        exchanged: dict[str, list[Numbers | None]] = {}
+        for part in (self, other):
+            numbers = zip(part.victims, part.values, part.nulls, part.exchanged, strict=True)
+            for victim, value, null, exchange in numbers:
+                values.setdefault(victim, []).append(value)
+                nulls.setdefault(victim, []).append(null)
+                exchanged.setdefault(victim, []).append(exchange)
+        clients: dict[tuple[str, bytes], ClientSample] = {}
+        for sample in self.clients + other.clients:
+            key = sample.run, sample.truth.tobytes()
+            clients[key] = clients[key].merge(sample) if key in clients else sample
+        return Scored(
+            values=tuple(map(np.concatenate, values.values())),
+            nulls=tuple(map(np.concatenate, nulls.values())),
+            exchanged=tuple(map(_joined, exchanged.values())),
+            victims=tuple(values),
+            baseline=self.baseline or other.baseline,
+            clients=tuple(clients.values()),
+            claimed=self.claimed | other.claimed,
+            runs=self.runs | other.runs,
+        )
+
+    def named(self, baseline: str) -> "Scored":
+        """The same with the name of its null."""
+        return replace(self, baseline=baseline)
+
+    def pool_clients(
+        self, *, decisions: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Scores, truth and number of the run of every client.
+
+        Args:
+            decisions: scores are 0 or 1; a client counts as called where most claims called it.
+        """
+        runs = {run: number for number, run in enumerate(dict.fromkeys(c.run for c in self.clients))}
+        scores = np.concatenate([c.scores for c in self.clients])
+        return (
+            (scores > 0.5).astype(np.float64) if decisions else scores,
+            np.concatenate([c.truth for c in self.clients]),
+            np.concatenate([np.full(len(c.truth), runs[c.run], dtype=np.int64) for c in self.clients]),
+        )
+
+    def with_exchange(self) -> "Scored | None":
+        """The victims that could be exchanged, with what the exchange gave in place of the null."""
+        rows = [i for i, one in enumerate(self.exchanged) if one is not None]
+        if not rows:
+            return None
+        return replace(
+            self,
+            values=tuple(self.values[i] for i in rows),
+            nulls=tuple(one for one in self.exchanged if one is not None),
+            exchanged=(),
+            victims=tuple(self.victims[i] for i in rows),
+            baseline="other victims",
+        )
+
+
+def gathered(parts: Sequence[Scored]) -> Scored:
+    """All parts together."""
+    return sum(parts[1:], start=parts[0])
+
+
+def _joined(parts: Sequence[Numbers | None]) -> Numbers | None:
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if len(present) == len(parts) else None
+
+
+Table = Mapping[str, Mapping[str, Scored]]
+"""Attack → metric → its numbers, of one cell."""

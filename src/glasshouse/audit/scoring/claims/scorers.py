@@ -1,0 +1,205 @@
+"""One table: how a metric scores a kind of claim, by the kind and by what the metric reads.
+
+A kind of claim or a metric of another package needs no line here: where the metric names the kind as its
+``claim``, it is given the claim's field that it ``reads`` and the private examples (:func:`score_field`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, Reconstruction, Representations
+from glasshouse.audit.scoring.claims.candidates import most_confident
+from glasshouse.audit.scoring.claims.class_score import score_classes
+from glasshouse.audit.scoring.claims.fields import score_field
+from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, Scored
+from glasshouse.audit.scoring.judge import Judge, Target
+from glasshouse.audit.scoring.nulls import CHANCE, average_score, counts
+from glasshouse.metrics.attribution import said_of_recovered
+from glasshouse.metrics.base import Metric
+
+COIN: Final = "coin that knows the prior and how many were called"
+GUESS: Final = "guess among the clients or classes"
+TURNS: Final = 20
+"""How often owners and labels are exchanged; more would only steady the average."""
+
+Scorer = Callable[[str, Metric, Claim, Judge], Scored | None]
+"""Name of the metric, the metric, one claim, the judge → numbers; None: this claim does not say."""
+
+
+def scorer_of(kind: type[Claim], metric: Metric) -> Scorer | None:
+    """How ``metric`` scores claims of ``kind``; None: it does not."""
+    if not kind.scored:
+        return None
+    listed = SCORERS.get((kind.kind, metric.claim, metric.reads))
+    return listed or (score_field if metric.claim == kind.kind else None)
+
+
+def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+    """Images against the private ones."""
+    assert isinstance(claim, Reconstruction)
+    most = judge.announced_for(claim.about)
+
+    def measure(target: Target) -> Numbers:
+        count = min(most, len(target.batch))
+        return metric.score(most_confident(claim, count).inputs, target.batch.inputs, context=judge.context)
+
+    return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.inputs) > 0)
+
+
+def score_counts(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+    """How many of each class, claimed as such or as the labels of images."""
+    assert isinstance(claim, Labels | Reconstruction)
+    if isinstance(claim, Reconstruction) and claim.labels is None and len(claim.inputs):
+        return None
+    most = judge.announced_for(claim.about)
+
+    def measure(target: Target) -> Numbers:
+        if isinstance(claim, Labels):
+            claimed = claim.counts
+        else:
+            labels = most_confident(claim, min(most, len(target.batch))).labels
+            claimed = counts(torch.zeros(0) if labels is None else labels, 1)
+        classes = max(judge.context.classes or 0, len(claimed), int(target.batch.labels.max()) + 1)
+        padded = torch.nn.functional.pad(claimed, (0, classes - len(claimed)))
+        return metric.score(padded, counts(target.batch.labels, classes), context=judge.context)
+
+    anything = bool(claim.counts.any()) if isinstance(claim, Labels) else len(claim.inputs) > 0
+    return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=anything)
+
+
+def _beside_nulls(
+    name: str,
+    metric: Metric,
+    claim: Claim,
+    judge: Judge,
+    *,
+    measure: Callable[[Target], Numbers],
+    claimed: bool,
+) -> Scored:
+    """With the null adversary that is quoted for batches of that size, on the same victims."""
+    quoted: list[str] = []
+
+    def null(number: int, target: Target, _: Numbers) -> Numbers:
+        quoted.append(judge.null(name, metric, len(target.batch)))
+        assert judge.auxiliary is not None  # judge.null has checked
+        return average_score(
+            quoted[-1],
+            metric,
+            judge.auxiliary,
+            target.batch,
+            context=judge.context,
+            rng=judge.rng.child(f"victim/{name}/{number}/{claim.about.client}"),
+            draws=judge.draws,
+        )
+
+    scored = score_rounds(claim.about, judge, measure=measure, null=null, claimed=claimed)
+    return scored.named(quoted[-1])
+
+
+def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+    """What a reconstruction says beside the image; the null guesses at chance level on the same examples.
+
+    Exchanged are the owners and labels of recovered examples, with those of examples of the whole truth.
+    """
+    del name
+    assert isinstance(claim, Reconstruction)
+    kept = most_confident(claim, judge.announced_for(claim.about))
+    said = kept.source if metric.reads == "source" else kept.labels
+
+    def score(spoken: Tensor | None, target: Target, known: Tensor) -> Numbers:
+        paired = said_of_recovered(kept.inputs, spoken, target.batch.inputs, context=judge.context)
+        return metric.score(paired, known, context=judge.context)
+
+    def measure(target: Target) -> Numbers:
+        return score(said, target, _known(metric, target))
+
+    def null(number: int, target: Target, _: Numbers) -> Numbers:
+        del number
+        return score(None, target, _known(metric, target))
+
+    def exchange(target: Target) -> float | None:
+        rounds = sorted({number for number, _ in judge.truth.used})
+        pool = torch.cat([_known(metric, judge.target(number, None)) for number in rounds])
+        shifts = range(max(1, len(pool) // TURNS), len(pool), max(1, len(pool) // TURNS))
+        count = len(target.batch)
+        levels = [float(score(said, target, pool.roll(shift)[:count]).mean()) for shift in shifts]
+        return float(np.mean(levels)) if levels else None
+
+    scored = score_rounds(
+        claim.about, judge, measure=measure, null=null, claimed=len(claim.inputs) > 0, exchange=exchange
+    )
+    return scored.named(GUESS)
+
+
+def _known(metric: Metric, target: Target) -> Tensor:
+    return target.owners if metric.reads == "source" else target.batch.labels
+
+
+def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+    """Representations against those of the private examples; a guess is right with the metric's chance."""
+    del name
+    assert isinstance(claim, Representations)
+    features = judge.context.features
+    assert features is not None  # every judge rebuilds the model that was sent
+
+    def measure(target: Target) -> Numbers:
+        return metric.score(claim.vectors, features(target.batch.inputs), context=judge.context)
+
+    def null(number: int, target: Target, values: Numbers) -> Numbers:
+        del number, target
+        return np.full(len(values), metric.chance(judge.context) or 0.0)
+
+    claimed = len(claim.vectors) > 0
+    return score_rounds(claim.about, judge, measure=measure, null=null, claimed=claimed).named(CHANCE)
+
+
+def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+    """The named defences against those that were on: alike for all victims, so nothing can be exchanged."""
+    del name
+    assert isinstance(claim, DefenseGuess)
+    guess = torch.tensor([0 if claim.name == judge.defense else -1])
+    value = metric.score(guess, torch.zeros_like(guess), context=judge.context)
+    null = np.full(1, metric.chance(judge.context) or 0.0)
+    behind = " ".join(judge.truth.identity(number, claim.about.client) for number in claim.about.rounds)
+    claimed = frozenset({behind} if claim.name != "unknown" else ())
+    return Scored(
+        values=(value,),
+        nulls=(null,),
+        victims=(behind,),
+        baseline=CHANCE,
+        claimed=claimed,
+        runs=frozenset({judge.run}),
+    )
+
+
+def score_clients(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+    """Scores or decisions about all clients of one federation."""
+    del name
+    assert isinstance(claim, ClientScores)
+    said = claim.scores if metric.reads == "scores" else claim.decisions
+    having = judge.truth.with_property(len(said))
+    apart = len(torch.unique(claim.scores)) > 1 or len(torch.unique(claim.decisions)) > 1
+    named = frozenset(f"{judge.run} client {i}" for i in range(len(said)) if apart)
+    sample = ClientSample(run=judge.run, scores=said.double().numpy(), truth=having)
+    return Scored(clients=(sample,), baseline=COIN, claimed=named, runs=frozenset({judge.run}))
+
+
+SCORERS: Final[Mapping[tuple[str, str, str], Scorer]] = {
+    ("reconstruction", "reconstruction", "inputs"): score_images,
+    ("reconstruction", "reconstruction", "source"): score_statements,
+    ("reconstruction", "reconstruction", "labels"): score_statements,
+    ("reconstruction", "labels", "counts"): score_counts,
+    ("labels", "labels", "counts"): score_counts,
+    ("representations", "representations", "vectors"): score_vectors,
+    ("class_representatives", "class_representatives", "inputs"): score_classes,
+    ("class_representatives", "class_representatives", "source"): score_classes,
+    ("clients", "clients", "scores"): score_clients,
+    ("clients", "clients", "decisions"): score_clients,
+    ("defense", "defense", "names"): score_defense,
+}
+"""By (kind of the claim, kind that the metric scores, what the metric reads)."""

@@ -1,0 +1,90 @@
+"""Victims of whom an attack claimed nothing: they are misses, not left out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from glasshouse.attacks.base import About, Claim
+from glasshouse.audit.attacking.claims import Outcome, Unit
+from glasshouse.audit.scoring.claims.fields import null_numbers
+from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.claims.scorers import scorer_of
+from glasshouse.audit.scoring.judge import Judge, Target
+from glasshouse.metrics.base import Metric
+
+SILENT: Final = "nothing was claimed: scored like a guess"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Silence:
+    """Nothing was claimed of a victim where other victims got a claim of this kind."""
+
+    kind: type[Claim]
+    about: About
+
+
+def claimed_kinds(outcomes: Iterable[Outcome]) -> list[type[Claim]]:
+    """The kinds that were claimed and are scored, each once, in order."""
+    return list(dict.fromkeys(type(c) for o in outcomes for c in o.claims if c.scored))
+
+
+def silences(
+    units: Sequence[tuple[Unit, Outcome]], kinds: Sequence[type[Claim]], judge: Judge
+) -> Iterator[Silence]:
+    """Every victim of every unit without a claim of a kind that the attack claims elsewhere.
+
+    The victims of a unit are its update or its rounds; where an attack called for a round or the run names
+    clients, every client of it.
+    """
+    for kind in kinds:
+        named = any(
+            c.about.client is not None and unit.client is None
+            for unit, outcome in units
+            for c in outcome.claims
+            if isinstance(c, kind)
+        )
+        for unit, outcome in units:
+            claims = [c for c in outcome.claims if isinstance(c, kind)]
+            for about in _victims(unit, judge, clients=named, whole=kind.grows):
+                if not any(_covers(claim.about, about) for claim in claims):
+                    yield Silence(kind=kind, about=about)
+
+
+def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> Scored | None:
+    """The numbers of a victim of whom nothing was claimed; None: the metric does not score such claims."""
+    scorer = scorer_of(silence.kind, metric)
+    if scorer is None:
+        return None
+    if judge.terms is not None:
+        empty = silence.kind.silence(silence.about, judge.terms)
+        if empty is not None:
+            return scorer(name, metric, empty, judge)
+    if silence.kind.grows:  # its victims are classes or clients, which only a claim can name
+        return None
+
+    def guess(target: Target) -> Numbers:
+        return null_numbers(name, metric, target, judge, count=len(target.batch))
+
+    return score_rounds(
+        silence.about, judge, measure=guess, null=lambda _, target, __: guess(target), claimed=False
+    ).named(SILENT)
+
+
+def _victims(unit: Unit, judge: Judge, *, clients: bool, whole: bool) -> list[About]:
+    rounds = unit.rounds or tuple(sorted({number for number, _ in judge.truth.used}))
+    if whole:
+        return [About(rounds=rounds, client=unit.client)]
+    if unit.client is not None or not clients:
+        return [About(rounds=(number,), client=unit.client) for number in rounds]
+    sent = [key for key in judge.announced if key[1] is not None]
+    known = {number for number, _ in sent}  # of these rounds it is known who answered
+    keys = [key for key in sorted(judge.truth.used) if key in sent or key[0] not in known]
+    return [About(rounds=(number,), client=client) for number, client in keys if number in rounds]
+
+
+def _covers(claimed: About, victim: About) -> bool:
+    """Whether a claim says something of a victim: one of a whole round speaks of all its clients."""
+    rounds = set(victim.rounds) & set(claimed.rounds)
+    return bool(rounds) and claimed.client in (None, victim.client)

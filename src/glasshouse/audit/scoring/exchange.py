@@ -1,0 +1,76 @@
+"""What an attack gets that does not look at the update: its claims against other victims' truth."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.finding import KNOWN, gain_of, null_of, p_of, value_of
+from glasshouse.audit.scoring.nulls import CHANCE
+from glasshouse.errors import Undefined
+from glasshouse.metrics.base import Metric, PooledMetric
+from glasshouse.metrics.interval import Interval
+from glasshouse.metrics.permutation import exchange_truth
+from glasshouse.results.records import Exchange
+from glasshouse.rng import Rng
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Exchanged:
+    """A claim's gain over what it gets on other victims.
+
+    Attributes:
+        level: the metric on exchanged victims.
+        gain: of the true pairing over it, signed so that positive is leakage.
+        p: one-sided p-value of "that gain is not above 0".
+    """
+
+    level: float
+    gain: Interval
+    p: float
+
+    def record(self) -> Exchange:
+        """For the result."""
+        gain = self.gain
+        return Exchange(value=self.level, gain=gain.value, gain_low=gain.low, gain_high=gain.high, n=gain.n)
+
+
+def exchange(scored: Scored, metric: Metric, *, rng: Rng) -> Exchanged | None:
+    """The gain of the true pairing over exchanged ones, paired by victim; None: nothing can be exchanged."""
+    if scored.clients:
+        return _exchange_clients(scored, metric, rng)
+    other = scored.with_exchange()
+    if other is None:
+        return None
+    if metric.counts and scored.baseline in KNOWN:
+        # Every claim meets as many others: for one that is the same for all, the mean is the share itself.
+        level = float(np.concatenate(other.nulls).mean())
+        other = replace(other, nulls=tuple(np.full(len(v), level) for v in other.values), baseline=CHANCE)
+    try:
+        stream = rng.child("exchange")
+        gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
+    except Undefined:  # fewer than two victims could be exchanged
+        return None
+    return Exchanged(level=null_of(other, metric), gain=gain, p=p)
+
+
+def _exchange_clients(scored: Scored, metric: Metric, rng: Rng) -> Exchanged | None:
+    """Against the mean over exchanges of the clients of each run.
+
+    Whether the number is better than exchanged ones is what its gain over the null already tests, so the
+    lower end is that of the gain.
+    """
+    if not isinstance(metric, PooledMetric):
+        return None
+    claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
+    truths, weights = exchange_truth(claimed, truth, runs, rng=rng.child("exchange"))
+    try:
+        level = float(metric.values(claimed, truths) @ weights)
+    except Undefined:  # nobody is called positive, say
+        return None
+    value = value_of(scored, metric, rng=rng).minus(level)
+    gain = value if metric.higher_leaks else value.negated()
+    tested = gain_of(scored, metric, rng=rng)
+    return Exchanged(level=level, gain=replace(gain, low=min(tested.low, gain.value)), p=0.0)

@@ -1,0 +1,57 @@
+"""Many findings: which one judges an attack, what they say together, and what each would be undefended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from glasshouse.attacks.base import Claim
+from glasshouse.audit.scoring.claims.scorers import scorer_of
+from glasshouse.metrics.base import Metric
+from glasshouse.metrics.multiplicity import holm
+from glasshouse.results.records import Finding, Reference
+
+
+def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]]) -> dict[str, str]:
+    """By kind of claim the metric by which an attack is judged: the first in order that scores the kind.
+
+    The order is the one that metrics declare, then that of the scenario. Metrics that name the kind come
+    before those that read a part of it. One that is not about private data judges an attack only where none
+    is. Nothing here depends on a score.
+    """
+    chosen = {}
+    for kind in kinds:
+        able = [name for name, metric in metrics.items() if scorer_of(kind, metric)]
+        own = [name for name in able if metrics[name].claim == kind.kind]
+        if able:
+            chosen[kind.kind] = min(own or able, key=lambda name: metrics[name].wording.order)
+    private = {kind: name for kind, name in chosen.items() if metrics[name].wording.private}
+    return private or chosen
+
+
+def with_family(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """All findings of a run, with p-values adjusted over the primary ones, and their references."""
+    primary = [i for i, f in enumerate(findings) if f.primary and f.p is not None]
+    adjusted = dict(zip(primary, holm([findings[i].p or 0.0 for i in primary]), strict=True))
+    undefended = {_key(f): f for f in findings if not f.defenses}
+    return tuple(
+        replace(
+            f,
+            p_adjusted=float(adjusted[i]) if i in adjusted else None,
+            undefended=_reference(undefended.get(_key(f))) if f.defenses else None,
+        )
+        for i, f in enumerate(findings)
+    )
+
+
+def _key(finding: Finding) -> tuple[Any, ...]:
+    """Alike for findings that differ in their defences alone."""
+    axes = tuple(sorted((k, repr(v)) for k, v in finding.axes.items() if k.split(".")[0] != "defenses"))
+    return finding.scenario, finding.attack, finding.metric, finding.claim, axes
+
+
+def _reference(finding: Finding | None) -> Reference | None:
+    if finding is None:
+        return None
+    return Reference(
+        value=finding.value, low=finding.low, high=finding.high, n=finding.n, verdict=finding.verdict
+    )

@@ -1,0 +1,44 @@
+"""Everything that is drawn of one cell; what is drawn is the figures' affair."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from glasshouse.audit.scoring.evidence import attack_evidence, cell_evidence, federation_of
+from glasshouse.audit.scoring.score import Run
+from glasshouse.audit.scoring.tasks import CellTask
+from glasshouse.audit.simulation.record import GroupRecord
+from glasshouse.figures.drawing import Drawings, draw_cell
+from glasshouse.results.records import Finding
+
+
+def illustrate(
+    task: CellTask,
+    records: Sequence[GroupRecord],
+    runs: Mapping[int, Sequence[Run]],
+    findings: Mapping[int, Sequence[Finding]],
+) -> Drawings:
+    """What the report shows of a cell beside its numbers.
+
+    Args:
+        task: the cell.
+        records: of its groups.
+        runs: by the attack's position in the scenario.
+        findings: likewise.
+    """
+    scenario = task.cell.scenario
+    federations = {
+        group.folder: federation_of(scenario, Path(group.folder), record)
+        for group, record in zip(task.groups, records, strict=True)
+    }
+    attacks = [
+        attack_evidence(
+            scenario,
+            position,
+            outcomes={run.folder: run.outcomes for run in runs[position]},
+            judges={run.folder: run.judge for run in runs[position]},
+            federations=federations,
+            findings=findings[position],
+        )
+        for position in range(len(scenario.attacks))
+    ]
+    return draw_cell(cell_evidence(task.cell, task.run, attacks, list(federations.values())))

@@ -1,0 +1,98 @@
+"""One finding: the numbers of one metric of one attack, with interval, null, exchange and verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.finding import gain_of, middle, null_of, p_of, value_of, verdict_of, with_chance
+from glasshouse.audit.scoring.score import Run
+from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
+from glasshouse.metrics.base import Metric
+from glasshouse.results.records import Control, Finding, Victim
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.table import Plugin
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """One metric of one attack, scored.
+
+    Attributes:
+        name: of the metric, as registered.
+        metric: with its settings.
+        scored: its numbers.
+        claim: kind of the claims behind them.
+        primary: the attack is judged by it.
+        victims: verdicts on single ones.
+    """
+
+    name: str
+    metric: Metric
+    scored: Scored
+    claim: str
+    primary: bool
+    victims: tuple[Victim, ...]
+
+
+def finding_of(
+    cell: Cell, attack: Plugin, measured: Measured, runs: Sequence[Run], *, control: Control | None
+) -> Finding:
+    """The finding.
+
+    Raises:
+        Undefined: too few victims, or the metric is not determined.
+    """
+    scenario, metric = cell.scenario, measured.metric
+    chance = metric.chance(runs[0].judge.context)
+    scored = with_chance(measured.scored, metric, chance)
+    stream = Rng.root(scenario.seed, salt="intervals").child(f"{attack.name}/{measured.name}")
+    value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
+    null, other = null_of(scored, metric), exchange(scored, metric, rng=stream)
+    over_exchange = other.gain if other else None
+    return Finding(
+        scenario=scenario.name,
+        cell=cell.hash,
+        axes=dict(cell.axes),
+        attack=attack.label or attack.name,
+        protocol=scenario.federation.protocol,
+        defenses=defense_labels(scenario),
+        metric=measured.name,
+        unit_of_value=metric.unit,
+        higher_leaks=metric.higher_leaks,
+        value=value.value,
+        low=value.low,
+        high=value.high,
+        n=value.n,
+        unit="clients" if scored.clients else "victims",
+        baseline=scored.baseline,
+        baseline_value=null,
+        gain=gain.value,
+        gain_low=gain.low,
+        gain_high=gain.high,
+        control=control,
+        verdict=verdict_of(metric=metric, gain=gain, null=null, control=control, exchange=over_exchange),
+        chosen=chosen_words(attack),
+        given=given_words(scenario, attack),
+        seconds=sum(outcome.seconds for run in runs for outcome in run.outcomes),
+        about=_about(scored, runs),
+        median=None if scored.clients or metric.counts else middle(scored),
+        chance=None if scored.clients else chance,
+        claim=measured.claim,
+        primary=measured.primary,
+        p=max(p_of(scored, metric, rng=stream), other.p if other else 0.0),
+        exchange=other.record() if other else None,
+        claimed=len(scored.claimed),
+        runs=len(scored.runs),
+        victims=measured.victims,
+    )
+
+
+def _about(scored: Scored, runs: Sequence[Run]) -> str:
+    rounds = sorted({r for run in runs for o in run.outcomes for c in o.claims for r in c.about.rounds})
+    images = sum(len(v) for v in scored.values)
+    what = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds"
+    return f"{what}, {images} images" if images > len(scored.values) else what

@@ -1,0 +1,67 @@
+"""What is scored as one piece, and what comes out of it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import Facts
+from glasshouse.figures.drawing import Drawings
+from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
+from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.table import Plugin
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CellTask:
+    """One cell to score, as plain data.
+
+    Attributes:
+        cell: the scenario without axes.
+        groups: its federations.
+        run: the run's folder.
+        controls: by attack and its settings as JSON.
+    """
+
+    cell: Cell
+    groups: tuple[Group, ...]
+    run: str
+    controls: Mapping[str, Control | None]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """What came out of one cell.
+
+    Attributes:
+        findings: one per attack and metric that scores its claims.
+        refusals: of federations, attacks and metrics.
+        utility: held-out accuracy, per federation.
+        drawings: what the figures made of it.
+        contrasts: between attacks.
+        facts: of the first federation; None: none ran.
+        notes: what could not be said, for the log.
+        seconds: processor time of simulation, attacks and scoring.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    refusals: tuple[Refused, ...] = ()
+    utility: tuple[Utility, ...] = ()
+    drawings: Drawings = field(default_factory=Drawings)
+    contrasts: tuple[Contrast, ...] = ()
+    facts: Facts | None
+    notes: tuple[str, ...] = ()
+    seconds: float
+
+
+def attack_key(position: int, attack: Plugin) -> str:
+    """Names an attack's folder below ``claims/``."""
+    return f"{position:02d}-{attack.name}"
+
+
+def control_key(attack: Plugin) -> str:
+    """Names an attack with its settings."""
+    return f"{attack.name} {json.dumps(attack.arguments, sort_keys=True)}"

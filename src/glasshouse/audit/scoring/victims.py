@@ -1,0 +1,133 @@
+"""One victim is enough: is a private example better matched by the claims about it than held-out ones are?
+
+The claims about a victim are compared with its own example and with M held-out ones alike: each example takes
+the candidate that fits it best. If the claims owe the example nothing, its rank among the held-out ones is as
+good as drawn, and (1 + rank) / (1 + M) is a p-value.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, final, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Reconstruction
+from glasshouse.audit.scoring.claims.candidates import most_confident
+from glasshouse.audit.scoring.claims.scored import Numbers
+from glasshouse.audit.scoring.judge import Judge
+from glasshouse.audit.scoring.score import Run, judged
+from glasshouse.errors import GlasshouseError
+from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.metrics.multiplicity import holm
+from glasshouse.metrics.rank import rank_p_value
+from glasshouse.results.records import Victim
+
+FEWEST: Final = 199
+"""Held-out examples that a verdict on single victims needs: p can then be as small as .005."""
+MOST: Final = 64
+"""Candidates of one claim that are compared one by one, for metrics without a table."""
+ALPHA: Final = 0.05
+
+
+@runtime_checkable
+class Pairwise(Protocol):
+    """A metric that compares every candidate with every example at once."""
+
+    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
+        """(R, N): each of R candidates against each of N examples."""
+        ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """Why single victims got no verdict."""
+
+    reason: str
+
+
+def can_judge_victims(metric: Metric) -> bool:
+    """Whether the metric compares single images, and by more than a yes or no."""
+    return metric.claim == "reconstruction" and metric.reads == "inputs" and not metric.counts
+
+
+def victims_of(name: str, metric: Metric, runs: Sequence[Run]) -> tuple[Victim, ...] | Skipped:
+    """A verdict for every private example that something was claimed of, with Holm's correction over all.
+
+    The same private data claimed again, in another round or run, are no further victims.
+    """
+    rows: list[Victim] = []
+    seen: set[str] = set()
+    for position, run in enumerate(runs):
+        if reason := _unfit(run.judge):
+            return Skipped(reason=f"{name}: {reason}")
+        where = f"run {position + 1}, " if len(runs) > 1 else ""
+        try:
+            rows += [replace(v, name=where + v.name) for v in _of_run(metric, run, seen)]
+        except GlasshouseError as error:
+            return Skipped(reason=f"{name}: {error}")
+    adjusted = holm([row.p for row in rows])
+    return tuple(
+        replace(row, p_adjusted=float(p), leaks=bool(p < ALPHA))
+        for row, p in zip(rows, adjusted, strict=True)
+    )
+
+
+def _unfit(judge: Judge) -> str:
+    count = 0 if judge.heldout is None else len(judge.heldout)
+    if count < FEWEST:
+        return f"no verdict on single victims: it needs {FEWEST} held-out examples, got {count}"
+    if not judge.comparable:
+        return "no verdict on single victims: held-out examples are of other classes than private ones"
+    return ""
+
+
+def _of_run(metric: Metric, run: Run, seen: set[str]) -> Iterator[Victim]:
+    assert run.judge.heldout is not None  # _unfit has checked
+    heldout = run.judge.heldout.inputs
+    for about, number, inputs in _claims(run):
+        identity = run.judge.truth.identity(number, about.client)
+        if identity in seen:
+            continue
+        seen.add(identity)
+        own = run.judge.target(number, about.client).batch.inputs
+        best = best_of(metric, inputs, torch.cat([own, heldout]), context=run.judge.context)
+        sign = 1 if metric.higher_leaks else -1
+        for i, value in enumerate(best[: len(own)]):
+            rank = int((sign * best[len(own) :] >= sign * value).sum())
+            p = rank_p_value(rank, len(heldout))
+            client = "" if about.client is None else f", client {about.client}"
+            yield Victim(
+                name=f"round {number}{client}, example {i + 1}",
+                value=float(value),
+                rank=rank,
+                compared=len(heldout),
+                p=p,
+                p_adjusted=p,
+                leaks=False,
+            )
+
+
+def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
+    """Every round of every claim that shows an image, with the candidates that count."""
+    for outcome in run.outcomes:
+        for claim in judged(outcome.claims):
+            if isinstance(claim, Reconstruction) and len(claim.inputs):
+                kept = most_confident(claim, run.judge.announced_for(claim.about))
+                for number in claim.about.rounds:
+                    yield claim.about, number, kept.inputs
+
+
+def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:
+    """What the best of the candidates gets with each example, (N,)."""
+    if isinstance(metric, Pairwise):
+        table = metric.pairwise(candidates, examples, context=context)
+    else:
+        rows = [
+            metric.score(one.expand(len(examples), -1, -1, -1), examples, context=context)
+            for one in candidates[:MOST]
+        ]
+        table = np.stack(rows)
+    return np.asarray(table.max(0) if metric.higher_leaks else table.min(0), dtype=np.float64)

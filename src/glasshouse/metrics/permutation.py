@@ -1,0 +1,162 @@
+"""Is a number over clients better than guessing? Exchanging the truth within each run tells.
+
+Without information an attack's scores have nothing to do with who has the property, so every exchange of
+the truth is as likely as the truth itself. The share of exchanges that do as well is an exact p-value for
+any metric, whatever the scores are and however the clients of one run depend on each other (they share a
+detector).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from glasshouse.errors import Undefined
+from glasshouse.rng import Rng
+
+EXCHANGES = 9999
+"""How many are drawn where they cannot all be listed: a p-value of .025 is then known to within .003."""
+LISTED = 5000
+"""Up to so many different outcomes are listed, and the p-value is exact."""
+FEW_RUNS = 4
+"""From so many runs on, a difference between runs can be seen and is allowed for."""
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Values = Callable[[Bools, Bools], Floats]
+"""From a choice of clients (N,) and truths (D, N) to the metric over the chosen clients, (D,)."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GuessTest:
+    """How a value compares with guessing.
+
+    Attributes:
+        p: one-sided p-value of "no better than chance".
+        low: lower end of the gain over chance; above 0 just where ``p`` is below .025.
+    """
+
+    p: float
+    low: float
+
+
+def compare_with_guesses(
+    values: Values,
+    claimed: Floats,
+    truth: Bools,
+    runs: Ints,
+    *,
+    chance: float,
+    rng: Rng,
+    level: float = 0.95,
+) -> GuessTest:
+    """Compare the metric under the truth with the metric under exchanged truths.
+
+    Where ``chance`` is above the mean of the exchanges (a guess that is cleverer than the attack's own
+    numbers in random order), the exchanges are moved up to it. From ``FEW_RUNS`` runs on, the value must
+    also be above chance by Student's t over runs (jackknife), because a detector that works by luck works
+    for its whole run.
+
+    Args:
+        values: the metric over some of the clients, for several truths; larger leaks more.
+        claimed: ``(N,)``, scores or decisions; clients with equal ones are interchangeable.
+        truth: ``(N,)``.
+        runs: ``(N,)``, the federation of each client.
+        chance: what guessing gets.
+        rng: stream of the exchanges.
+        level: coverage of the two-sided interval to which ``low`` belongs.
+    """
+    everyone = np.ones(len(truth), dtype=bool)
+    value = float(values(everyone, truth[None])[0])
+    truths, weights = exchange_truth(claimed, truth, runs, rng=rng)
+    guessed = values(everyone, truths)
+    guessed = guessed + max(0.0, chance - float(guessed @ weights))
+    tail = (1 - level) / 2
+    p = min(1.0, float(weights[guessed >= value - 1e-12].sum()))
+    order = np.argsort(-guessed)
+    first = int((weights[order].cumsum() >= tail - 1e-12).argmax())  # the highest value in the way
+    low = value - float(guessed[order[first]])
+    error, count = _error_over_runs(values, truth, runs)
+    if error > 0:
+        p = max(p, float(stats.t.sf((value - chance) / error, count - 1)))
+        low = min(low, value - chance - float(stats.t.ppf((1 + level) / 2, count - 1)) * error)
+    return GuessTest(p=p, low=low if p < tail else min(low, 0.0))
+
+
+def exchange_truth(claimed: Floats, truth: Bools, runs: Ints, *, rng: Rng) -> tuple[Bools, Floats]:
+    """Exchanges of the truth among the clients of each run, (D, N), and the probability of each, (D,).
+
+    All of them where few differ in what they give to equal claims; else ``EXCHANGES`` at random, and the
+    truth.
+
+    Source:
+        Phipson & Smyth 2010, arXiv:1603.05766 (why the truth is among those that are drawn).
+    """
+    groups = [_groups(claimed, np.flatnonzero(runs == run)) for run in np.unique(runs)]
+    members = [int(truth[runs == run].sum()) for run in np.unique(runs)]
+    if math.prod(_outcomes(g, m) for g, m in zip(groups, members, strict=True)) <= LISTED:
+        return _list_exchanges(groups, members, len(truth))
+    draws = min(EXCHANGES, 20_000_000 // len(truth))
+    out = np.tile(truth, (1 + draws, 1))
+    random = rng.numpy()
+    for run in np.unique(runs):
+        clients = np.flatnonzero(runs == run)
+        out[1:, clients] = random.permuted(out[1:, clients], axis=1)
+    return out, np.full(1 + draws, 1 / (1 + draws))
+
+
+def _groups(claimed: Floats, clients: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """The clients of one run, by what is claimed of them."""
+    return [clients[claimed[clients] == level] for level in np.unique(claimed[clients])]
+
+
+def _outcomes(groups: list[NDArray[np.intp]], members: int) -> float:
+    """In how many ways the members can be spread over the groups."""
+    ways = np.ones(1)
+    for group in groups:
+        ways = np.convolve(ways, np.ones(len(group) + 1))
+    return float(ways[members])
+
+
+def _list_exchanges(
+    groups: list[list[NDArray[np.intp]]], members: list[int], clients: int
+) -> tuple[Bools, Floats]:
+    """One truth for each way to spread every run's members over its groups, with its probability."""
+    truths, weights = np.zeros((1, clients), dtype=bool), np.ones(1)
+    for run, wanted in zip(groups, members, strict=True):
+        left = np.full(len(truths), wanted)
+        after = sum(map(len, run))
+        total = math.comb(after, wanted)
+        for group in run:
+            after -= len(group)
+            parts = []
+            for count in range(len(group) + 1):
+                fits = (left >= count) & (left - count <= after)
+                taken = truths[fits]
+                taken[:, group[:count]] = True
+                parts.append((taken, weights[fits] * math.comb(len(group), count), left[fits] - count))
+            truths, weights, left = (np.concatenate(part) for part in zip(*parts, strict=True))
+        weights = weights / total
+    return truths, weights
+
+
+def _error_over_runs(values: Values, truth: Bools, runs: Ints) -> tuple[float, int]:
+    """Jackknife standard error of the metric over runs, and how many there are; 0 for few runs.
+
+    Source: Tukey 1958; Efron & Stein 1981, Annals of Statistics 9(3).
+    """
+    names = np.unique(runs)
+    if len(names) < FEW_RUNS:
+        return 0.0, len(names)
+    try:
+        without = np.array([float(values(runs != run, truth[None])[0]) for run in names])
+    except Undefined:  # one run holds all members: nothing can be said about the others
+        return 0.0, len(names)
+    count = len(names)
+    return math.sqrt((count - 1) / count * float(((without - without.mean()) ** 2).sum())), count

@@ -1,0 +1,118 @@
+"""Verdicts on single victims, the metric that judges an attack, and all findings of a run together."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.scoring_toys import batch, claim, images, judge, noisy, run_of
+from tests.unit.test_audit import finding
+
+from glasshouse.attacks.base import DefenseGuess, Labels, PriorSamples, Reconstruction
+from glasshouse.audit.scoring.family import primary_metrics, with_family
+from glasshouse.audit.scoring.victims import Skipped, best_of, can_judge_victims, victims_of
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.labels import LabelAccuracy
+from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, Ssim
+from glasshouse.metrics.semantics import DefenseNamed
+
+
+def test_one_victim_of_eight_is_named():
+    """A mean over eight would say nothing: seven claims are noise, one is a picture."""
+    private, guesses = images(8), images(8, seed=11)
+    claims = {c: (claim(c, noisy(private[5:6], 0.05) if c == 5 else guesses[c : c + 1]),) for c in range(8)}
+    found = victims_of("psnr", Psnr(), [run_of(judge(private), claims)])
+    assert [v.leaks for v in found] == [c == 5 for c in range(8)]
+    assert (found[5].name, found[5].rank, found[5].compared) == ("round 0, client 5, example 1", 0, 200)
+    assert found[5].p == pytest.approx(1 / 201)
+    assert found[5].p_adjusted == pytest.approx(8 / 201)
+
+
+def test_a_batch_is_judged_by_its_best_candidates_and_so_are_the_held_out_examples():
+    private = images(6)
+    shuffled = torch.cat([noisy(private[:3], 0.05).flip(0), images(1, seed=4)])
+    claims = {0: (claim(0, shuffled),), 1: (claim(1, images(3, 8)),)}
+    found = victims_of("mse", Mse(), [run_of(judge(private, each=3), claims)])
+    assert [v.leaks for v in found] == [True] * 2 + [found[2].leaks] + [False] * 3
+    assert [v.name[-9:] for v in found[:3]] == ["example 1", "example 2", "example 3"]
+
+
+def test_exchanged_claims_name_a_victim_in_at_most_five_of_a_hundred_cells():
+    """The claims are exact pictures, each filed about the next client."""
+    named = 0
+    for seed in range(100):
+        private = images(4, seed=1000 + seed)
+        claims = {c: (claim(c, private[(c + 1) % 4][None]),) for c in range(4)}
+        one = dataclasses.replace(judge(private), heldout=batch(200, 5000 + seed))
+        named += any(v.leaks for v in victims_of("psnr", Psnr(), [run_of(one, claims)]))
+    assert named <= 8  # P(more than 8 of 100) at .05 is 6 %; the seeds are fixed
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"heldout": 150}, "199 held-out"), ({"heldout": 0}, "got 0"), ({"comparable": False}, "other classes")],
+)
+def test_without_fair_company_there_is_no_verdict_and_it_says_why(changes, words):
+    private = images(2)
+    skipped = victims_of("psnr", Psnr(), [run_of(judge(private, **changes), {0: (claim(0, private[:1]),)})])
+    assert isinstance(skipped, Skipped)
+    assert words in skipped.reason
+
+
+def test_the_same_data_again_are_no_further_victims():
+    private = images(2)
+    claims = {c: (claim(c, private[c : c + 1]),) for c in range(2)}
+    both = [run_of(judge(private), claims), run_of(judge(private, run="b"), claims, folder="b")]
+    found = victims_of("psnr", Psnr(), both)
+    assert [v.name for v in found] == [f"run 1, round 0, client {c}, example 1" for c in range(2)]
+
+
+def test_a_table_and_one_by_one_say_the_same():
+    """The metric's own score, pair by pair, is the slow twin of its table."""
+    candidates, examples, context = images(3), images(5, seed=2), ScoreContext()
+    for metric in (Psnr(), Mse()):
+        slow = np.array(
+            [[metric.score(c[None], e[None], context=context)[0] for e in examples] for c in candidates]
+        )
+        expected = slow.max(0) if metric.higher_leaks else slow.min(0)
+        assert best_of(metric, candidates, examples, context=context) == pytest.approx(expected)
+    slow = [max(Ssim().score(c[None], e[None], context=context)[0] for c in candidates) for e in examples]
+    assert best_of(Ssim(), candidates, examples, context=context) == pytest.approx(slow)
+    assert not can_judge_victims(Identification())
+    assert not can_judge_victims(LabelAccuracy())
+
+
+METRICS = {
+    "label_accuracy": LabelAccuracy(),
+    "defense_named": DefenseNamed(),
+    "psnr": Psnr(),
+    "mse": Mse(),
+}
+
+
+def test_one_metric_judges_an_attack_and_a_guess_at_the_defence_never_does_beside_data():
+    every = [Reconstruction, Labels, DefenseGuess]
+    assert primary_metrics(METRICS, every) == {"reconstruction": "psnr", "labels": "label_accuracy"}
+    assert primary_metrics(METRICS, [Reconstruction, DefenseGuess]) == {"reconstruction": "psnr"}
+    assert primary_metrics(METRICS, [DefenseGuess]) == {"defense": "defense_named"}
+    only_labels = {"label_accuracy": LabelAccuracy()}
+    assert primary_metrics(only_labels, [Reconstruction]) == {"reconstruction": "label_accuracy"}
+    assert primary_metrics(METRICS, [PriorSamples]) == {}
+
+
+def test_the_family_is_the_primary_findings_of_the_run():
+    found = with_family(
+        [finding(primary=True, p=0.01), finding(primary=True, p=0.03), finding(primary=False, p=0.001)]
+    )
+    assert [f.p_adjusted for f in found] == [0.02, 0.03, None]
+
+
+def test_a_cell_knows_what_the_attack_got_undefended():
+    axes = {"defenses": "none", "federation.clients": 4}
+    bare = finding(axes=axes, value=30.0)
+    fewer = finding(axes={**axes, "federation.clients": 2}, value=20.0)
+    noise = finding(axes={**axes, "defenses": "noise"}, defenses=("noise",), value=5.0)
+    other = finding(axes={**axes, "defenses": "noise"}, defenses=("noise",), attack="y")
+    found = with_family([bare, fewer, noise, other])
+    assert [None if f.undefended is None else f.undefended.value for f in found] == [None, None, 30.0, None]
+    assert found[2].undefended.verdict == bare.verdict
