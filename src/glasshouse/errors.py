@@ -68,6 +68,11 @@ class NotInstalled(GlasshouseError):
 
 
 @final
+class BrokenPlugin(GlasshouseError):
+    """A registered plug-in cannot be imported, or its name is taken twice; other names are not affected."""
+
+
+@final
 class DiskFull(GlasshouseError):
     """A file could not be written. What was finished before is kept."""
 

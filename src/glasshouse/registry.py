@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, final
 
-from glasshouse.errors import BadValue, UnknownName
+from glasshouse.errors import BadValue, BrokenPlugin, GlasshouseError, UnknownName
 
 GROUPS = (
     "attacks",
@@ -45,8 +45,9 @@ class Card:
         extra: the optional dependency group that it needs; empty for none.
         details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
         control: of an attack: the easy setting in which it must succeed. ``setting`` says it in words;
-            ``scenario`` overrides the built-in control scenario, ``arguments`` the attack's own,
-            ``metric`` (default psnr) judges. Empty: the attack has no control.
+            ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
+            runs there with the audited settings; ``fits`` replaces only those that have no meaning with the
+            easy data, never the attack's effort. Empty: the attack has no control.
         renamed: arguments of earlier versions, old path → new one: ``training_steps`` → ``training.steps``. A
             scenario that uses an old one is told the new one.
     """
@@ -83,22 +84,16 @@ def carded(card: Card) -> Callable[[F], F]:
 
 
 @functools.cache
-def _entries(group: str) -> dict[str, EntryPoint]:
+def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+    """Entry points of ``group`` by name; more than one where packages disagree about a name."""
     if group not in GROUPS:
         raise UnknownName(
             f"registry '{group}'", needs=f"one of {', '.join(GROUPS)}", got=group, fix=nearest(group, GROUPS)
         )
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=f"glasshouse.{group}"):
-        if entry.name in found and found[entry.name].value != entry.value:
-            raise BadValue(
-                f"plug-in '{entry.name}' of {group}",
-                needs="one package per name",
-                got=f"{found[entry.name].value} and {entry.value}",
-                fix="uninstall one of them, or rename it",
-            )
-        found[entry.name] = entry
-    return found
+        entries.setdefault(entry.name, {})[entry.value] = entry
+    return {name: tuple(by_value.values()) for name, by_value in entries.items()}
 
 
 def names(group: str) -> tuple[str, ...]:
@@ -111,6 +106,7 @@ def entry(group: str, name: str) -> EntryPoint:
 
     Raises:
         UnknownName: no such plug-in; the nearest names are listed.
+        BrokenPlugin: two packages register the name.
     """
     entries = _entries(group)
     if name not in entries:
@@ -120,7 +116,14 @@ def entry(group: str, name: str) -> EntryPoint:
             got=f"'{name}'",
             fix=nearest(name, entries) + f"; 'glasshouse list {group}' shows all",
         )
-    return entries[name]
+    if len(entries[name]) > 1:
+        raise BrokenPlugin(
+            f"plug-in '{name}' of {group}",
+            needs="one package per name",
+            got=" and ".join(sorted(entry.value for entry in entries[name])),
+            fix="uninstall one of them, or rename it",
+        )
+    return entries[name][0]
 
 
 def load(group: str, name: str) -> Callable[..., Any]:
@@ -129,8 +132,21 @@ def load(group: str, name: str) -> Callable[..., Any]:
     Raises:
         UnknownName: no such plug-in; the nearest names are listed.
         NotInstalled: raised by the plug-in's module when its extra is missing.
+        BrokenPlugin: its module cannot be imported, or two packages register the name.
     """
-    factory: Callable[..., Any] = entry(group, name).load()
+    point = entry(group, name)
+    try:
+        factory: Callable[..., Any] = point.load()
+    except GlasshouseError:
+        raise
+    except Exception as error:
+        package = point.dist.name if point.dist else point.module
+        raise BrokenPlugin(
+            f"plug-in '{name}' of {group}",
+            needs=f"package '{package}' to be importable",
+            got=f"{type(error).__name__}: {error}",
+            fix=f"repair or uninstall '{package}'; everything else works without it",
+        ) from error
     return factory
 
 

@@ -23,6 +23,7 @@ from glasshouse.outside.files import (
     parse_json,
     read_limited,
     reason,
+    shorten,
 )
 
 FORMAT: Final = 1
@@ -45,7 +46,7 @@ def check_format(found: object, *, subject: str) -> int:
         raise BadFile(
             subject,
             needs="a format version: a whole number, at least 1",
-            got=repr(found),
+            got=shorten(found),
             fix="write the file again, or correct its 'format'",
         )
     if found > FORMAT:
@@ -211,8 +212,10 @@ def _last_byte(path: Path) -> bytes:
 def _unreadable(path: Path, error: OSError | None) -> BadFile:
     if path.is_dir():
         got = "a folder"
-    elif error is None or not path.exists():
+    elif not path.exists():
         got = "no such file"
+    elif error is None:
+        got = "a pipe, socket or device"
     else:
         got = error.strerror or str(error)
     return BadFile(f"file '{path}'", needs="a file that can be read", got=got, fix="check the path")

@@ -3,6 +3,7 @@
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +35,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise BadFile(
             subject,
             needs="a file that can be read",
-            got="a folder" if path.is_dir() else "no such file",
+            got=_kind_of(path),
             fix="check the path",
         )
     size = path.stat().st_size
@@ -56,13 +57,15 @@ def _unpickled(path: Path, size: int) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 check_unpacked(size, sum(part.file_size for part in archive.infolist()), subject=subject)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on odd files is for those who wrote them
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise BadFile(
             subject,
             needs="tensors and plain containers only: a torch file is never allowed to run code",
-            got=f"a file that asks for {wanted[1]}" if wanted else "something else",
+            got=f"a file that asks for {wanted[1]}" if wanted else "other objects, or a file of another kind",
             fix="have model.state_dict() saved instead of the model, or use safetensors",
         ) from error
     except (
@@ -100,6 +103,12 @@ def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
             got=f"'{printable(name)}': {got}",
             fix="have copies saved: {name: t.clone() for name, t in model.state_dict().items()}",
         )
+
+
+def _kind_of(path: Path) -> str:
+    if path.is_dir():
+        return "a folder"
+    return "a pipe, socket or device" if path.exists() else "no such file"
 
 
 def _corrupt(path: Path, needs: str, got: str) -> BadFile:

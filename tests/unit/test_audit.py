@@ -9,10 +9,10 @@ from scipy import stats
 
 from glasshouse.attacks.base import About, ClientScores, DefenseGuess, Labels, Needs, Reconstruction
 from glasshouse.attacks.inversion.linear_input import LinearInput
+from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import (
     Outcome,
     Unit,
-    check_claims,
     finished,
     read_outcome,
     same_claims,
@@ -90,16 +90,33 @@ def test_a_unit_without_its_claims_file_is_unfinished(tmp_path):
         (claim(torch.rand(1, 1, 8, 8) + 1), "image_range"),
         (claim(confidence=torch.ones(3)), "one label, confidence and source per input"),
         (claim(about=About(rounds=(0,), client=2)), "claims about client 1"),
+        (claim(about=About(rounds=(1,), client=1)), "claims about rounds of [0]"),
+        (claim(about=About(rounds=(0, 0), client=1)), "each named once"),
+        (claim(about=About(rounds=(), client=1)), "got    Reconstruction about rounds []"),
+        (claim(torch.rand(4097, 1, 8, 8)), "at most 4,096 images for 1 private examples"),
+        (ClientScores(about=ABOUT, scores=torch.rand(2), decisions=torch.ones(2) > 0), "each of 3 clients"),
+        ("a sentence", "claims: "),
     ],
 )
 def test_the_harness_does_not_believe_a_claim(made, words):
     with pytest.raises(BadValue) as caught:
-        check_claims((made,), terms=toy().setting.terms, unit=UNIT, subject="attack 'x'")
+        check_claims((made,), view=toy().view(client=1), unit=UNIT, subject="attack 'x'")
     assert words in str(caught.value)
 
 
+def test_two_guesses_at_the_same_thing_are_refused():
+    with pytest.raises(BadValue, match="one claim of a kind"):
+        check_claims((claim(), claim()), view=toy().view(client=1), unit=UNIT, subject="attack 'x'")
+
+
+def test_claims_beyond_the_memory_limit_are_refused(monkeypatch):
+    monkeypatch.setattr("glasshouse.audit.attacking.check.NUMBERS", 100)
+    with pytest.raises(BadValue, match="at most 4,096 claims with 100 numbers"):
+        check_claims((claim(),), view=toy().view(client=1), unit=UNIT, subject="attack 'x'")
+
+
 def test_a_good_claim_passes():
-    check_claims((claim(),), terms=toy().setting.terms, unit=UNIT, subject="attack 'x'")
+    check_claims((claim(),), view=toy().view(client=1), unit=UNIT, subject="attack 'x'")
 
 
 class Wants:

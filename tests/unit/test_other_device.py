@@ -12,7 +12,7 @@ from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.columns import read_columns
 from glasshouse.attacks.transfer.nex import Nex
-from glasshouse.audit.attacking.device import moved
+from glasshouse.audit.attacking.device import copy_to
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants
@@ -47,14 +47,14 @@ def test_an_attack_runs_where_its_view_lies(attack, how, monkeypatch, tmp_path):
     view = toy(**how).view(grants=Grants(auxiliary=auxiliary))
     here = attack.run(view, rng=Rng.root(0))
     with pretended(monkeypatch):
-        there = moved(attack.run(moved(view, DEVICE), rng=Rng.root(0)), "cpu")
+        there = copy_to(attack.run(copy_to(view, DEVICE), rng=Rng.root(0)), "cpu")
     assert [type(c) for c in there] == [type(c) for c in here]
     for one, other in zip(here, there, strict=True):
         for name, value in vars(one).items():
             if isinstance(value, torch.Tensor):
                 torch.testing.assert_close(getattr(other, name), value, rtol=1e-3, atol=1e-3)
     if torch.cuda.is_available():
-        assert len(attack.run(moved(view, "cuda"), rng=Rng.root(0))) == len(here)
+        assert len(attack.run(copy_to(view, "cuda"), rng=Rng.root(0))) == len(here)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3])

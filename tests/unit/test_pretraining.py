@@ -83,7 +83,7 @@ def test_adversarial_training_is_another_model():
     ],
 )
 def test_features_in_the_cache_are_found_under_the_step_that_was_taken(monkeypatch, written, keyed):
-    """The whole description, so that what older versions cached is found: with FGSM's step written out."""
+    """The whole description: with the step that the method takes where none is given."""
     keys, real = [], pretraining.cached
 
     def spy(kind, key, make):
@@ -103,11 +103,14 @@ def test_features_in_the_cache_are_found_under_the_step_that_was_taken(monkeypat
         "weight_decay": 5e-4,
         "flip": False,
         "shift": 0,
+        "cutout": 0,
         "precision": "float32",
         "channels_last": False,
+        "adversarial": None,
     }
     if keyed is not None:
-        plain["adversarial"] = dict(zip(("method", "radius", "step"), keyed, strict=True), steps=2)
+        method, radius, step = keyed
+        plain["adversarial"] = {"method": method, "radius": radius / 255, "step": step, "steps": 2}
     assert [key["how"] for key in keys] == [plain]
 
 

@@ -10,7 +10,7 @@ import pytest
 import report_specimen as specimen
 from report_cards import described
 
-from glasshouse.errors import BadFile, BadValue, DiskFull
+from glasshouse.errors import BadFile, DiskFull
 from glasshouse.report import write_html
 from glasshouse.results.records import Result
 
@@ -234,7 +234,7 @@ def test_a_number_that_is_none_is_refused(field, tmp_path):
     file = tmp_path / "result.json"
     number = getattr(specimen.finding(), field)
     file.write_text(file.read_text().replace(f'"{field}": {number}', f'"{field}": NaN'))
-    with pytest.raises(BadValue, match="finite number"):
+    with pytest.raises(BadFile, match="finite number"):
         write_html(tmp_path)
 
 

@@ -1,5 +1,6 @@
 """Worker processes: they do not outlive the process that started them."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from glasshouse.audit.jobs import Workers
 
 SCRIPT = """
 import os, sys, time
@@ -45,3 +48,23 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     while any(alive(w) for w in workers) and time.monotonic() < until:
         time.sleep(0.1)
     assert not any(alive(w) for w in workers)
+
+
+def who(_: int) -> tuple[int, str]:
+    return os.getpid(), os.environ.get("GLASSHOUSE_TEST_MARK", "")
+
+
+def test_one_job_apart_runs_in_another_process_that_the_next_block_does_not_reuse(monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_TEST_MARK", "set after the server of workers may have started")
+    workers = []
+    for _ in range(2):
+        with Workers(1, apart=True) as pool:
+            answers = set(pool.each(who, [1]))
+        assert {mark for _, mark in answers} == {os.environ["GLASSHOUSE_TEST_MARK"]}
+        workers += [pid for pid, _ in answers]
+    assert len({*workers, os.getpid()}) == 3
+
+
+def test_one_job_that_is_not_apart_stays_in_this_process():
+    with Workers(1) as pool:
+        assert list(pool.each(who, [1])) == [who(1)]

@@ -1,12 +1,16 @@
 """A small finished audit, and its adversary's side alone, for every fence to be tried on."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.wall.cheated import RAW as RAW_CHEATED
+from tests.wall.cheated import installed, run_audit
 
 from glasshouse.audit.replay import SIDE
 from glasshouse.audit.run import audit
+from glasshouse.results.records import Result
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.spec import Member, Suite
 
@@ -46,3 +50,11 @@ def side(group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(group / part, tmp_path / "side" / part)
     monkeypatch.chdir(tmp_path / "side")
     return tmp_path / "side"
+
+
+@pytest.fixture(scope="session")
+def cheated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Result, Path]]:
+    """An audit of the twelve cheats between honest attacks, and its run directory."""
+    place = tmp_path_factory.mktemp("cheats")
+    with installed(place):
+        yield run_audit(place / "run", RAW_CHEATED["attacks"]), place / "run"

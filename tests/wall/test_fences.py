@@ -17,9 +17,11 @@ from glasshouse.audit import replay as replaying
 from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.hashes import write_hashes
 from glasshouse.audit.scoring.claims.truths import shifted
 from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
+from glasshouse.errors import BadFile
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.scenario.load import from_dict
 from glasshouse.store import read_tensors, write_tensors
@@ -113,6 +115,12 @@ def test_replay_notices_another_transcript_and_ignores_another_truth(run, tmp_pa
     write_tensors(group / "transcript" / name, {n: t + 0.1 for n, t in tensors.items()})
     pool = read_tensors(group / "truth" / "private.safetensors")
     write_tensors(group / "truth" / "private.safetensors", {**pool, "inputs": pool["inputs"].flip(0)})
+    with pytest.raises(BadFile, match=rf"{name}(?s:.*)changed since"):
+        replaying.replay(copy, "linear_input")
+    write_hashes(group)
+    with pytest.raises(BadFile, match="since the manifest was written"):
+        replaying.replay(copy, "linear_input")
+    (copy / "manifest.json").unlink()
     rows = {row["unit"]: row["same"] for row in replaying.replay(copy, "linear_input")}
     assert rows == {
         "round0-client0": True,

@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from glasshouse.audit.attacking.call import Side, adversary_side
+from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.hashes import verify_hashes
 from glasshouse.errors import BadFile
 from glasshouse.models.outline import outline
@@ -36,7 +37,9 @@ def examine(run: Path, *, trust_factory: bool = False) -> None:
     """
     verify_hashes(run)
     for group in sorted((run / "cells").glob("*/transcript")):
-        side = adversary_side(str(group.parent), trust_factory=trust_factory)
+        side = adversary_side(str(group.parent.resolve()), trust_factory=trust_factory)
+        for claims in sorted((group.parent / "claims").glob("*/*/claims.json")):
+            read_outcome(claims.parent)
         if not trust_factory:
             _check_models(side, subject=f"transcript of '{group.parent.name}'")
 

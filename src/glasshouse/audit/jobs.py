@@ -6,6 +6,7 @@ parallelism is over pieces, never inside one. A task is a module-level function 
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -26,10 +27,16 @@ def default_jobs() -> int:
 
 @final
 class Workers:
-    """Worker processes for the length of a ``with`` block; with one job all stays in this process."""
+    """Worker processes for the length of a ``with`` block.
 
-    def __init__(self, jobs: int) -> None:
-        self._jobs = jobs
+    Args:
+        jobs: processes at a time; with one, all work is done in this process, unless ``apart``.
+        apart: never work in this process. Plug-ins run apart from the process that scores their claims.
+    """
+
+    def __init__(self, jobs: int, *, apart: bool = False) -> None:
+        self._jobs = max(1, jobs)
+        self._apart = apart
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -49,11 +56,10 @@ class Workers:
             WorkerKilled: the system ended a worker.
         """
         try:
-            if self._jobs <= 1 or len(tasks) <= 1:
+            if not self._apart and (self._jobs == 1 or len(tasks) <= 1):
                 yield from map(work, tasks)
                 return
-            pool = self._started()
-            waiting: set[Future[R]] = {pool.submit(work, task) for task in tasks}
+            waiting: set[Future[R]] = {self._start_pool().submit(work, task) for task in tasks}
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -68,8 +74,31 @@ class Workers:
                 fix="the same command with --resume goes on",
             ) from error
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _start_pool(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            context: Any = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._jobs, mp_context=context, initializer=begin)
+            self._pool = ProcessPoolExecutor(
+                self._jobs,
+                mp_context=_start_method(),
+                initializer=_begin_worker,
+                initargs=(dict(os.environ),),
+            )
         return self._pool
+
+
+def _start_method() -> Any:
+    """How workers start: on Linux as forks of a server that has imported torch once and run nothing else.
+
+    Elsewhere each is a new interpreter. Never forks of this process, which may have threads and a device.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["glasshouse.audit.attacking.call"])
+    return context
+
+
+def _begin_worker(environment: dict[str, str]) -> None:
+    """In a new worker: the variables of the process that wants its work, which the server may not have."""
+    os.environ.clear()
+    os.environ.update(environment)
+    begin()

@@ -1,46 +1,68 @@
-"""Run an attack again on the adversary's side alone, and compare what it claims."""
+"""Run an attack again on the adversary's side alone, and compare what it claims.
+
+The attack runs in a process of its own that stands in an empty folder and cannot reach the run: a mount
+namespace shows it an empty folder there, or the truth is moved aside (decision 0087). The units are run in
+the reverse order, so that a plug-in that keeps something between calls claims something else.
+"""
 
 import json
+import os
+import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from glasshouse.audit.attacking.call import AttackTask, run_attack
+from glasshouse.audit.aside import bring_back, moved_aside
+from glasshouse.audit.attacking.call import AttackTask
 from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.examine import examine
-from glasshouse.audit.jobs import Workers
+from glasshouse.audit.replay_process import NO_NAMESPACE
+from glasshouse.audit.scoring.swap import score_swapped, write_swapped
 from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile
 from glasshouse.outside.files import printable
+from glasshouse.process import worker_killed
 from glasshouse.scenario.load import read_resolved
 
 SIDE = ("transcript", "own", "grants", "adversary")
+PROCESSES: Final = 2
 
 
-def replay(run: Path, attack: str, *, trust_factory: bool = False) -> list[dict[str, Any]]:
-    """Every finished unit of ``attack`` in ``run``, run again in another process that has only ``SIDE``.
+def replay(
+    run: Path, attack: str, *, trust_factory: bool = False, swap: bool = False
+) -> list[dict[str, Any]]:
+    """Every finished unit of ``attack`` in ``run``, run again where the run's truth is out of reach.
 
     Args:
         run: a run directory, of anybody.
         attack: registered name.
         trust_factory: import the module of an architecture ``module:factory``.
+        swap: instead of hiding the truth, show one in which the victims' examples are exchanged. An attack
+            that looks at it claims something else; the scores move, as they are of other victims.
 
     Returns:
-        One row per unit: cell, unit, and whether the claims are exactly the same.
+        One row per unit: cell, unit, whether the claims are the same, and by what the truth was out of reach
+        (``isolation``); with ``swap`` also a metric, and its value on the true and on exchanged victims.
 
     Raises:
-        BadFile: ``run`` holds no finished unit of that attack, or what :func:`examine` refuses.
+        BadFile: ``run`` holds no finished unit of that attack, or no truth to exchange, or what
+            :func:`examine` refuses.
+        WorkerKilled: the process in which the attack ran was killed.
     """
+    run = run.resolve()
+    bring_back(run)
     examine(run, trust_factory=trust_factory)
-    rows = []
-    with tempfile.TemporaryDirectory() as place:
-        tasks = []
-        for group in sorted((run / "cells").glob("*")):
-            if (group / "transcript").is_dir():
-                tasks += _tasks(group, attack, Path(place) / group.name, trust_factory)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        groups = [g for g in sorted((run / "cells").glob("*")) if (g / "transcript").is_dir()]
+        by_group = {g: _tasks(g, attack, place / "side" / g.name, trust_factory) for g in groups}
+        tasks = [task for every in by_group.values() for task in every]
         if not tasks:
             raise BadFile(
                 f"replay of '{attack}' in '{run}'",
@@ -48,15 +70,59 @@ def replay(run: Path, attack: str, *, trust_factory: bool = False) -> list[dict[
                 got="none",
                 fix="name an attack of that run: see its scenario.toml",
             )
-        with Workers(2) as workers:
-            done = {task.out: task for task in tasks}
-            spare = [*tasks, tasks[0]] if len(tasks) == 1 else tasks  # two tasks: never in this process
-            for out in set(workers.each(run_attack, spare)):
-                before = read_outcome(_original(run, done[out]))
-                again = read_outcome(Path(out))
-                same = same_claims(before.claims, again.claims) and before.refusal == again.refusal
-                rows.append({"cell": Path(done[out].folder).name, "unit": done[out].unit.name, "same": same})
+        shown = write_swapped(run, place / "swapped") if swap else None
+        isolation = _run_apart(tasks, run, place, shown)
+        rows = []
+        for group, every in by_group.items():
+            scores = score_swapped(group, attack) if swap and every else {}
+            rows += [{**_compare(run, task), "isolation": isolation, **scores} for task in every]
     return sorted(rows, key=lambda row: (row["cell"], row["unit"]))
+
+
+def _compare(run: Path, task: AttackTask) -> dict[str, Any]:
+    before, again = read_outcome(_original(run, task)), read_outcome(Path(task.out))
+    same = same_claims(before.claims, again.claims) and before.refusal == again.refusal
+    return {"cell": Path(task.folder).name, "unit": task.unit.name, "same": same}
+
+
+def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, shown: Path | None) -> str:
+    """Run ``tasks`` where ``run`` is out of reach, or looks like ``shown``; returns by what, in words.
+
+    Raises:
+        BadFile: what the attack's input is refused for.
+        WorkerKilled: the process in which the attack ran was killed.
+    """
+    (place / "empty").mkdir()
+    folder = str(Path.cwd() if shown else place / "empty")
+    replaced = [(str(run), str(shown))] if shown else []
+    orders = {"hide": [] if shown else [str(run)], "replace": replaced, "working_folder": folder}
+    if _start(tasks, orders, place):
+        return "a mount namespace"
+    orders = {"hide": [], "replace": [], "working_folder": str(shown or place / "empty")}
+    truths = sorted(path for path in run.glob("cells/*/truth") if path.is_dir())
+    with moved_aside(run, truths):
+        _start(tasks, orders, place)
+    return "the truth moved aside"
+
+
+def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> bool:
+    """Whether the processes could be confined as ``orders`` say; all tasks are done then."""
+    lanes = [lane for i in range(PROCESSES) if (lane := list(reversed(tasks))[i::PROCESSES])]
+    files, running = [], []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    for number, lane in enumerate(lanes):
+        file = place / f"orders-{number}"
+        file.write_bytes(pickle.dumps({**orders, "tasks": pickle.dumps(lane)}))
+        command = [sys.executable, "-m", "glasshouse.audit.replay_process", str(file)]
+        files.append(file)
+        running.append(subprocess.Popen(command, env=environment, cwd=place / "empty"))
+    statuses = [process.wait() for process in running]
+    for file in files:
+        if file.with_suffix(".error").is_file():
+            raise pickle.loads(file.with_suffix(".error").read_bytes())  # noqa: S301 - our own process's
+    if set(statuses) - {0, NO_NAMESPACE}:
+        raise worker_killed("replay")
+    return NO_NAMESPACE not in statuses
 
 
 def _tasks(group: Path, attack: str, copy: Path, trust_factory: bool) -> list[AttackTask]:

@@ -1,6 +1,7 @@
 """A whole audit: cells, federations, attacks, controls, scores, findings; in pieces that are kept."""
 
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,7 @@ from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
 from glasshouse.audit.scoring.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.cell import score_cell
-from glasshouse.audit.scoring.control import ControlTask, control
+from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.family import with_family
 from glasshouse.audit.scoring.policy import policy_limits
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
@@ -34,7 +35,7 @@ from glasshouse.results.records import Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite
-from glasshouse.store import write_json
+from glasshouse.store import read_json, write_json
 
 T = TypeVar("T")
 
@@ -95,19 +96,18 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         device=device,
         jobs=jobs,
     )
-    with Workers(jobs) as workers:
-        groups = [g for p in plans for g in p.groups]
-        log.write("start", suite=suite.name, resume=resume)
-        _drained(workers.each(simulate, groups), len(groups), "federations", log)
-        _check_some_ran(groups)
-        tasks = [t for p in plans for t in attack_tasks(p, device)]
-        _drained(workers.each(run_attack, tasks), len(tasks), "attacks", log)
-        wanted = list(dict.fromkeys(t for p in plans for t in _control_tasks(p)))
-        controls = dict(_drained(workers.each(control, wanted), len(wanted), "controls", log))
-        pieces = [
-            CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=controls) for p in plans
-        ]
-        scored = dict(_drained(workers.each(score_cell, pieces), len(pieces), "scores", log))
+    log.write("start", suite=suite.name, resume=resume)
+    with tempfile.TemporaryDirectory() as place:
+        wanted = _control_tasks(plans, Path(place), device)
+        with Workers(jobs, apart=True) as plugin_workers:
+            _run_plugins(plans, wanted, plugin_workers, device, log)
+        with Workers(jobs) as workers:  # new processes: no attack ever ran where its claims are scored
+            judged = _drained(workers.each(judge_control, wanted), len(wanted), "controls judged", log)
+            pieces = [
+                CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=dict(judged))
+                for p in plans
+            ]
+            scored = dict(_drained(workers.each(score_cell, pieces), len(pieces), "scores", log))
     parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
     result = Result(
@@ -164,10 +164,31 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
                 )
 
 
-def _control_tasks(planned: Plan) -> Iterator[ControlTask]:
-    if planned.cell.scenario.audit.controls:
-        for spec in planned.cell.scenario.attacks:
-            yield ControlTask(key=control_key(spec), attack=spec.name, arguments=json.dumps(spec.arguments))
+def _run_plugins(
+    plans: tuple[Plan, ...], controls: list[ControlTask], workers: Workers, device: str, log: RunLog
+) -> None:
+    """Everything in which foreign code acts: federations, attacks, and the attacks' controls."""
+    groups = [g for p in plans for g in p.groups]
+    _drained(workers.each(simulate, groups), len(groups), "federations", log)
+    _check_some_ran(groups)
+    tasks = [t for p in plans for t in attack_tasks(p, device)]
+    _drained(workers.each(run_attack, tasks), len(tasks), "attacks", log)
+    _drained(workers.each(run_control, controls), len(controls), "controls", log)
+
+
+def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
+    """One control for each attack with its settings, in folders below ``place``."""
+    specs = [s for p in plans if p.cell.scenario.audit.controls for s in p.cell.scenario.attacks]
+    return [
+        ControlTask(
+            key=key,
+            attack=spec.name,
+            arguments=json.dumps(spec.arguments, sort_keys=True),
+            folder=str(place / str(position)),
+            device=device,
+        )
+        for position, (key, spec) in enumerate({control_key(s): s for s in specs}.items())
+    ]
 
 
 def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:
@@ -214,6 +235,9 @@ def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:
     """What attacks had to say (a fallback, say), each sentence once per attack and cell."""
     for planned in plans:
         for group in planned.groups:
+            if (crafting := Path(group.folder) / "notes.json").is_file():
+                for note in read_json(crafting):
+                    log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
             said: dict[tuple[str, str], int] = {}
             for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
                 for note in read_outcome(path.parent).notes:

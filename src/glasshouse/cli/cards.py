@@ -85,7 +85,10 @@ def _parsed(module: str) -> ast.Module | None:
         return None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
-    return ast.parse(Path(spec.origin).read_bytes())
+    try:
+        return ast.parse(Path(spec.origin).read_bytes())
+    except SyntaxError:
+        return None
 
 
 def _cards(tree: ast.Module, factory: str) -> Iterator[ast.Call]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from glasshouse.cli.cards import card_row, missing_packages
-from glasshouse.errors import NotInstalled, UnknownName
+from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
 from glasshouse.registry import GROUPS, arguments, card, load, names, nearest
 from glasshouse.scenario.shipped import preset_text, presets
 
@@ -79,6 +79,8 @@ def _row(group: str, name: str) -> dict[str, Any]:
         row = card_row(group, name)
     except NotInstalled as error:
         return {"name": name, "summary": f"not installed: {error.fix}"}
+    except BrokenPlugin as error:
+        return {"name": name, "summary": f"warning: cannot be used: {error.got}; {error.fix}"}
     if row["extra"] and missing_packages(row["extra"]):
         row["summary"] += f" (not installed: pip install 'glasshouse[{row['extra']}]')"
     return {"name": name, **row, "grants": ", ".join(row["grants"])}

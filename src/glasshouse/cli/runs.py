@@ -49,13 +49,23 @@ def replay(
     trust_factory: Annotated[
         bool, typer.Option("--trust-factory", help="run the code of a module:factory that RUN names")
     ] = False,
+    swap: Annotated[
+        bool, typer.Option("--swap", help="show it a truth exchanged between victims: claims may not move")
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Run ATTACK again on what RUN's adversary saw, without scenario, data and truth; compare claims."""
-    rows = replay_run(run, attack, trust_factory=trust_factory)
+    """Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims."""
+    rows = replay_run(run, attack, trust_factory=trust_factory, swap=swap)
     if as_json:
         print(json.dumps(rows))
     else:
         for row in rows:
             print(f"{row['cell']} {row['unit']}: {'same claims' if row['same'] else 'DIFFERENT claims'}")
+        for cell, row in {row["cell"]: row for row in rows if "metric" in row}.items():
+            print(
+                f"{cell}: {row['metric']} {row['true_victims']:.3g} on the true victims, "
+                f"{row['exchanged_victims']:.3g} on exchanged ones"
+            )
+        action = "exchanged" if swap else "out of reach"
+        print(f"The truth was {action} while the attack ran, by {rows[0]['isolation']}.")
     return 0 if all(row["same"] for row in rows) else 1

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from glasshouse.cache import digest
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.outside import limits
 from glasshouse.wire import Batch
 
 _CHUNK: Final = 2048
@@ -125,6 +126,7 @@ def assemble(
             fix="convert them, or set data.resize",
         )
     highest = max(int(data.labels.max()) for data in splits.values())
+    check_count(highest + 1, limits.CLASSES, "classes", name=name)
     names = tuple(map(str, range(highest + 1))) if class_names is None else tuple(class_names)
     if highest >= len(names):
         raise BadFile(
@@ -175,6 +177,21 @@ def check_pixels(images: NDArray[Any], *, subject: str) -> Tensor:
         images = images.astype(np.float32)
     pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
     return pixels.unsqueeze(1) if images.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+
+
+def check_count(count: int, most: int, what: str, *, name: str) -> None:
+    """Refuse more classes than anything here could work with.
+
+    Raises:
+        BadFile: ``count`` is above ``most``.
+    """
+    if count > most:
+        raise BadFile(
+            f"data '{name}'",
+            needs=f"at most {most:,} {what}",
+            got=f"{count:,}",
+            fix="number the classes from 0 without gaps",
+        )
 
 
 def check_labels(labels: NDArray[Any], n: int, subject: str) -> Tensor:

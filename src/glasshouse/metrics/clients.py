@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
@@ -195,7 +195,7 @@ class Auc(ClientMetric):
         members, total = truths.sum(1), len(claimed)
         if not ((members > 0) & (members < total)).all():
             raise _undefined("auc")
-        ranks = truths @ stats.rankdata(claimed)
+        ranks = truths @ scipy.stats.rankdata(claimed)
         return np.asarray((ranks - members * (members + 1) / 2) / (members * (total - members)))
 
     def pool(

@@ -36,7 +36,8 @@ def outline(architecture: Architecture) -> dict[str, Tensor]:
             subject,
             needs="arguments that the model can be built with",
             got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-            fix="correct the architecture: name, input_shape, classes, arguments",
+            fix="correct name, input_shape, classes or arguments; --trust-factory if the model is yours and "
+            "cannot be built on torch's meta device",
         ) from error
     total = sum(t.numel() for t in state.values())
     if total > limits.VALUES:

@@ -71,12 +71,13 @@ def check_plain_tree(folder: Path, *, subject: str) -> None:
     """Everything below ``folder`` is a folder or a plain file, and no file is a bomb of holes.
 
     Raises:
-        BadFile: names the first entry that is not, or there are more than ``limits.FILES``.
+        BadFile: no such folder, one that cannot be read, an entry that is neither (the first is named), or
+            more than ``limits.FILES``.
     """
     count = 0
     waiting = [folder]
     while waiting:
-        for entry in os.scandir(waiting.pop()):
+        for entry in _entries(waiting.pop(), subject=subject):
             count += 1
             if count > limits.FILES:
                 raise BadFile(
@@ -89,6 +90,14 @@ def check_plain_tree(folder: Path, *, subject: str) -> None:
                 waiting.append(Path(entry.path))
             else:
                 check_holes(check_plain(Path(entry.path), subject=subject), subject=f"file '{entry.path}'")
+
+
+def _entries(folder: Path, *, subject: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise _unreadable(subject, _why(folder, error)) from error
 
 
 def check_size(size: int, most: int, *, subject: str) -> None:

@@ -9,9 +9,11 @@ from typing import Final
 FILE_BYTES: Final = 2**30
 """Bytes of one file with a model's weights."""
 JSON_BYTES: Final = 2**24
-"""Bytes of one JSON or TOML file."""
+"""Bytes of one JSON file."""
+TOML_BYTES: Final = 2**20
+"""Bytes of a scenario."""
 JSONL_BYTES: Final = 2**26
-"""Bytes of one file of JSON lines."""
+"""Bytes of one file of JSON lines, or of one batch of CIFAR-10."""
 LINE_BYTES: Final = 2**20
 """Bytes of one of its lines."""
 RESULT_BYTES: Final = 2**28

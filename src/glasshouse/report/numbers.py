@@ -70,7 +70,7 @@ def sign_places(metric: MetricCard, *bounds: float) -> int:
 
     Example:
         >>> sign_places(ACCURACY, -0.004, 0.06), sign_places(ACCURACY, 0.2, 0.4)
-        (0, 0)
+        (1, 0)
     """
     sizes = [abs(b) * (100 if metric.display == "rate" else 1) for b in bounds if b]
     return next((d for d in range(5) if all(round(s, d) for s in sizes)), 4)

@@ -7,7 +7,6 @@ to see how bright a picture is and where, too little to know a person, a charact
 import base64
 import dataclasses
 import io
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,8 +175,9 @@ def _load(exhibit: Exhibit, run: Path) -> Images:
         raise BadFile(subject, needs="a file below the run directory", got=exhibit.file, fix=fix)
     try:
         images = pictures(exhibit, run)
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise BadFile(subject, needs=f"{exhibit.file} with 'images'", got=str(error), fix=fix) from error
+    except (BadFile, OSError, KeyError, TypeError, ValueError) as error:
+        got = error.got if isinstance(error, BadFile) else str(error)
+        raise BadFile(subject, needs=f"{exhibit.file} with 'images'", got=got, fix=fix) from error
     inside = images.size and np.isfinite(images).all() and images.min() >= 0 and images.max() <= 1
     if images.ndim != 5 or images.shape[-1] not in {1, 3} or not inside:
         got = f"shape {images.shape}" + ("" if inside else ", empty or with values outside [0, 1]")

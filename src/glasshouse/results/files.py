@@ -5,31 +5,26 @@ The schema is documented in docs/result.md; ``FORMAT`` changes when a field's me
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.outside import limits
+from glasshouse.outside.arrays import read_arrays
+from glasshouse.outside.files import parse_json, plain_file, read_limited, reason
 from glasshouse.results.records import (
-    AttackCard,
     Contrast,
-    Control,
-    Exchange,
     Exhibit,
     Finding,
-    Limit,
-    MetricCard,
-    Reference,
-    Refused,
     Result,
-    ThreatCard,
     Utility,
-    Victim,
 )
 
 FORMAT = 2
@@ -61,14 +56,9 @@ def read_result(path: Path) -> Result:
     """Read ``result.json``.
 
     Raises:
-        BadFile: missing, not JSON, or of a newer format.
+        BadFile: missing, not JSON, of a newer format, or not what docs/result.md describes.
     """
-    try:
-        raw = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadFile(
-            f"result '{path}'", needs="a readable result.json", got=str(error), fix="name a run directory"
-        ) from error
+    raw = _parsed(path)
     if not isinstance(raw, dict) or raw.get("format", 0) not in READABLE:
         raise BadFile(
             f"result '{path}'",
@@ -76,45 +66,40 @@ def read_result(path: Path) -> Result:
             got=f"format {raw.get('format') if isinstance(raw, dict) else type(raw).__name__}",
             fix="upgrade glasshouse, or run the audit again",
         )
-    return Result(
-        suite=raw["suite"],
-        threats=tuple(_load(ThreatCard, t) for t in raw["threats"]),
-        findings=tuple(_finding(f) for f in raw["findings"]),
-        refusals=tuple(_load(Refused, r) for r in raw["refusals"]),
-        utility=tuple(_load(Utility, u) for u in raw["utility"]),
-        exhibits=tuple(_load(Exhibit, e) for e in raw["exhibits"]),
-        contrasts=tuple(_load(Contrast, c) for c in raw.get("contrasts", ())),
-        limits=tuple(_load(Limit, one) for one in raw.get("limits", ())),
-        attacks=tuple(_load(AttackCard, one) for one in raw.get("attacks", ())),
-        metrics=tuple(_load(MetricCard, one) for one in raw.get("metrics", ())),
-        manifest=raw["manifest"],
-    )
+    try:
+        result: Result = TypeAdapter(Result).validate_python({k: v for k, v in raw.items() if k != "format"})
+    except (ValidationError, RecursionError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        raise BadFile(
+            f"result '{path}'",
+            needs="a result as docs/result.md describes it",
+            got=f"{'.'.join(map(str, first['loc']))}: {reason(ValueError(first['msg']))}",
+            fix="get the file again, or run the audit again",
+        ) from error
+    return result
 
 
 def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
-    """The images of a ``pictures`` exhibit, (rows, columns, H, W, C) in [0, 1]."""
-    # Opened here: np.load leaves a file open that turns out to be no archive.
-    with (run / exhibit.file).open("rb") as stream, np.load(stream) as archive:
-        return np.asarray(archive["images"], dtype=np.float64)
+    """The images of a ``pictures`` exhibit, (rows, columns, H, W, C) in [0, 1].
+
+    Raises:
+        BadFile: no plain file below ``run``, or no archive of plain arrays.
+        KeyError: it holds no ``images``.
+    """
+    subject, fix = f"pictures '{exhibit.title}'", "make the report where the run directory is whole"
+    path = plain_file(run, exhibit.file, subject=subject)
+    return np.asarray(read_arrays(path, subject=subject, fix=fix)["images"], dtype=np.float64)
 
 
-def _finding(raw: Mapping[str, Any]) -> Finding:
-    nested: dict[str, type[Control] | type[Exchange] | type[Reference]] = {
-        "control": Control,
-        "exchange": Exchange,
-        "undefended": Reference,
-    }
-    parts: dict[str, Any] = {
-        name: _load(kind, raw[name]) if raw.get(name) else None for name, kind in nested.items()
-    }
-    victims = [_load(Victim, one) for one in raw.get("victims", ())]
-    return _load(Finding, {**raw, **parts, "victims": victims})
-
-
-def _load(kind: type[T], raw: Mapping[str, Any]) -> T:
-    known: dict[str, Any] = {f.name: raw[f.name] for f in fields(cast("Any", kind)) if f.name in raw}
-    values: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-    return kind(**values)
+def _parsed(path: Path) -> Any:
+    subject = f"result '{path}'"
+    try:
+        text = read_limited(path, limits.RESULT_BYTES, subject=subject).decode()
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            subject, needs="a readable result.json", got=str(error), fix="name a run directory"
+        ) from error
+    return parse_json(text, subject=subject)
 
 
 def _plain(value: object) -> object:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
+from glasshouse.outside import limits
 from glasshouse.registry import nearest
 from glasshouse.scenario.check import Inspect, checked
 from glasshouse.scenario.overrides import PathError, assign, joined, parse_path, split_assignment
@@ -160,13 +161,13 @@ def _twins(members: list[Member]) -> list[Problem]:
 def _read(name: str, folder: Path) -> str:
     if not name.endswith(".toml"):
         return preset_text(name)
-    return read_text(folder / name)
+    return read_text(folder / name, most=limits.TOML_BYTES)
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadFile(
             f"scenario '{name}'",
             needs="valid TOML",

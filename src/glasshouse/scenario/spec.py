@@ -285,10 +285,10 @@ class Audit(Table):
 
 @final
 class Policy(Table):
-    """``[policy]``: what is tolerated; a broken limit gives exit code 1.
+    """``[policy]``: what is tolerated; a broken limit gives exit code 1, one not shown to hold gives 3.
 
     Attributes:
-        max_gain: metric → largest tolerated gain over the null baseline (its lower bound is compared).
+        max_gain: metric → largest tolerated gain over the null baseline (compared with the whole interval).
         min_accuracy: smallest tolerated held-out accuracy.
     """
 

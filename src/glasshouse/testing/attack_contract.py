@@ -13,7 +13,8 @@ from torch import Tensor
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack, Claim
-from glasshouse.audit.attacking.claims import Unit, check_claims
+from glasshouse.audit.attacking.check import check_claims
+from glasshouse.audit.attacking.claims import Unit
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -46,7 +47,7 @@ class AttackContract:
         assert claims
         rounds = tuple(r.round for r in view.rounds)
         client = next(iter(view.rounds[0].updates), None) if attack.needs.scope == "update" else None
-        check_claims(claims, terms=view.terms, unit=Unit(rounds=rounds, client=client), subject=name)
+        check_claims(claims, view=view, unit=Unit(rounds=rounds, client=client), subject=name)
 
     def test_same_rng_same_claims(self, attack: Attack, view: View) -> None:
         """One stream, one result, to the bit."""

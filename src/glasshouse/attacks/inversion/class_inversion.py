@@ -61,7 +61,6 @@ class ClassInversion:
         control={
             "setting": "eight digits private, four clients with two each, FedAvg, one round: whose they are",
             "scenario": EASY,
-            "arguments": {"iterations": 5},
             "metric": "owner",
         },
     )

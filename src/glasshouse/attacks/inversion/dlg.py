@@ -48,7 +48,6 @@ class DLG:
         threat="server, sees single updates",
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
-            "arguments": {"iterations": 60, "restarts": 2},
         },
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")

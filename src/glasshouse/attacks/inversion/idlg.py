@@ -38,7 +38,6 @@ class IDLG:
         threat="server, sees single updates",
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
-            "arguments": {"iterations": 60, "restarts": 2},
         },
     )
     needs: ClassVar[Needs] = Needs(

@@ -64,7 +64,6 @@ class InvertingGradients:
         control={
             "setting": "a two-layer network, digits, one example, no defence",
             "scenario": {"model": {"name": "mlp"}},
-            "arguments": {"iterations": 150, "restarts": 1},
         },
     )
     needs: ClassVar[Needs] = Needs(

@@ -62,7 +62,6 @@ class Loki:
                 "audit": {"rounds": [0, 1, 2, 3]},
                 "threat": {"changes": ["addressing", "architecture", "parameters"]},
             },
-            "arguments": {"width": 16},
             "metric": "rate_blind",
         },
     )

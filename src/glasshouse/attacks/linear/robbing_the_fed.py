@@ -59,7 +59,6 @@ class RobbingTheFed:
                 "audit": {"rounds": [0, 1, 2, 3]},
                 "threat": {"changes": ["architecture", "parameters"]},
             },
-            "arguments": {"bins": 128},
             "metric": "rate_blind",
         },
     )

@@ -53,7 +53,7 @@ class Nex:
                 "model": {"name": "maui_cnn", "width": 16, "hidden": 64, "poolings": 0},
                 "federation": {"protocol": "transfer"},
             },
-            "arguments": {"invert": "pixels", "iterations": 200, "tv": 0.01},
+            "metric": "leakage",
         },
     )
     needs: ClassVar[Needs] = Needs(

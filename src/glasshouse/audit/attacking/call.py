@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import final
@@ -11,11 +11,13 @@ from typing import final
 from torch import Tensor
 
 from glasshouse.attacks.base import Attack, Claim
-from glasshouse.audit.attacking.claims import Outcome, Unit, check_claims, finished, write_outcome
-from glasshouse.audit.attacking.device import moved
+from glasshouse.audit.attacking.check import check_claims
+from glasshouse.audit.attacking.claims import Outcome, Unit, finished, write_outcome
+from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, refusal_of, refused
 from glasshouse.audit.log import noted
-from glasshouse.errors import BadFile, DiskFull, GlasshouseError, Interrupted
+from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.rng import Rng
 from glasshouse.store import read_jsonl, read_tensors
 from glasshouse.transcript.cut import cut
@@ -24,9 +26,10 @@ from glasshouse.transcript.files import (
     read_own,
     read_transcript,
 )
-from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.grants import NAMES, Grants
 from glasshouse.transcript.record import Transcript
 from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import View
 from glasshouse.wire import Refusal
 
 
@@ -36,9 +39,14 @@ class AttackTask:
     """One call of one attack on what a folder holds; needs neither scenario nor data.
 
     Attributes:
-        folder: holds ``transcript/ own/ grants/ adversary/``. out: where the outcome goes.
-        attack, arguments: the plug-in. threat: its fields. attack_seed: root of its randomness.
-        unit: what the call is about. device: where it runs.
+        folder: holds ``transcript/ own/ grants/ adversary/``.
+        out: where the outcome goes.
+        attack: registered name of the plug-in.
+        arguments: its settings, as JSON.
+        threat: what the adversary sees and may change.
+        attack_seed: root of its randomness.
+        unit: what the call is about.
+        device: where it runs.
         trust_factory: the transcript may name ``module:factory``: the user's own scenario does.
     """
 
@@ -84,7 +92,7 @@ def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
 def run_attack(task: AttackTask) -> str:
     """Run one unit and file its outcome; returns the outcome's folder. Finished units are kept.
 
-    An error of ours that the attack, or our check of its claims, raises is filed as a refusal.
+    Whatever the attack, or the check of its claims, raises is filed as a refusal of this unit.
     """
     out = Path(task.out)
     if finished(out):
@@ -96,34 +104,50 @@ def run_attack(task: AttackTask) -> str:
     outcome = Outcome(refusal=refusal)
     if refusal is None:
         with noted() as notes:
-            claims, refusal = _called(task, attack, side)
+            answer = _call(task, attack, side)
         seconds = time.process_time() - started
+        claims, refusal = ((), answer) if isinstance(answer, Refusal) else (answer, None)
         outcome = Outcome(claims=claims, refusal=refusal, seconds=seconds, notes=tuple(notes))
     write_outcome(outcome, out)
     return task.out
 
 
-def _called(task: AttackTask, attack: Attack, side: Side) -> tuple[tuple[Claim, ...], Refusal | None]:
-    """The attack's claims, checked, or the refusal that an error of ours becomes."""
+def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | Refusal:
+    """The attack's claims, checked; it gets a copy of its own of what it declares that it reads."""
     rng = Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
+    subject = f"attack '{task.attack}' on {task.unit.name}"
     try:
-        view = cut(
-            side.transcript,
-            threat=task.threat,
-            grants=side.grants,
-            own=side.own,
-            memory=side.memory,
-            rounds=task.unit.rounds or None,
-            client=task.unit.client,
-        )
-        claims = moved(attack.run(moved(view, task.device), rng=rng), "cpu")
-        subject = f"attack '{task.attack}' on {task.unit.name}"
-        check_claims(claims, terms=side.transcript.terms, unit=task.unit, subject=subject)
-    except (DiskFull, Interrupted, BadFile):
+        view = _view_of(task, attack, side)
+    except BadFile:
         raise
     except GlasshouseError as error:
-        return (), refusal_of(error)
-    return claims, None
+        return refusal_of(error)
+
+    def work() -> tuple[Claim, ...]:
+        claims = attack.run(copy_to(view, task.device), rng=rng)
+        check_claims(claims, view=view, unit=task.unit, subject=subject)
+        return copy_to(claims, "cpu")
+
+    return call_plugin(work, subject=subject)
+
+
+def _view_of(task: AttackTask, attack: Attack, side: Side) -> View:
+    view = cut(
+        side.transcript,
+        threat=task.threat,
+        grants=side.grants,
+        own=side.own,
+        memory=side.memory,
+        rounds=task.unit.rounds or None,
+        client=task.unit.client,
+    )
+    return replace(view, grants=declared_grants(attack, view.grants))
+
+
+def declared_grants(attack: Attack, grants: Grants) -> Grants:
+    """The part of ``grants`` that ``attack`` declares: what it requires and what it uses where given."""
+    declared = attack.needs.grants | attack.needs.uses
+    return Grants(**{name: getattr(grants, name) for name in NAMES if name in declared})
 
 
 def units_of(attack: Attack, folder: Path, *, victims: int, attacked: frozenset[int]) -> tuple[Unit, ...]:

@@ -12,12 +12,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Reconstruction, tensors_of
-from glasshouse.errors import BadValue
+from glasshouse.attacks.base import About, Claim, tensors_of
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import plain_file, reason
 from glasshouse.registry import load
 from glasshouse.store import read_json, read_tensors, write_json, write_tensors
-from glasshouse.tensors import check_finite
-from glasshouse.wire import Refusal, Terms
+from glasshouse.wire import Refusal
 
 
 @final
@@ -81,17 +82,39 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """Read what :func:`write_outcome` wrote."""
-    raw = read_json(folder / "claims.json")
-    claims = []
-    for position, line in enumerate(raw["claims"]):
-        about = About(rounds=tuple(line["about"]["rounds"]), client=line["about"]["client"])
-        tensors = read_tensors(folder / f"{position}.safetensors") if line["tensors"] else {}
-        claims.append(load("claims", line["kind"])(about=about, **_rebuilt(line["plain"], tensors)))
-    refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
-    return Outcome(
-        claims=tuple(claims), refusal=refusal, seconds=raw["seconds"], notes=tuple(raw.get("notes", ()))
-    )
+    """Read what :func:`write_outcome` wrote.
+
+    Raises:
+        BadFile: missing, damaged, not plain files, or claims that their kind does not take.
+    """
+    subject = f"claims in '{folder}'"
+    raw = read_json(plain_file(folder, "claims.json", subject=subject), most=limits.JSONL_BYTES)
+    try:
+        claims = tuple(_claim(line, folder, position) for position, line in enumerate(raw["claims"]))
+        refusal = Refusal(**raw["refusal"]) if raw["refusal"] else None
+        return Outcome(
+            claims=claims,
+            refusal=refusal,
+            seconds=float(raw["seconds"]),
+            notes=tuple(str(note) for note in raw.get("notes", ())),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadFile(
+            subject,
+            needs="claims as an attack's outcome is written",
+            got=f"{type(error).__name__}: {reason(error)}",
+            fix="get the run again, or run the audit again",
+        ) from error
+
+
+def _claim(line: Mapping[str, Any], folder: Path, position: int) -> Claim:
+    about = About(rounds=tuple(line["about"]["rounds"]), client=line["about"]["client"])
+    tensors: dict[str, Tensor] = {}
+    if line["tensors"]:
+        subject = f"claims in '{folder}'"
+        tensors = read_tensors(plain_file(folder, f"{position}.safetensors", subject=subject))
+    claim: Claim = load("claims", line["kind"])(about=about, **_rebuilt(line["plain"], tensors))
+    return claim
 
 
 def _plain(claim: Claim) -> dict[str, Any]:
@@ -121,55 +144,6 @@ def _rebuilt(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
 def finished(folder: Path) -> bool:
     """Whether the unit was completed."""
     return (folder / "claims.json").is_file()
-
-
-def check_claims(claims: tuple[Claim, ...], *, terms: Terms, unit: Unit, subject: str) -> None:
-    """The harness distrusts the plug-in: shapes, finiteness, and that it speaks about what it was asked.
-
-    Raises:
-        BadValue: the first thing that does not hold.
-    """
-    shape = terms.architecture.input_shape
-    for claim in claims:
-        kind = type(claim).__name__
-        tensors = tensors_of(claim)
-        told = {name: v for name, v in tensors.items() if len(v) or not claim.may_be_empty}
-        check_finite(told, subject=f"{subject}: claim {kind}")
-        if unit.client is not None and claim.about.client != unit.client:
-            raise BadValue(
-                subject,
-                needs=f"claims about client {unit.client}",
-                got=f"{kind} about client {claim.about.client}",
-                fix="correct the attack",
-            )
-        inputs = getattr(claim, "inputs", None)
-        if isinstance(inputs, Tensor) and (inputs.ndim != 4 or tuple(inputs.shape[1:]) != shape):
-            raise BadValue(
-                subject,
-                needs=f"inputs (B, {', '.join(map(str, shape))})",
-                got=str(tuple(inputs.shape)),
-                fix="correct the attack",
-            )
-        low, high = terms.image_range
-        if (
-            isinstance(inputs, Tensor)
-            and len(inputs)
-            and (inputs.min() < low - 1e-4 or inputs.max() > high + 1e-4)
-        ):
-            raise BadValue(
-                subject,
-                needs=f"inputs in [{low}, {high}]",
-                got=f"[{float(inputs.min()):.3g}, {float(inputs.max()):.3g}]",
-                fix="clip what the attack returns to terms.image_range",
-            )
-        lengths = {n: len(t) for n, t in tensors.items() if n in ("inputs", "labels", "confidence", "source")}
-        if isinstance(claim, Reconstruction | ClassRepresentatives) and len(set(lengths.values())) > 1:
-            raise BadValue(
-                subject,
-                needs="one label, confidence and source per input",
-                got=str(lengths),
-                fix="correct the attack",
-            )
 
 
 def same_claims(left: tuple[Claim, ...], right: tuple[Claim, ...]) -> bool:

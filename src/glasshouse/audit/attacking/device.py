@@ -1,4 +1,4 @@
-"""Move what an attack is given to a device, and what it claims back."""
+"""Hand an attack copies of its own of everything, on the device that it computes on."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,21 +10,34 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-def moved(value: T, device: torch.device | str) -> T:
-    """``value`` with every tensor in it on ``device``; dataclasses, mappings and tuples are rebuilt.
+def copy_to(value: T, device: torch.device | str) -> T:
+    """Copy every tensor in ``value`` to ``device``; dataclasses, mappings and tuples are rebuilt.
+
+    A tensor that occurs several times is copied once, so that the copy takes no more memory than ``value``.
+
+    Args:
+        value: a tensor, a dataclass, a mapping, a tuple, or several of these in each other.
+        device: where the copies lie.
 
     Example:
-        >>> moved((torch.zeros(1), {"a": torch.ones(1)}), "cpu")
-        (tensor([0.]), {'a': tensor([1.])})
+        >>> original = torch.zeros(1)
+        >>> copy = copy_to({"a": original, "b": original}, "cpu")
+        >>> copy["a"] is copy["b"], copy["a"] is original
+        (True, False)
     """
-    result: Any = value
+    return _copy(value, device, {})  # type: ignore[no-any-return]  # same type as value
+
+
+def _copy(value: Any, device: torch.device | str, copies: dict[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        result = value.to(device)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: moved(getattr(value, f.name), device) for f in dataclasses.fields(value)}
-        result = dataclasses.replace(value, **fields)
-    elif isinstance(value, Mapping):
-        result = {name: moved(item, device) for name, item in value.items()}
-    elif isinstance(value, tuple):
-        result = tuple(moved(item, device) for item in value)
-    return result  # type: ignore[no-any-return]  # same type as value, which mypy cannot follow
+        if id(value) not in copies:
+            copies[id(value)] = value.detach().to(device, copy=True)
+        return copies[id(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _copy(getattr(value, f.name), device, copies) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    if isinstance(value, Mapping):
+        return {name: _copy(item, device, copies) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_copy(item, device, copies) for item in value)
+    return value

@@ -80,7 +80,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     primary = primary_metrics(metrics, kinds)
     ordered = sorted(metrics, key=lambda name: metrics[name].wording.order)
     single = next((name for name in ordered if can_judge_victims(metrics[name])), None)
-    findings, refusals, numbers, notes = [], [], {}, []
+    findings, numbers, notes = [], {}, []
+    refusals = _wholly_silent(attack, runs)
     for name, metric in metrics.items():
         try:
             scored = score_metric(name, metric, runs)
@@ -113,6 +114,21 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     return AttackScores(
         findings=tuple(findings), refusals=tuple(refusals), numbers=numbers, notes=tuple(notes)
     )
+
+
+def _wholly_silent(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
+    """One refusal for an attack that claimed nothing anywhere and gave no reason; else none."""
+    outcomes = [outcome for run in runs for outcome in run.outcomes]
+    if not outcomes or any(o.claims or o.refusal for o in outcomes):
+        return []
+    return [
+        Refusal(
+            subject=f"attack '{attack.label or attack.name}'",
+            needs="a claim about at least one victim",
+            got=f"nothing in {len(outcomes)} calls",
+            fix="correct the attack; one that finds nothing says so by a claim without inputs",
+        )
+    ]
 
 
 def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:

@@ -1,33 +1,38 @@
 """Two controls before an attack is believed: it must succeed where it has to, and stay silent where it must.
 
 The positive control is an easy setting that the attack's card names (no defence, a model that leaks). The
-negative control scores the same claims against another victim's examples: an update unrelated to the
-victim. Both are small, run on the built-in digits unless the card says otherwise, and are cached.
+attack runs there with exactly the settings that the audit gives it: where they are too weak for the easy
+case, the control fails and the audit says "no power". The negative control scores the same claims against
+another victim's examples: an update unrelated to the victim. Both are small, run on the built-in digits
+unless the card says otherwise, and are cached (decision 0086).
 """
 
-import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-import glasshouse
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
-from glasshouse.audit.attacking.claims import read_outcome
+from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.claims.truths import relabelled, shifted
 from glasshouse.audit.scoring.finding import gain_of
-from glasshouse.audit.scoring.judge import judge_of
+from glasshouse.audit.scoring.judge import Judge, judge_of
 from glasshouse.audit.scoring.score import score_outcomes
+from glasshouse.audit.scoring.sources import sources_digest
 from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.cache import digest
 from glasshouse.cache import folder as cache_folder
+from glasshouse.errors import BadScenario, BadValue, Inapplicable, Undefined
+from glasshouse.metrics.base import Metric
 from glasshouse.registry import card, load
 from glasshouse.results.records import Control
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict, write_resolved
+from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_json, write_json
 
 VICTIMS = 6
@@ -38,78 +43,114 @@ EASY: Mapping[str, Any] = {
     "federation": {"protocol": "fedsgd", "clients": VICTIMS, "rounds": 1, "batch_size": 1},
     "audit": {"victims": VICTIMS, "distractors": 49, "utility": False, "controls": False},
 }
+KEYS = frozenset({"setting", "scenario", "fits", "metric"})
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ControlTask:
-    """One attack to be controlled, as plain data. ``arguments``: its settings in the audit, as JSON."""
+    """One attack to be controlled, as plain data.
+
+    Attributes:
+        key: names the attack with its settings.
+        attack: registered name.
+        arguments: its settings in the audit, as JSON.
+        folder: where the easy setting is simulated and attacked; may be thrown away afterwards.
+        device: where the attack runs.
+    """
 
     key: str
     attack: str
     arguments: str
+    folder: str
+    device: str = "cpu"
 
 
-def control(task: ControlTask) -> tuple[str, Control | None]:
-    """Key of the task, and its control; None where the card names no easy setting."""
-    easy = card("attacks", task.attack).control
+def run_control(task: ControlTask) -> str:
+    """Simulate the easy setting and attack it, in a process in which plug-ins run; returns the task's key.
+
+    Nothing runs where the card names no easy setting, or where the cache holds the control.
+    """
+    easy = _easy_setting(task)
+    if not easy or _cached_at(task, easy).is_file():
+        return task.key
+    try:
+        scenario = from_dict(_easy_scenario(task, easy))
+    except (BadScenario, BadValue):
+        return task.key  # these settings have no meaning there: no claims, so no power
+    place = Path(task.folder)
+    write_resolved(scenario, place / "scenario.toml")
+    attack = attack_of(task.attack, scenario.attacks[0].arguments)
+    simulate(Group(folder=task.folder, seed=scenario.seed, active=0 if attack.needs.changes else None))
+    if read_json(place / "group.json")["refusal"] is not None:
+        return task.key
+    rounds = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
+    for unit in units_of(attack, place, victims=scenario.audit.victims, attacked=rounds):
+        run_attack(
+            AttackTask(
+                folder=task.folder,
+                out=str(place / "claims" / unit.name),
+                attack=task.attack,
+                arguments=json.dumps(scenario.attacks[0].arguments),
+                threat=threat_of(scenario),
+                attack_seed=scenario.attack_seed,
+                unit=unit,
+                device=task.device,
+            )
+        )
+    return task.key
+
+
+def judge_control(task: ControlTask) -> tuple[str, Control | None]:
+    """Score what :func:`run_control` left, where no plug-in ran; None without an easy setting.
+
+    Returns:
+        Key of the task, and its control.
+    """
+    easy = _easy_setting(task)
     if not easy:
         return task.key, None
-    arguments = {**json.loads(task.arguments), **easy.get("arguments", {})}
-    scenario = _merged(EASY, easy.get("scenario", {}))
-    scenario["attacks"] = [{"name": task.attack, **arguments}]
-    metric_name = easy.get("metric", "psnr")
-    stamp = json.dumps([glasshouse.__version__, scenario, metric_name, _source(task.attack)], sort_keys=True)
-    path = cache_folder() / "controls" / f"{hashlib.sha256(stamp.encode()).hexdigest()[:24]}.json"
+    path = _cached_at(task, easy)
     if path.is_file():
         return task.key, Control(**read_json(path))
-    with tempfile.TemporaryDirectory() as place:
-        made = _run(scenario, task.attack, metric_name, easy.get("setting", ""), Path(place))
-    write_json(path, asdict(made))
-    return task.key, made
+    claims = sorted(Path(task.folder).glob("claims/*/claims.json"))
+    outcomes = [read_outcome(p.parent) for p in claims]
+    result = _judge(task, easy, outcomes) if outcomes else _silent(easy)
+    write_json(path, asdict(result))
+    return task.key, result
 
 
-def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, place: Path) -> Control:
-    scenario = from_dict(raw)
-    write_resolved(scenario, place / "scenario.toml")
-    attack = attack_of(name, scenario.attacks[0].arguments)
-    active = 0 if attack.needs.changes else None
-    simulate(Group(folder=str(place), seed=scenario.seed, active=active))
-    rounds = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
-    threat = threat_of(scenario)
-    outcomes = []
-    for unit in units_of(attack, place, victims=scenario.audit.victims, attacked=rounds):
-        task = AttackTask(
-            folder=str(place),
-            out=str(place / "claims" / unit.name),
-            attack=name,
-            arguments=json.dumps(scenario.attacks[0].arguments),
-            threat=threat,
-            attack_seed=scenario.attack_seed,
-            unit=unit,
-        )
-        run_attack(task)
-        outcomes.append(read_outcome(Path(task.out)))
-    metric = load("metrics", metric_name)()
-    judge = judge_of(place, scenario)
-    honest = score_outcomes(metric_name, metric, outcomes, judge)
+def control(task: ControlTask) -> Control | None:
+    """Both halves in this process: for tools that look at one attack alone."""
+    run_control(task)
+    return judge_control(task)[1]
+
+
+def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) -> Control:
+    metric_name = easy.get("metric", "psnr")
+    metric: Metric = load("metrics", metric_name)()
+    scenario = from_dict(_easy_scenario(task, easy))
+    judge = judge_of(Path(task.folder), scenario)
+    try:
+        honest = score_outcomes(metric_name, metric, outcomes, judge)
+        other = score_outcomes(metric_name, metric, outcomes, _exchanged(judge, metric))
+        if honest is None or other is None:
+            return _silent(easy)
+        return _compare(honest, other, metric, easy, scenario)
+    except (Undefined, Inapplicable):
+        return _silent(easy)
+
+
+def _exchanged(judge: Judge, metric: Metric) -> Judge:
     if metric.claim == "class_representatives":
-        exchanged = relabelled(judge.truth)
-    else:
-        keys = sorted(judge.truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
-        exchanged = shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
-    other = score_outcomes(metric_name, metric, outcomes, judge.against(exchanged))
-    if honest is None or other is None:
-        return Control(
-            positive=None,
-            positive_low=None,
-            negative=None,
-            negative_low=None,
-            passed=False,
-            setting=setting,
-            n=0,
-            metric=metric_name,
-        )
+        return judge.against(relabelled(judge.truth))
+    keys = sorted(judge.truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
+    return judge.against(shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
+
+
+def _compare(
+    honest: Scored, other: Scored, metric: Metric, easy: Mapping[str, Any], scenario: Scenario
+) -> Control:
     stream = Rng.root(scenario.seed).child("control")
     positive = gain_of(honest, metric, rng=stream)
     negative = gain_of(other, metric, rng=stream)
@@ -119,25 +160,64 @@ def _run(raw: Mapping[str, Any], name: str, metric_name: str, setting: str, plac
         negative=negative.value,
         negative_low=negative.low,
         passed=positive.low > 0 and not negative.low > 0,
-        setting=setting,
+        setting=easy.get("setting", ""),
         n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
-        metric=metric_name,
+        metric=easy.get("metric", "psnr"),
     )
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _silent(easy: Mapping[str, Any]) -> Control:
+    """The control of an attack that claimed nothing in the easy setting: it did not pass."""
+    return Control(
+        positive=None,
+        positive_low=None,
+        negative=None,
+        negative_low=None,
+        passed=False,
+        setting=easy.get("setting", ""),
+        n=0,
+        metric=easy.get("metric", "psnr"),
+    )
+
+
+def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
+    """What the card says of the control.
+
+    Raises:
+        BadValue: it has keys that do not exist, such as settings that would replace the audit's.
+    """
+    easy = card("attacks", task.attack).control
+    if unknown := sorted(set(easy) - KEYS):
+        raise BadValue(
+            f"control of attack '{task.attack}'",
+            needs=f"keys among {', '.join(sorted(KEYS))}",
+            got=", ".join(unknown),
+            fix="a control runs with the audited settings; 'fits' is only for what depends on the easy data",
+        )
+    return easy
+
+
+def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:
+    """The audited settings in the easy setting; ``fits`` replaces what has no meaning with its data."""
+    scenario = _merge(EASY, easy.get("scenario", {}))
+    scenario["attacks"] = [{"name": task.attack, **json.loads(task.arguments), **easy.get("fits", {})}]
+    return scenario
+
+
+def _cached_at(task: ControlTask, easy: Mapping[str, Any]) -> Path:
+    """Where the control lies in the cache: everything that it depends on is in the file's name."""
+    key = {
+        "scenario": _easy_scenario(task, easy),
+        "metric": easy.get("metric", "psnr"),
+        "setting": easy.get("setting", ""),
+        "sources": sources_digest("attacks", task.attack),
+        "device": task.device,
+    }
+    return cache_folder() / "controls" / f"{digest(key)[:24]}.json"
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in over.items():
-        out[key] = _merged(out.get(key, {}), value) if isinstance(value, Mapping) else value
+        out[key] = _merge(out.get(key, {}), value) if isinstance(value, Mapping) else value
     return out
-
-
-def _source(attack: str) -> str:
-    """Digest of the package's own sources, so that a changed attack is controlled again."""
-    factory = load("attacks", attack)
-    home = Path(glasshouse.__file__).parent
-    total = hashlib.sha256(getattr(factory, "__module__", "").encode())
-    for folder in ("attacks", "federation", "models"):
-        for path in sorted((home / folder).rglob("*.py")):
-            total.update(path.read_bytes())
-    return total.hexdigest()

@@ -38,16 +38,20 @@ def _structural(attack: Attack) -> bool:
 def _federation(scenario: Scenario) -> str:
     f = scenario.federation
     steps = (
-        f"{f.local_epochs} local epochs of batches of {f.batch_size}"
+        f"{_counted(f.local_epochs, 'local epoch')} in batches of {_counted(f.batch_size, 'example')}"
         if f.kind != "gradient"
-        else f"one batch of {f.batch_size}"
+        else f"one batch of {_counted(f.batch_size, 'example')}"
     )
-    hidden = ", secure aggregation" if f.secure_sum else ""
+    hidden = "; secure aggregation hides single updates from the server" if f.secure_sum else ""
     return (
-        f"{f.protocol}: {f.clients} clients, {f.cohort_size} a round, "
-        f"{f.rounds} round{'s' if f.rounds > 1 else ''}; "
-        f"each works on {steps} at learning rate {f.learning_rate:g} and sends its {f.kind}{hidden}"
+        f"{f.protocol}: {_counted(f.clients, 'client')}, {f.cohort_size} per round, "
+        f"{_counted(f.rounds, 'round')}; each client works on {steps} at learning rate {f.learning_rate:g} "
+        f"and sends its {f.kind}{hidden}"
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _adversary(scenario: Scenario) -> str:

@@ -108,7 +108,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             public=source.public
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
-            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} numbers",
+            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
             guarantee=_guarantee(setting),
             pretrained=measured(start, roles.heldout if scenario.audit.utility else None),
         ),

@@ -14,8 +14,12 @@ from typing import final
 from torch import Tensor
 
 from glasshouse.attacks.base import ActiveAttack, Attack
+from glasshouse.audit.attacking.call import declared_grants
+from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, refusal_of, refused
 from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.log import noted
 from glasshouse.audit.simulation.accuracy import Accuracies
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import granted
@@ -30,7 +34,7 @@ from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
-from glasshouse.store import write_tensors
+from glasshouse.store import write_json, write_tensors
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
     write_grants,
@@ -86,16 +90,19 @@ def simulate(group: Group) -> str:
         refusal = refused(attack, spec.name, built.threat, given, built.setting.terms.protocol)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
-            tamper = _tamper(attack, built, log, given, memory, rng=root)
+            tamper = _tamper(attack, built, log, declared_grants(attack, given), memory, rng=root)
     protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
-        try:
-            final = protocol.play(
-                built.setting, recorder=recorder, rng=built.rng.child("federation"), tamper=tamper
-            )
-        except (Inapplicable, BadValue) as error:  # it diverged, or what is asked of the clients cannot be
-            refusal = refusal_of(error)
+        with noted() as notes:
+            try:
+                final = protocol.play(
+                    built.setting, recorder=recorder, rng=built.rng.child("federation"), tamper=tamper
+                )
+            except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
+                refusal = refusal_of(error)
+        if notes:
+            write_json(folder / "notes.json", notes)
     _file(folder, built, recorder, memory, refusal)
     write_hashes(folder)
     utility = (watch.utility() if watch else _utility(built, final)) if refusal is None else None
@@ -149,12 +156,25 @@ def _tamper(
             grants=given,
             memory=memory,
         )
-        crafted = active.craft(view, rng=rng.child(f"craft/{number}"))
+        crafted = _craft(active, copy_to(view, "cpu"), rng=rng.child(f"craft/{number}"))
         if crafted is not None:
             memory.update(crafted.memory)
         return crafted
 
     return ask
+
+
+def _craft(attack: ActiveAttack, view: View, *, rng: Rng) -> Crafted | None:
+    """What the attack sends.
+
+    Raises:
+        Inapplicable: whatever it raised, as the refusal of this group.
+    """
+    subject = f"attack '{type(attack).__name__}' while it crafted round {view.rounds[-1].round}"
+    answer = call_plugin(lambda: attack.craft(view, rng=rng), subject=subject)
+    if isinstance(answer, Refusal):
+        raise Inapplicable(answer.subject, needs=answer.needs, got=answer.got, fix=answer.fix)
+    return answer
 
 
 def _cut(

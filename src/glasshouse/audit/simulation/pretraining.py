@@ -8,7 +8,7 @@ runs on the CPU: ``--device`` is where attacks run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -198,13 +198,7 @@ def ascent(how: Pretraining) -> Ascent | None:
 
 
 def _described(how: Pretraining) -> dict[str, Any]:
-    """For the cache's key: what came later is left out where it is not used, so that old entries stay."""
-    plain = how.model_dump(exclude={"behind", "head_epochs"})
+    """For the cache's key: what decides the training, and nothing that is done afterwards."""
     against = ascent(how)
-    if against is None:
-        del plain["adversarial"]
-    else:
-        plain["adversarial"]["step"] = against.share  # that of fgsm was always the default
-    if not how.cutout:
-        del plain["cutout"]
-    return plain
+    moved = None if against is None else {**asdict(against), "step": against.share}
+    return how.model_dump(exclude=OURS) | {"adversarial": moved}

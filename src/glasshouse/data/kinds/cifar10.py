@@ -6,6 +6,7 @@ ones that a numpy array is made of, and gives each a stand-in of our own that on
 
 import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -13,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.data.paths import existing
+from glasshouse.data.paths import existing, inside
 from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_size, reason
 from glasshouse.registry import Card, carded
 
 NAMES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -36,7 +39,11 @@ def cifar10(where: str, *, resize: int | None = None) -> DataSource:
     name = f"cifar10:{where}"
     root = existing(where, name=name, folder=True)
     files = {"train": sorted(root.glob("data_batch_[1-5]")), "test": sorted(root.glob("test_batch"))}
-    batches = {split: [_batch(path, name=name) for path in paths] for split, paths in files.items() if paths}
+    batches = {
+        split: [_batch(inside(path, root, name=name), name=name) for path in paths]
+        for split, paths in files.items()
+        if paths
+    }
     if not batches:
         raise _bad(name, "data_batch_1 to data_batch_5 and test_batch", f"none of them in '{root}'")
     arrays = {
@@ -74,9 +81,23 @@ class _Unpickler(pickle.Unpickler):
         return _Array
 
 
+def _check_opcodes(content: bytes) -> None:
+    """Lengths that the file has, and a memo no larger than its operations: a pickle can claim any number.
+
+    Raises:
+        ValueError: a length beyond the end, or a position in the memo beyond all that was put there.
+    """
+    for count, (operation, argument, _) in enumerate(pickletools.genops(content), start=1):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count:
+            raise ValueError(f"position {argument} of the memo after {count} operations")
+
+
 def _batch(path: Path, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    check_size(path.stat().st_size, limits.JSONL_BYTES, subject=f"data '{name}', '{path.name}'")
     try:
-        found = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        content = path.read_bytes()
+        _check_opcodes(content)
+        found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         pixels = np.frombuffer(found[b"data"].data, dtype=np.uint8)
         labels = np.array(found[b"labels"], dtype=np.int64)
     except (
@@ -86,9 +107,14 @@ def _batch(path: Path, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int6
         TypeError,
         ValueError,
         AttributeError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
         pickle.UnpicklingError,
     ) as error:
-        raise _bad(name, "a batch of CIFAR-10", f"'{path.name}': {type(error).__name__}: {error}") from error
+        raise _bad(
+            name, "a batch of CIFAR-10", f"'{path.name}': {type(error).__name__}: {reason(error)}"
+        ) from error
     if labels.ndim != 1 or pixels.size != len(labels) * _PIXELS:
         raise _bad(
             name, f"{_PIXELS} bytes per label", f"{pixels.size} bytes, {labels.size} labels in '{path.name}'"

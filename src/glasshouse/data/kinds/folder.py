@@ -1,5 +1,7 @@
 """Pictures in folders: one folder per class."""
 
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +13,12 @@ from PIL import Image
 from torch import Tensor
 
 from glasshouse.cache import Checkpoint, cached
-from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.pictures import decoded, stacked
-from glasshouse.data.paths import existing
+from glasshouse.data.paths import existing, inside
 from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import reason
 from glasshouse.progress import track
 from glasshouse.registry import Card, carded
 
@@ -24,6 +28,20 @@ SUFFIXES: Final = frozenset(
 MANY: Final = 5_000
 """From so many pictures on, decoding them takes longer than reading a decoded copy."""
 SPLITS: Final = ("train", "val", "test")
+_BROKEN: Final = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""What Pillow's readers raise on damaged files."""
 
 
 @carded(
@@ -39,7 +57,10 @@ def folder(where: str, *, resize: int | None = None) -> DataSource:
     name = f"folder:{where}"
     root = existing(where, name=name, folder=True)
     roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
+    for path in (*roots.values(), *(p for split in roots.values() for p in _folders(split))):
+        inside(path, root, name=name, folder=True)
     classes = sorted({path.name for split in roots.values() for path in _folders(split)})
+    check_count(len(classes), limits.CLASSES, "classes", name=name)
     if not classes:
         raise BadFile(
             f"data '{name}'",
@@ -73,7 +94,8 @@ def _read(
                 got=f"none in '{path}'",
                 fix="remove the folder, or put pictures into it",
             )
-        files += [(p, classes.index(path.name)) for p in found]
+        position = classes.index(path.name)
+        files += [(inside(p, root, name=name), position) for p in found]
     return _pixels(root, [p for p, _ in files], resize, name=name), np.array([k for _, k in files])
 
 
@@ -95,10 +117,12 @@ def _picture(path: Path, *, name: str) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
             return decoded(image, name=name, place=f"'{path}'")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except BadFile:
+        raise
+    except _BROKEN as error:
         raise BadFile(
             f"data '{name}'",
             needs="pictures that can be read",
-            got=f"'{path}': {error}",
+            got=f"'{path}': {reason(error)}",
             fix="remove or replace the damaged file",
         ) from error

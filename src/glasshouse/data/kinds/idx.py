@@ -1,6 +1,7 @@
 """MNIST's own files (and those of Fashion-MNIST, KMNIST, EMNIST's digits)."""
 
 import gzip
+import io
 import struct
 import zlib
 from pathlib import Path
@@ -10,12 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.data.paths import existing
+from glasshouse.data.paths import existing, inside
 from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_unpacked
 from glasshouse.registry import Card, carded
 
 PREFIXES: Final = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE: Final = 8
+_PIECE: Final = 2**20
 
 
 @carded(
@@ -40,7 +44,10 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
             _find(root, f"{prefix}-{part}") for part in ("images-idx3-ubyte", "labels-idx1-ubyte")
         )
         if images and labels:
-            arrays[split] = (_read(images, 3, name=name), _read(labels, 1, name=name))
+            arrays[split] = (
+                _read(inside(images, root, name=name), 3, name=name),
+                _read(inside(labels, root, name=name), 1, name=name),
+            )
         elif images or labels:
             raise _bad(name, f"images and labels of '{prefix}'", f"only '{(images or labels)}'")
     if not arrays:
@@ -49,7 +56,7 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
 
 
 def _find(root: Path, stem: str) -> Path | None:
-    return next((path for path in (root / stem, root / f"{stem}.gz") if path.is_file()), None)
+    return next((path for path in (root / stem, root / f"{stem}.gz") if path.exists()), None)
 
 
 def _read(path: Path, dimensions: int, *, name: str) -> NDArray[np.uint8]:
@@ -57,7 +64,7 @@ def _read(path: Path, dimensions: int, *, name: str) -> NDArray[np.uint8]:
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
-            data = gzip.decompress(data)
+            data = _unpacked(data, subject=f"data '{name}', '{path}'")
     except (OSError, EOFError, zlib.error) as error:
         raise _bad(name, "files that can be read", f"'{path}': {error}") from error
     start = 4 + 4 * dimensions
@@ -68,6 +75,17 @@ def _read(path: Path, dimensions: int, *, name: str) -> NDArray[np.uint8]:
     if array.size != int(np.prod(shape, dtype=object)):
         raise _bad(name, f"{shape} bytes, as the header says", f"{array.size} bytes in '{path}'")
     return array.reshape(shape)
+
+
+def _unpacked(packed: bytes, *, subject: str) -> bytes:
+    most = max(limits.UNPACKED_BYTES, limits.UNPACKED_RATIO * len(packed))
+    size = 0
+    with gzip.open(io.BytesIO(packed)) as stream:  # counted before anything is kept
+        while piece := stream.read(_PIECE):
+            size += len(piece)
+            if size > most:
+                check_unpacked(len(packed), size, subject=subject)
+    return gzip.decompress(packed)
 
 
 def _bad(name: str, needs: str, got: str) -> BadFile:

@@ -1,18 +1,15 @@
 """Images in one ``.npz`` file, in the layout of MedMNIST."""
 
-import zipfile
-import zlib
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.paths import existing
 from glasshouse.errors import BadFile
+from glasshouse.outside.arrays import read_arrays
 from glasshouse.registry import Card, carded
 
 SPLITS = ("train", "val", "test")
+_FIX: Final = "docs/data.md shows how to write such a file"
 
 
 @carded(
@@ -29,15 +26,7 @@ def npz(where: str, *, resize: int | None = None) -> DataSource:
     """
     name = f"npz:{where}"
     path = existing(where, name=name)
-    if not zipfile.is_zipfile(path):
-        raise _bad(name, "a numpy archive (.npz)", "a file of another kind, or a damaged one")
-    arrays: dict[str, NDArray[Any]] = {}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            for key in archive.files:
-                arrays[key] = archive[key]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _bad(name, "plain arrays, undamaged", str(error)) from error
+    arrays = read_arrays(path, subject=f"data '{name}'", fix=_FIX)
     missing = [key for key in ("train_images", "train_labels") if key not in arrays]
     for split in SPLITS[1:]:
         pair = {f"{split}_images", f"{split}_labels"}
@@ -46,14 +35,17 @@ def npz(where: str, *, resize: int | None = None) -> DataSource:
     if missing:
         got = f"{', '.join(missing)} missing; there is {', '.join(arrays) or 'nothing'}"
         raise _bad(name, "train_images and train_labels, and both of val_*, test_* or neither", got)
+    labels = arrays.get("class_names")
+    if labels is not None and labels.ndim != 1:
+        raise _bad(name, "class_names as a list of names", f"shape {labels.shape}")
     return assemble(
         name,
         {s: (arrays[f"{s}_images"], arrays[f"{s}_labels"]) for s in SPLITS if f"{s}_images" in arrays},
-        class_names=[str(n) for n in arrays["class_names"]] if "class_names" in arrays else None,
+        class_names=None if labels is None else [str(n) for n in labels],
         public=False,
         resize=resize,
     )
 
 
 def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(f"data '{name}'", needs=needs, got=got, fix="docs/data.md shows how to write such a file")
+    return BadFile(f"data '{name}'", needs=needs, got=got, fix=_FIX)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from glasshouse.data.base import resized
 from glasshouse.errors import BadFile
+from glasshouse.outside import limits
 
 _MODES: Final = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
 """How pictures of a mode are read: grey or colour. Others (transparency, 16 bits, CMYK) are refused."""
@@ -19,8 +20,15 @@ def decoded(image: Image.Image, *, name: str, place: str) -> NDArray[np.uint8]:
     """One picture as (H, W) or (H, W, 3), uint8. ``place`` says which one it is.
 
     Raises:
-        BadFile: neither grey nor RGB with 8 bits.
+        BadFile: neither grey nor RGB with 8 bits, or of more pixels than ``limits.PICTURE_PIXELS``.
     """
+    if image.width * image.height > limits.PICTURE_PIXELS:
+        raise BadFile(
+            f"data '{name}'",
+            needs=f"pictures of at most {limits.PICTURE_PIXELS:,} pixels",
+            got=f"{image.width:,} × {image.height:,} in {place}",
+            fix="make it smaller",
+        )
     if image.mode not in _MODES:
         raise BadFile(
             f"data '{name}'",

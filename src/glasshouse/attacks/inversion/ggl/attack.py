@@ -83,17 +83,7 @@ class GGL:
         control={
             "setting": "a sigmoid LeNet, digits, one example, no defence, generator trained on 600 others",
             "scenario": {"data": {"auxiliary": 600}},
-            "arguments": {
-                "generator": "wgan_gp",
-                "latent": 16,
-                "width": 32,
-                "training_steps": 1000,
-                "training_rate": 1e-3,
-                "critic_steps": 2,
-                "optimizer": "adam",
-                "evaluations": 150,
-                "restarts": 4,
-            },
+            "fits": {"generator": generators.WGAN},  # another generator knows other images
         },
     )
 

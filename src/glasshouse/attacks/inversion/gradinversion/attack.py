@@ -81,7 +81,6 @@ class GradInversion:
         control={
             "setting": "a two-layer network, digits, one example, no defence",
             "scenario": {"model": {"name": "mlp"}},
-            "arguments": {"iterations": 150, "restarts": 2},
         },
         details={"uses, if granted": "batch_norm, labels"},
     )

@@ -76,7 +76,6 @@ class ScaleMia:
                 "audit": {"rounds": [0, 1, 2, 3]},
                 "threat": {"changes": ["parameters"]},
             },
-            "arguments": {"training_steps": 400, "training_batch": 64, "training_rate": 0.012},
             "metric": "rate_blind",
         },
     )

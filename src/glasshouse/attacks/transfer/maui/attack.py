@@ -76,13 +76,7 @@ class Maui:
                 "federation": {"protocol": "transfer", "batch_size": 2},
                 "threat": {"changes": ["parameters"]},
             },
-            "arguments": {
-                "mode": "quantile",
-                "shares": [],
-                "invert": "pixels",
-                "iterations": 200,
-                "tv": 0.01,
-            },
+            "metric": "leakage",
         },
     )
     needs: ClassVar[Needs] = Needs(

@@ -1,0 +1,197 @@
+"""The harness distrusts a plug-in: whether its claims can be scored, and are about what it was asked."""
+
+from dataclasses import fields
+from typing import Any, Final
+
+from glasshouse.attacks.base import Claim, ClassRepresentatives, ClientScores, Reconstruction, tensors_of
+from glasshouse.audit.attacking.claims import Unit
+from glasshouse.errors import BadValue
+from glasshouse.registry import entry, names
+from glasshouse.tensors import check_finite
+from glasshouse.transcript.view import View
+
+CANDIDATES_PER_EXAMPLE: Final = 64
+"""Images that a reconstruction may hold for each private example that the wire announces."""
+
+CANDIDATES: Final = 4096
+"""Images that a reconstruction may always hold: imprinted layers read one image off each of their bins."""
+
+NUMBERS: Final = 2**28
+"""Numbers in all claims of one unit: 1 GiB as float32, on disk and in the memory of the scorer."""
+
+CLAIMS: Final = 4096
+"""Claims of one unit."""
+
+LETTERS: Final = 2**26
+"""Length of all that is not a tensor in the claims of one unit, written out."""
+
+
+def check_claims(claims: tuple[Claim, ...], *, view: View, unit: Unit, subject: str) -> None:
+    """Whether ``claims`` are whole, finite, in range, not too many, and about ``unit``.
+
+    Args:
+        claims: what the attack returned.
+        view: what it was given; names the rounds and clients that it may speak about.
+        unit: what it was asked about.
+        subject: names the attack and the unit, for the error.
+
+    Raises:
+        BadValue: the first thing that does not hold.
+    """
+    _check_kinds(claims, subject)
+    _check_amount(claims, subject)
+    _check_repeated(claims, subject)
+    for claim in claims:
+        _check_about(claim, view, unit, subject)
+        _check_tensors(claim, subject)
+        _check_inputs(claim, view, subject)
+        _check_lengths(claim, view, subject)
+        _check_candidates(claim, view, subject)
+
+
+def _refuse(subject: str, *, needs: str, got: str, fix: str = "correct the attack") -> BadValue:
+    return BadValue(subject, needs=needs, got=got, fix=fix)
+
+
+def _check_kinds(claims: Any, subject: str) -> None:
+    if not isinstance(claims, tuple):
+        raise _refuse(subject, needs="a tuple of claims", got=type(claims).__name__)
+    if unknown := sorted({type(c).__name__ for c in claims if not _is_registered(c)}):
+        raise _refuse(subject, needs=f"claims: {', '.join(names('claims'))}", got=", ".join(unknown))
+
+
+def _is_registered(claim: Any) -> bool:
+    """Whether the claim's class is the one that is registered under its kind: it is read back as that."""
+    if not isinstance(claim, Claim) or claim.kind not in names("claims"):
+        return False
+    point = entry("claims", claim.kind)
+    return (type(claim).__module__, type(claim).__qualname__) == (point.module, point.attr)
+
+
+def _check_amount(claims: tuple[Claim, ...], subject: str) -> None:
+    numbers = sum(t.numel() for claim in claims for t in tensors_of(claim).values())
+    words = sum(
+        len(repr(getattr(c, f.name))) for c in claims for f in fields(c) if f.name not in tensors_of(c)
+    )
+    if len(claims) > CLAIMS or numbers > NUMBERS or words > LETTERS:
+        raise _refuse(
+            subject,
+            needs=f"at most {CLAIMS:,} claims with {NUMBERS:,} numbers and {LETTERS:,} letters",
+            got=f"{len(claims):,} claims with {numbers:,} numbers and {words:,} letters",
+            fix="claim less: what the attack is sure of",
+        )
+
+
+def _letters(claim: Claim) -> int:
+    tensors = tensors_of(claim)
+    return sum(len(repr(getattr(claim, f.name))) for f in fields(claim) if f.name not in tensors)
+
+
+def _check_repeated(claims: tuple[Claim, ...], subject: str) -> None:
+    """Twice the same kind about the same thing would be two guesses at it."""
+    stated: set[tuple[str, Any]] = set()
+    for claim in claims:
+        key = (type(claim).__name__, claim.about)
+        if key in stated and claim.scored:
+            raise _refuse(
+                subject,
+                needs="one claim of a kind about the same rounds and client",
+                got=f"several {key[0]} about rounds {list(claim.about.rounds)}, client {claim.about.client}",
+                fix="put all inputs into one claim",
+            )
+        stated.add(key)
+
+
+def _check_about(claim: Claim, view: View, unit: Unit, subject: str) -> None:
+    rounds, client = claim.about.rounds, claim.about.client
+    asked = unit.rounds or tuple(r.round for r in view.rounds)
+    if not rounds or len(set(rounds)) != len(rounds) or not set(rounds) <= set(asked):
+        raise _refuse(
+            subject,
+            needs=f"claims about rounds of {_listed(asked)}, each named once",
+            got=f"{type(claim).__name__} about rounds {_listed(rounds)}",
+        )
+    if unit.client is not None and client != unit.client:
+        raise _refuse(
+            subject,
+            needs=f"claims about client {unit.client}",
+            got=f"{type(claim).__name__} about client {client}",
+        )
+    if client is not None and client not in range(view.terms.clients):
+        raise _refuse(
+            subject,
+            needs=f"a client from 0 to {view.terms.clients - 1}, or None for the whole cohort",
+            got=f"{type(claim).__name__} about client {client}",
+        )
+
+
+def _listed(rounds: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, rounds[:6]))}{', …' if len(rounds) > 6 else ''}]"
+
+
+def _check_tensors(claim: Claim, subject: str) -> None:
+    tensors = tensors_of(claim)
+    if claim.may_be_empty:  # nothing could be read: that counts
+        tensors = {name: t for name, t in tensors.items() if t.ndim == 0 or len(t)}
+    check_finite(tensors, subject=f"{subject}: claim {type(claim).__name__}")
+
+
+def _check_inputs(claim: Claim, view: View, subject: str) -> None:
+    inputs, shape = tensors_of(claim).get("inputs"), view.terms.architecture.input_shape
+    if inputs is None:
+        return
+    if inputs.ndim != 4 or tuple(inputs.shape[1:]) != shape:
+        raise _refuse(
+            subject, needs=f"inputs (B, {', '.join(map(str, shape))})", got=str(tuple(inputs.shape))
+        )
+    low, high = view.terms.image_range
+    if len(inputs) and (inputs.min() < low - 1e-4 or inputs.max() > high + 1e-4):
+        raise _refuse(
+            subject,
+            needs=f"inputs in [{low}, {high}]",
+            got=f"[{float(inputs.min()):.3g}, {float(inputs.max()):.3g}]",
+            fix="clip what the attack returns to terms.image_range",
+        )
+
+
+def _check_lengths(claim: Claim, view: View, subject: str) -> None:
+    tensors = tensors_of(claim)
+    if isinstance(claim, Reconstruction | ClassRepresentatives):
+        lengths = {n: len(t) for n, t in tensors.items() if n in ("inputs", "labels", "confidence", "source")}
+        if len(set(lengths.values())) > 1:
+            raise _refuse(subject, needs="one label, confidence and source per input", got=str(lengths))
+    if isinstance(claim, ClientScores):
+        lengths = {n: len(tensors[n]) for n in ("scores", "decisions")}
+        if set(lengths.values()) != {view.terms.clients}:
+            raise _refuse(
+                subject,
+                needs=f"one score and one decision for each of {view.terms.clients} clients",
+                got=str(lengths),
+            )
+
+
+def _check_candidates(claim: Claim, view: View, subject: str) -> None:
+    """More images than a method could read off the update are guesses, and cost memory.
+
+    The scorer counts the most confident only, as many as there were examples; this is the limit beyond which
+    it is not asked.
+    """
+    if not isinstance(claim, Reconstruction):
+        return
+    examples = max(_announced(claim, view, number) for number in claim.about.rounds)
+    limit = max(CANDIDATES, CANDIDATES_PER_EXAMPLE * examples)
+    if len(claim.inputs) > limit:
+        raise _refuse(
+            subject,
+            needs=f"at most {limit:,} images for {examples} private examples",
+            got=f"{len(claim.inputs):,} images",
+            fix="claim the images that the attack is surest of",
+        )
+
+
+def _announced(claim: Claim, view: View, number: int) -> int:
+    """Private examples behind a round, or one client's update in it, as the wire announces them."""
+    one = next(r for r in view.rounds if r.round == number)
+    if one.aggregate is not None:
+        return one.aggregate.examples
+    return sum(u.examples for c, u in one.updates.items() if claim.about.client in (None, c))

@@ -1,0 +1,55 @@
+"""The process in which a replay runs its attacks: ``python -m glasshouse.audit.replay_process ORDERS``.
+
+It first confines itself and only then imports torch and the plug-ins. ORDERS is a file that ``replay`` wrote.
+"""
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+from glasshouse.audit.namespace import enter_namespace, hide, replace_by
+
+NO_NAMESPACE = 75
+
+
+def main(orders: Path) -> int:
+    """Run the tasks of ``orders`` one after the other; returns the exit status.
+
+    An error of ours is left beside the orders, for the process that gave them.
+    """
+    raw = pickle.loads(orders.read_bytes())  # noqa: S301 - written by the process that started this one
+    if not _confine(raw):
+        return NO_NAMESPACE
+    # Only now: what these import may start threads, and a process that has threads enters no namespace.
+    from glasshouse.audit.attacking.call import run_attack  # noqa: PLC0415
+    from glasshouse.errors import GlasshouseError  # noqa: PLC0415
+    from glasshouse.process import settle  # noqa: PLC0415
+
+    settle()
+    try:
+        for task in pickle.loads(raw["tasks"]):  # noqa: S301 - as above
+            run_attack(task)
+    except GlasshouseError as error:
+        orders.with_suffix(".error").write_bytes(pickle.dumps(error))
+        return 1
+    return 0
+
+
+def _confine(orders: dict[str, Any]) -> bool:
+    if orders["hide"] or orders["replace"]:
+        try:
+            enter_namespace()
+            for folder in orders["hide"]:
+                hide(Path(folder))
+            for folder, other in orders["replace"]:
+                replace_by(Path(folder), Path(other))
+        except OSError:
+            return False
+    os.chdir(orders["working_folder"])
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

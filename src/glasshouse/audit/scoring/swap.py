@@ -1,0 +1,78 @@
+"""A run whose victims' examples are exchanged: what ``replay --swap`` shows an attack, and its scores."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from glasshouse.audit.attacking.claims import Outcome, read_outcome
+from glasshouse.audit.scoring.claims.truths import shifted
+from glasshouse.audit.scoring.finding import value_of
+from glasshouse.audit.scoring.judge import judge_of
+from glasshouse.audit.scoring.score import score_outcomes
+from glasshouse.audit.scoring.tasks import attack_key
+from glasshouse.errors import BadFile, Undefined
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.scenario.load import read_resolved
+from glasshouse.truth.record import Truth, read_truth, write_truth
+
+
+def write_swapped(run: Path, copy: Path) -> Path:
+    """Copy ``run`` to ``copy`` with the truth of every group exchanged between victims; returns ``copy``.
+
+    Raises:
+        BadFile: a group has no truth, or only one victim.
+    """
+    shutil.copytree(run, copy)
+    for group in sorted((copy / "cells").glob("*/transcript")):
+        folder = group.parent / "truth"
+        if not folder.is_dir():
+            raise BadFile(
+                f"truth of '{group.parent.name}'",
+                needs="the truth folder of the run, to exchange it between victims",
+                got="no such folder",
+                fix="replay without --swap, or get the run with its truth",
+            )
+        write_truth(swapped(read_truth(folder)), folder)
+    return copy
+
+
+def swapped(truth: Truth) -> Truth:
+    """The truth with every victim's examples exchanged for the next one's.
+
+    Raises:
+        BadFile: there is only one victim.
+    """
+    keys = sorted(truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
+    if len(keys) < 2:
+        raise BadFile(
+            "exchange of truths",
+            needs="at least 2 victims",
+            got=str(len(keys)),
+            fix="replay without --swap, or audit more clients",
+        )
+    return shifted(truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
+
+
+def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
+    """The first audited metric that has a value, on the true and on exchanged victims; empty: none has."""
+    scenario = read_resolved(group / "scenario.toml")
+    outcomes: list[Outcome] = []
+    for position, spec in enumerate(scenario.attacks):
+        if spec.name == attack and not outcomes:
+            paths = sorted((group / "claims" / attack_key(position, spec)).glob("*/claims.json"))
+            outcomes = [read_outcome(path.parent) for path in paths]
+    judge = judge_of(group, scenario)
+    other = judge.against(swapped(judge.truth))
+    for plugin in scenario.audit.metrics:
+        metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
+        try:
+            pair = [score_outcomes(plugin.name, metric, outcomes, one) for one in (judge, other)]
+            values = [value_of(one, metric, rng=Rng.root(0)).value for one in pair if one is not None]
+        except Undefined:
+            continue
+        if len(values) == 2:
+            return {"metric": plugin.name, "true_victims": values[0], "exchanged_victims": values[1]}
+    return {}

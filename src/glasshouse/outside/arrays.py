@@ -1,0 +1,74 @@
+"""Arrays in a numpy archive that somebody else made: every header is read before memory is taken for it."""
+
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.errors import BadFile
+from glasshouse.outside.files import check_unpacked, printable, reason
+
+_BROKEN: Final = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def read_arrays(path: Path, *, subject: str, fix: str) -> dict[str, NDArray[Any]]:
+    """Every array of the ``.npz`` file at ``path``; only plain ones, no Python objects.
+
+    Raises:
+        BadFile: no archive, damaged, with objects, a bomb, or a header that claims more than there is.
+    """
+    if not (path.is_file() and zipfile.is_zipfile(path)):
+        got = "a file of another kind, or a damaged one"
+        raise BadFile(subject, needs="a numpy archive (.npz)", got=got, fix=fix)
+    arrays: dict[str, NDArray[Any]] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+            total = sum(part.file_size for part in parts)
+            check_unpacked(path.stat().st_size, total, subject=subject)
+            for part in parts:
+                name = part.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise ValueError(f"two arrays '{printable(name)}'")
+                with archive.open(part) as stream:
+                    _check_header(stream, part, name=printable(name))
+                with archive.open(part) as stream:
+                    arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+    except _BROKEN as error:
+        raise BadFile(subject, needs="plain arrays, undamaged", got=reason(error), fix=fix) from error
+    return arrays
+
+
+def _check_header(stream: Any, part: zipfile.ZipInfo, *, name: str) -> None:
+    """The header's shape and type against the bytes that the archive has for it."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"array '{name}' in a format {version} that is not read here")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError(f"Object arrays cannot be loaded: array '{name}'")
+    claimed = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or claimed > part.file_size:
+        raise ValueError(
+            f"array '{name}' claims {shape} of {dtype}, {claimed:,} bytes; has {part.file_size:,}"
+        )

@@ -1,0 +1,86 @@
+"""The audit in which the cheats run between honest attacks, and what its result says of each."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from glasshouse import registry
+from glasshouse.audit.run import audit
+from glasshouse.results.records import Finding, Result
+from glasshouse.scenario.load import from_dict
+from glasshouse.scenario.spec import Member, Suite
+
+CHEATS = {
+    "hundreds_of_candidates": "HundredsOfCandidates",
+    "fixed_best_image": "FixedBestImage",
+    "undeclared_grants": "UndeclaredGrants",
+    "copies_claims": "CopiesClaims",
+    "two_of_eight": "TwoOfEight",
+    "silence": "Silence",
+    "edits_in_place": "EditsInPlace",
+    "remembers_victims": "RemembersVictims",
+    "other_rounds": "OtherRounds",
+    "searches_the_disk": "SearchesTheDisk",
+    "reseeds": "Reseeds",
+    "patches_the_scorer": "PatchesTheScorer",
+}
+PLUGINS = Path(__file__).parent / "plugins"
+RAW = {
+    "name": "cheated",
+    "data": {"auxiliary": 120, "heldout": 60, "examples": 1},
+    "model": {"name": "mlp"},
+    "federation": {"clients": 8, "batch_size": 1},
+    "grants": {"labels": True},
+    "attacks": [
+        {"name": "linear_input"},
+        *({"name": name} for name in CHEATS),
+        {"name": "linear_input", "label": "honest, after the cheats"},
+        {"name": "inverting_gradients", "iterations": 20, "restarts": 1},
+    ],
+    "audit": {
+        "metrics": ["psnr", "identification", "label_accuracy"],
+        "victims": 8,
+        "distractors": 49,
+        "controls": False,
+        "utility": False,
+    },
+}
+
+
+@contextmanager
+def installed(place: Path) -> Iterator[None]:
+    """The cheating package, installed below ``place``, which becomes the working folder."""
+    info = place / "cheating_attacks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cheating-attacks\nVersion: 1.0\n")
+    lines = [f"{name} = cheating_attacks:{kind}" for name, kind in CHEATS.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[glasshouse.attacks]", *lines, ""]))
+    paths, folder = list(sys.path), Path.cwd()
+    sys.path[:0] = [str(place), str(PLUGINS)]
+    registry._entries.cache_clear()
+    os.chdir(place)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        sys.path[:] = paths
+        registry._entries.cache_clear()
+
+
+def run_audit(out: Path, attacks: list[dict[str, object]]) -> Result:
+    """Audit ``attacks`` in the one setting of these tests."""
+    scenario = from_dict({**RAW, "attacks": attacks})
+    suite = Suite(name="cheated", members=(Member(scenario=scenario),), given="cheated")
+    return audit(suite, out=out, jobs=1)
+
+
+def finding(result: Result, attack: str, metric: str = "psnr") -> Finding | None:
+    """The finding of one attack, or None."""
+    return next((f for f in result.findings if (f.attack, f.metric) == (attack, metric)), None)
+
+
+def refusals(result: Result, attack: str) -> list[str]:
+    """Why units of the attack were refused."""
+    return [r.needs for r in result.refusals if f"'{attack}'" in r.subject]
