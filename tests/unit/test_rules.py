@@ -3,10 +3,10 @@
 import pytest
 import report_specimen as specimen
 
-from glasshouse.audit.scoring import control as module
-from glasshouse.audit.scoring.policy import state_of_accuracy, state_of_gain
-from glasshouse.metrics.interval import Interval
+from glasshouse.audit.scoring.controls import control as module
+from glasshouse.audit.scoring.verdicts.policy import state_of_accuracy, state_of_gain
 from glasshouse.metrics.reconstruction import Psnr
+from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Utility
 from glasshouse.scenario.load import from_dict
 

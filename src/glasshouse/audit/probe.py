@@ -11,7 +11,7 @@ from typing import final
 
 import torch
 
-from glasshouse.attacks.base import PROBE, Budget
+from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of

@@ -17,7 +17,8 @@ Breaks when: the activations are not smooth (with ReLU the distance jumps), the 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import claimed, search

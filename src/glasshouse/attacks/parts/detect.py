@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import About, DefenseGuess
 from glasshouse.attacks.parts.labels import sums
-from glasshouse.attacks.parts.matching.distance import Steps, repeats_steps, transforms
+from glasshouse.attacks.parts.matching import transforms
+from glasshouse.attacks.parts.matching.distance import Steps, repeats_steps
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.rng import Rng

@@ -15,7 +15,8 @@ preimages.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Budget, Claim, Needs
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import check_tail
 from glasshouse.attacks.parts.readout.head_gradient import Inversion, Invert, recovered

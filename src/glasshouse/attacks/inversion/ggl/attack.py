@@ -25,7 +25,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import PROBE, About, Budget, Claim, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser

@@ -19,7 +19,8 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Budget, Claim, Needs, Reconstruction
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, restored_decoder, taken, trained
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, measure_of, strength
 from glasshouse.attacks.parts.readout.linear_leakage import (

@@ -11,7 +11,8 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import PROBE, About, Budget, Claim, Piece, Reconstruction, Representations
+from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
+from glasshouse.attacks.budget import PROBE, Budget, Piece
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
 from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
 from glasshouse.attacks.parts.readout.summed import summed

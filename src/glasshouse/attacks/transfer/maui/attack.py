@@ -20,7 +20,8 @@ from typing import ClassVar, final, get_args
 
 import torch
 
-from glasshouse.attacks.base import About, Appendix, Budget, Claim, Needs
+from glasshouse.attacks.base import About, Appendix, Claim, Needs
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
 from glasshouse.attacks.parts.readout.head_gradient import Inversion, Invert, recovered
