@@ -68,8 +68,8 @@ def test_one_victim_is_enough_for_a_headline():
     found = answer(specimen.finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
     assert found.text == "Single victims' data came out"
     assert "Inverting Gradients got the examples of 2 of 3 victims" in found.qualification
-    assert "in 1 of 1 measurement that judge them one by one" in found.qualification
-    assert "luck alone would name somebody in about 0.1" in found.qualification
+    assert "Of 1 measurement that judge victims one by one, 1 found somebody" in found.qualification
+    assert "luck alone would in about 0.1" in found.qualification
     assert found.kind == "leaks"
 
 
