@@ -20,7 +20,8 @@ from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ScoreContext, Wording
 from glasshouse.metrics.clients import Auc
 from glasshouse.metrics.labels import LabelAccuracy
-from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, RatePaper
+from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
+from glasshouse.metrics.recovery import RatePaper
 from glasshouse.metrics.representations import Leakage
 from glasshouse.metrics.semantics import DefenseNamed
 from glasshouse.registry import Card
