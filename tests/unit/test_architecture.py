@@ -18,8 +18,6 @@ ALLOWED = {
     "scenario/spec.py": frozenset({"identification", "mse", "psnr", "ssim"}),  # defaults of audit.metrics
     "audit/simulation/build.py": frozenset({"perceptual"}),  # a stream of randomness: renamed, numbers change
 }
-    "scenario/spec.py": frozenset({"identification", "mse", "psnr", "ssim"})
-}  # defaults of audit.metrics
 LISTS_OF_PLUGINS = ("federation/defenses",)
 
 

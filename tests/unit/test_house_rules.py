@@ -51,9 +51,7 @@ def test_file_keeps_the_rules(path):
     tree = ast.parse(text)
     assert len(text.splitlines()) <= MAX_FILE
     assert long_functions(tree) == []
-    if (
-        "fork_rng" not in text and path.name not in RESTORES
-    ):  # draws in fork_rng do not leave it
+    if "fork_rng" not in text and path.name not in RESTORES:  # draws in fork_rng do not leave it
         assert list(global_draws(tree)) == []
 
 
