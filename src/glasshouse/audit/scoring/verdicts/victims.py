@@ -59,8 +59,9 @@ def victims_of(
 ) -> tuple[Victim, ...] | Skipped:
     """A verdict for every private example that something was claimed of, with Holm's correction over all.
 
-    The same private data claimed again, in another round or run, are no further victims. Where the metric
-    says yes or no, examples are ranked by their squared error, and the value is the metric's.
+    The same private data claimed again, in another round or run, are no further victims. There is no verdict
+    where the correction could name nobody, however well the claims fit. Where the metric says yes or no,
+    examples are ranked by their squared error, and the value is the metric's.
 
     Args:
         name: of the metric.
@@ -80,6 +81,8 @@ def victims_of(
             rows += [replace(v, name=where + v.name) for v in _of_run(ranked, run, own, seen)]
         except GlasshouseError as error:
             return Skipped(reason=f"{name}: {error}")
+    if rows and (reason := _too_many(rows)):
+        return Skipped(reason=f"{name}: {reason}")
     adjusted = holm([row.p for row in rows])
     return tuple(
         replace(row, p_adjusted=float(p), leaks=bool(p < ALPHA))
@@ -94,6 +97,15 @@ def _unfit(judge: Judge) -> str:
     if not judge.comparable:
         return "no verdict on single victims: held-out examples are of other classes than private ones"
     return ""
+
+
+def _too_many(rows: Sequence[Victim]) -> str:
+    """Why Holm's correction could name nobody among so many victims, even at rank 0; empty where it could."""
+    fewest = min(row.compared for row in rows)
+    if len(rows) * rank_p_value(0, fewest) < ALPHA:
+        return ""
+    needed = round(len(rows) / ALPHA)
+    return f"no verdict on single victims: {len(rows)} of them need {needed} held-out examples, got {fewest}"
 
 
 def _of_run(metric: Metric, run: Run, values: Mapping[str, Numbers], seen: set[str]) -> Iterator[Victim]:
