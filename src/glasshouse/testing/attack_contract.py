@@ -18,6 +18,8 @@ from glasshouse.audit.attacking.claims import Unit
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
+__all__ = ["AttackContract", "tensors_of"]
+
 
 class AttackContract:
     """Promises of an attack on one view that it accepts."""

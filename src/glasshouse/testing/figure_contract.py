@@ -26,6 +26,8 @@ from glasshouse.rng import Rng
 from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch
 
+__all__ = ["FigureContract", "toy_cell"]
+
 
 def toy_cell(run: Path, claims: Sequence[Claim] = ()) -> CellEvidence:
     """A cell with one attack on one federation, to try a figure on.

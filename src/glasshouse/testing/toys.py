@@ -19,6 +19,8 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Defense, Tamper, Terms
 
+__all__ = ["AUXILIARY", "AttackedToy", "Recorder", "Toy", "play_attacked", "toy"]
+
 SHAPE, CLASSES = (1, 8, 8), 10
 
 
