@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
-KINDS = {"defence", "model", "data", "figure"}
+KINDS = {"attack", "active-attack", "defence", "metric", "data", "model", "figure"}
 FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

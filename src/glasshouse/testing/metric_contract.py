@@ -65,7 +65,7 @@ class MetricContract:
     def test_is_frozen_data_registered_with_a_card(self, name: str, metric: Metric) -> None:
         """``glasshouse list`` can show it; the card says direction and chance in words."""
         assert registry.load("metrics", name) is type(metric)
-        assert dataclasses.is_dataclass(metric)
+        assert dataclasses.is_dataclass(type(metric))
         with pytest.raises((AttributeError, TypeError)):
             metric.unit = "other"  # type: ignore[misc]  # that it cannot be set is the point
         card = registry.card("metrics", name)
