@@ -1,13 +1,11 @@
 """Every page of docs/plugins is a package: it installs, registers itself, and its own tests pass."""
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packages import register, run_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
@@ -22,14 +20,7 @@ def install(page: Path, place: Path) -> list[str]:
     for name, text in files.items():
         assert not (place / name).exists(), f"two pages show a file {name}"
         (place / name).write_text(text)
-    folder = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    folder.mkdir()
-    about = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (folder / "METADATA").write_text(about)
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
-    (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    register(place, project["name"], project["version"], project["entry-points"])
     return [name for name in files if name.startswith("test_")]
 
 
@@ -39,11 +30,7 @@ def outcome(tmp_path_factory):
     place = tmp_path_factory.mktemp("packages")
     tests = {page.stem: install(page, place) for page in PAGES}
     (place / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    path = os.pathsep.join(p for p in (str(place), os.environ.get("PYTHONPATH")) if p)
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    done = subprocess.run(command, cwd=place, env=environment, text=True, capture_output=True, check=False)
+    done = run_python(place, ["-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist"])
     return tests, done.stdout
 
 
