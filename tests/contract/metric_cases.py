@@ -124,7 +124,9 @@ CASES = {
         right=lambda _: (images(3, 7), images(3, 7)),
         guess=guess_image,
     ),
-    ("reconstruction", "source"): Case(wrong=lambda: (OWNERS.flip(0), OWNERS), right=lambda _: (OWNERS, OWNERS)),
+    ("reconstruction", "source"): Case(
+        wrong=lambda: (OWNERS.flip(0), OWNERS), right=lambda _: (OWNERS, OWNERS)
+    ),
     ("reconstruction", "labels"): Case(
         wrong=lambda: (OWNERS.flip(0), OWNERS),
         right=lambda _: (OWNERS, OWNERS),
@@ -137,7 +139,9 @@ CASES = {
         wrong=lambda: (VECTORS.roll(5, 1), VECTORS), right=lambda _: (VECTORS, VECTORS), guess=guess_vectors
     ),
     ("class_representatives", "inputs"): Case(
-        wrong=lambda: (images(TARGETS, 8, side=8), torch.arange(TARGETS)), right=right_classes, guess=guess_class
+        wrong=lambda: (images(TARGETS, 8, side=8), torch.arange(TARGETS)),
+        right=right_classes,
+        guess=guess_class,
     ),
     ("class_representatives", "source"): Case(
         wrong=lambda: (torch.zeros(TARGETS), torch.arange(TARGETS)), right=right_classes, guess=guess_owner

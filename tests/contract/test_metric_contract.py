@@ -1,11 +1,17 @@
 """Every registered metric keeps the contract of metrics."""
 
+import inspect
+
 import pytest
+import torch
 from metric_cases import CASES, context, draws
 
 from glasshouse import registry
 from glasshouse.errors import NotInstalled
+from glasshouse.metrics.base import Wording
 from glasshouse.metrics.lpips import Lpips
+from glasshouse.metrics.reconstruction import ImageMetric, Mse
+from glasshouse.registry import Card
 from glasshouse.testing.metric_contract import MetricContract
 
 
@@ -52,3 +58,53 @@ class TestMetric(MetricContract):
 
     def guess(self, metric, seed):
         return case_of(metric).guess(metric, draws(seed))
+
+
+class Bent(ImageMetric):
+    """Mean squared error with one flaw; the contract must notice each."""
+
+    card = Card(summary="bent", details={"direction": "down", "chance": "0.3"})
+    wording = Wording(label="bent", sentence="{}", explanation="Bent.")
+    higher_leaks = False
+    range = (0.0, 1.0)
+
+    def __init__(self, flaw: str) -> None:
+        self.flaw = flaw
+
+    def chance(self, context):
+        return 0.3
+
+    def score(self, claimed, truth, *, context):
+        numbers = Mse().score(claimed, truth, context=context)
+        if self.flaw == "draws":
+            torch.rand(1)
+        if self.flaw == "edits":
+            claimed.zero_()
+        return {"direction": -numbers, "range": numbers + 1, "one": numbers[:1]}.get(self.flaw, numbers)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "promise"),
+    [
+        ("direction", "test_a_right_claim_leaks_more_than_a_wrong_one"),
+        ("range", "test_numbers_are_finite_within_range_and_one_per_unit"),
+        ("one", "test_numbers_are_finite_within_range_and_one_per_unit"),
+        ("draws", "test_leaves_its_input_and_global_randomness_alone"),
+        ("edits", "test_leaves_its_input_and_global_randomness_alone"),
+        ("chance", "test_guessing_reaches_the_declared_chance"),
+    ],
+)
+def test_the_contract_notices(flaw, promise):
+    case, metric = CASES["reconstruction", "inputs"], Bent(flaw)
+    contract = TestMetric()
+    contract.guess = lambda metric, seed: case.guess(metric, draws(seed))
+    given = {
+        "metric": metric,
+        "context": context(),
+        "wrong": case.wrong(),
+        "right": case.right(metric),
+        "units": 3,
+    }
+    test = getattr(contract, promise)
+    with pytest.raises(AssertionError):
+        test(**{name: given[name] for name in inspect.signature(test).parameters})

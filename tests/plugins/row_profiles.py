@@ -94,7 +94,7 @@ class RowError:
     wording: ClassVar[Wording] = Wording(
         label="row error",
         sentence="read the brightness of every row with error {}",
-        explanation="How far the claimed rows are from those of the private image: 0 is exact, so lower is worse.",
+        explanation="How far the claimed rows are from those of the private image: lower is worse.",
         severity="images",
     )
     requires: ClassVar[frozenset[Requirement]] = frozenset()
@@ -110,9 +110,7 @@ class RowError:
         del context
         return None
 
-    def null(
-        self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext
-    ) -> NDArray[np.float64]:
+    def null(self, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext) -> NDArray[np.float64]:
         """Somebody who knows the mean of public images, or nothing."""
         grey = torch.full((1, truth.shape[2]), 0.5)
         mean = grey if auxiliary is None else auxiliary.inputs.mean((0, 1, 3))[None]

@@ -96,7 +96,11 @@ def test_check_refuses_what_it_cannot_take(place, given, instead, words):
 
 def test_its_finding_has_a_verdict_with_n_interval_null_and_control(result):
     (finding,) = result["findings"]
-    assert (finding["attack"], finding["metric"], finding["claim"]) == ("row_reader", "row_error", "row_profiles")
+    assert (finding["attack"], finding["metric"], finding["claim"]) == (
+        "row_reader",
+        "row_error",
+        "row_profiles",
+    )
     assert finding["verdict"] == "leaks"
     assert finding["primary"]
     assert finding["n"] == 8

@@ -1,11 +1,14 @@
 """Every page of docs/plugins is a package: it installs, registers itself, and its own tests pass."""
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from packages import register, run_python
+
+from glasshouse import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
@@ -46,3 +49,13 @@ def test_the_page_is_a_package_whose_tests_pass(page, outcome):
 
 def test_there_is_a_page_for_every_kind_that_has_a_contract():
     assert {p.stem for p in PAGES} >= KINDS
+
+
+def test_the_index_has_every_group_every_page_and_contracts_that_are_shipped():
+    index = (ROOT / "docs" / "plugins.md").read_text()
+    assert {g for g in registry.GROUPS if f"`{g}`" not in index} == set()
+    assert set(re.findall(r"\]\(plugins/([\w-]+)\.md\)", index)) == {p.stem for p in PAGES}
+    named = re.findall(r"`(\w+)\.(\w+Contract)`", index)
+    assert len(named) == len(registry.GROUPS)  # claims have none, attacks have two
+    for module, contract in named:
+        assert hasattr(importlib.import_module(f"glasshouse.testing.{module}"), contract)

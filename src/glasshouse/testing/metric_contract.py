@@ -1,7 +1,7 @@
 """What every metric promises. Shipped with the package, so that other people's can be held to it.
 
-Subclass as ``TestMyMetric``, provide the fixtures ``name``, ``wrong`` and ``right``, and the promises come along as
-tests. A metric that declares a level of chance also shows how to ``guess``.
+Subclass as ``TestMyMetric``, provide the fixtures ``name``, ``wrong`` and ``right``, and the promises come
+along as tests. A metric that declares a level of chance also shows how to ``guess``.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class MetricContract:
         return len(wrong[1])
 
     def guess(self, metric: Metric, seed: int) -> tuple[Tensor, Tensor, ScoreContext]:
-        """One claim made without any information, its truth and its context; only where chance is declared."""
+        """A claim made without any information, its truth and its context; only where chance is declared."""
         raise NotImplementedError
 
     def test_is_frozen_data_registered_with_a_card(self, name: str, metric: Metric) -> None:
