@@ -4,7 +4,7 @@ Source: Dabholkar, Sharma, Celik & Bagchi 2025, "Maui: Reconstructing Private Cl
 Transfer Learning". The server broadcasts adversarially trained features (the scenario's own pre-training:
 ``model.pretraining.adversarial``) and, in the attacked rounds, a head whose units fire for few examples
 (:mod:`head`). What clients send of it gives the features of every example that is alone in some unit; each is
-inverted by matching (:mod:`glasshouse.attacks.parts.ir_matching`). Neither the architecture nor any weight
+inverted by matching (``parts.search.features``). Neither the architecture nor any weight
 looks odd by itself.
 
 Where we differ: see :mod:`head` for the crafting, ``parts.columns`` for the blind read-out; the head is made
@@ -20,11 +20,12 @@ from typing import ClassVar, final, get_args
 
 import torch
 
-from glasshouse.attacks.base import About, Appendix, Budget, Claim, Needs
-from glasshouse.attacks.parts.columns import Readout
-from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
-from glasshouse.attacks.parts.head_gradient import Inversion, Invert, recovered
-from glasshouse.attacks.parts.ir_matching import Distance
+from glasshouse.attacks.base import About, Appendix, Claim, Needs
+from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.readout.columns import Readout
+from glasshouse.attacks.parts.readout.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
+from glasshouse.attacks.parts.readout.head_gradient import Inversion, Invert, recovered
+from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import Made, Mode, Recipe, made
 from glasshouse.attacks.transfer.maui.leakage import Sample
@@ -56,7 +57,7 @@ class Maui:
         output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
         loudness: length that updates get by scaling the last layer, against noise; 0: as it comes. Best where
             clients clip.
-        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
+        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
         invert, iterations, images, alpha, tv, step, bf16: of the inversion, as for ``nex``.
     """
 
