@@ -177,9 +177,10 @@ def paired_shares(draws: int, share: float) -> Draw:
 
 
 def measured_null(share: float, elsewhere: float) -> Draw:
-    """As a paired share against one guess, whose share was seen on 50 auxiliary examples (``elsewhere`` there).
+    """As a paired share against one guess, whose share on 50 auxiliary examples is known.
 
-    The null is the one of four that did best on 40 of them. Claims also meet up to three other victims.
+    It is ``elsewhere`` there. The null is the one of four that did best on 40 of them. Claims also meet up
+    to three other victims.
     """
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:

@@ -226,7 +226,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         defense=" + ".join(d.name for d in scenario.defenses) or "none",
         terms=transcript.terms,
         announced=_announced(transcript),
-        heldout=_part(tensors, "heldout"),
+        heldout=_heldout(tensors),
         comparable=_same_classes(scenario),
         run=folder.name,
     )
@@ -236,6 +236,14 @@ def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
     if f"{role}.inputs" not in tensors:
         return None
     return Batch(inputs=tensors[f"{role}.inputs"], labels=tensors[f"{role}.labels"])
+
+
+def _heldout(tensors: Mapping[str, Tensor]) -> Batch | None:
+    """The held-out examples, then the spare ones that were drawn like them."""
+    parts = [part for part in (_part(tensors, "heldout"), _part(tensors, "spare")) if part is not None]
+    if not parts:
+        return None
+    return Batch(inputs=torch.cat([p.inputs for p in parts]), labels=torch.cat([p.labels for p in parts]))
 
 
 def _same_classes(scenario: Scenario) -> bool:

@@ -20,6 +20,8 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
 Guess = Callable[[Batch, int, Rng], Batch]
+Parts = tuple[Batch, Batch, ScoreContext]
+"""Of the auxiliary part: what a null knows, what pseudo-victims are drawn from, and how they are scored."""
 PSEUDO_VICTIMS = 40
 DRAWS = 10
 EXAMPLES = 1000
@@ -96,22 +98,16 @@ def chosen(
             got=f"{len(auxiliary)}",
             fix="raise data.auxiliary: it is also what the null adversary knows",
         )
-    known, held, context = _parts(auxiliary, context, rng)
+    parts = known, held, context = _parts(auxiliary, context, rng)
     sign = 1 if metric.higher_leaks else -1
     level = metric.chance(context)
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
     further = (GENERATOR,) if draws is not None and metric.claim != "labels" else ()
     names = among or (*_fitting(metric), *further)
-    if best and metric.counts:
-        names = tuple(
-            name
-            for name in names
-            if _chance_p(
-                _pseudo_hits(name, metric, known, held, draws=draws, count=count, context=context, rng=rng),
-                level if metric.higher_leaks else 1 - (level or 0.0),
-            )
-            < LUCK / len(names)
-        )
+    if best and level is not None and metric.counts:
+        chance = level if metric.higher_leaks else 1 - level
+        every = {name: _pseudo_hits(name, metric, parts, draws, count=count, rng=rng) for name in names}
+        names = tuple(name for name in names if _chance_p(every[name], chance) < LUCK / len(every))
     if len(names) == 1 and not best:
         return names[0]  # nothing to choose
     for name in names:
@@ -146,8 +142,8 @@ def largest_share(
     """
     if not metric.counts or name == CHANCE:
         return None
-    known, held, context = _parts(auxiliary, context, rng)
-    hits = _pseudo_hits(name, metric, known, held, draws=draws, count=count, context=context, rng=rng)
+    parts = _parts(auxiliary, context, rng)
+    hits = _pseudo_hits(name, metric, parts, draws, count=count, rng=rng)
     return share_interval(*_clustered(hits)).high if len(hits) > 1 else None
 
 
@@ -189,7 +185,7 @@ def counts(labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels.long(), minlength=classes)
 
 
-def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> tuple[Batch, Batch, ScoreContext]:
+def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
     """What a null knows, what pseudo-victims are drawn from, and a context with distractors of neither."""
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
@@ -199,17 +195,10 @@ def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> tuple[Batch, Ba
 
 
 def _pseudo_hits(
-    name: str,
-    metric: Metric,
-    known: Batch,
-    held: Batch,
-    *,
-    draws: Batch | None,
-    count: int,
-    context: ScoreContext,
-    rng: Rng,
+    name: str, metric: Metric, parts: Parts, draws: Batch | None, *, count: int, rng: Rng
 ) -> list[NDArray[np.float64]]:
     """A null's outcomes on pseudo-victims of ``count`` examples each, no example in two of them."""
+    known, held, context = parts
     outcomes = []
     for number in range(min(len(held) // count, max(2, EXAMPLES // count))):
         victim = held.pick(torch.arange(number * count, (number + 1) * count))
