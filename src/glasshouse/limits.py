@@ -8,6 +8,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
+__all__ = ["LARGEST", "Count", "Fraction", "Natural", "NotNegative", "Positive", "Share"]
+
 LARGEST = 1e30
 """Numbers beyond it leave float32 as soon as they are multiplied."""
 

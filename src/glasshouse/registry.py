@@ -15,6 +15,22 @@ from typing import Any, TypeVar, final
 
 from glasshouse.errors import BadValue, BrokenPlugin, GlasshouseError, UnknownName
 
+__all__ = [
+    "GROUPS",
+    "Card",
+    "D",
+    "arguments",
+    "card",
+    "carded",
+    "create",
+    "declared",
+    "entry",
+    "load",
+    "names",
+    "nearest",
+    "table_of",
+]
+
 GROUPS = (
     "attacks",
     "defenses",

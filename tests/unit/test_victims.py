@@ -63,19 +63,6 @@ def test_exchanged_claims_name_a_victim_in_at_most_five_of_a_hundred_cells():
     assert named <= 8  # P(more than 8 of 100) at .05 is 6 %; the seeds are fixed
 
 
-@pytest.mark.parametrize(("victims", "judges"), [(10, True), (11, False)])
-def test_more_victims_than_the_correction_can_name_get_no_verdict(victims, judges):
-    """Perfect claims of all of them: rank 0 of 200 is p = 1/201, and 11/201 is above .05."""
-    private = images(victims)
-    claims = {c: (claim(c, private[c : c + 1]),) for c in range(victims)}
-    verdicts = victims_of("psnr", Psnr(), [run_of(judge(private), claims)])
-    if judges:
-        assert all(v.leaks for v in verdicts)
-    else:
-        assert isinstance(verdicts, Skipped)
-        assert "11 of them need 220 held-out examples, got 200" in verdicts.reason
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [({"heldout": 150}, "199 held-out"), ({"heldout": 0}, "got 0"), ({"comparable": False}, "other classes")],

@@ -22,14 +22,11 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.reconstruction import Mse
 from glasshouse.metrics.statistics.multiplicity import holm
-from glasshouse.metrics.statistics.rank import rank_p_value
+from glasshouse.metrics.statistics.rank import ALPHA, FEWEST, comparisons_for, rank_p_value
 from glasshouse.results.records import Victim
 
-FEWEST: Final = 199
-"""Held-out examples that a verdict on single victims needs: p can then be as small as .005."""
 MOST: Final = 64
 """Candidates of one claim that are compared one by one, for metrics without a table."""
-ALPHA: Final = 0.05
 
 
 @runtime_checkable
@@ -59,9 +56,8 @@ def victims_of(
 ) -> tuple[Victim, ...] | Skipped:
     """A verdict for every private example that something was claimed of, with Holm's correction over all.
 
-    The same private data claimed again, in another round or run, are no further victims. There is no verdict
-    where the correction could name nobody, however well the claims fit. Where the metric says yes or no,
-    examples are ranked by their squared error, and the value is the metric's.
+    The same private data claimed again, in another round or run, are no further victims. Where the metric
+    says yes or no, examples are ranked by their squared error, and the value is the metric's.
 
     Args:
         name: of the metric.
@@ -81,8 +77,8 @@ def victims_of(
             rows += [replace(v, name=where + v.name) for v in _of_run(ranked, run, own, seen)]
         except GlasshouseError as error:
             return Skipped(reason=f"{name}: {error}")
-    if rows and (reason := _too_many(rows)):
-        return Skipped(reason=f"{name}: {reason}")
+    if rows and min(row.compared for row in rows) < comparisons_for(len(rows)):
+        return Skipped(reason=f"{name}: {_too_many(len(rows), min(row.compared for row in rows))}")
     adjusted = holm([row.p for row in rows])
     return tuple(
         replace(row, p_adjusted=float(p), leaks=bool(p < ALPHA))
@@ -99,13 +95,11 @@ def _unfit(judge: Judge) -> str:
     return ""
 
 
-def _too_many(rows: Sequence[Victim]) -> str:
-    """Why Holm's correction could name nobody among so many victims, even at rank 0; empty where it could."""
-    fewest = min(row.compared for row in rows)
-    if len(rows) * rank_p_value(0, fewest) < ALPHA:
-        return ""
-    needed = round(len(rows) / ALPHA)
-    return f"no verdict on single victims: {len(rows)} of them need {needed} held-out examples, got {fewest}"
+def _too_many(victims: int, compared: int) -> str:
+    return (
+        f"no verdict on single victims: for {victims} of them it needs {comparisons_for(victims)} held-out "
+        f"examples, got {compared}; with fewer, nobody could be named after the correction"
+    )
 
 
 def _of_run(metric: Metric, run: Run, values: Mapping[str, Numbers], seen: set[str]) -> Iterator[Victim]:
