@@ -32,6 +32,7 @@ INTERVALS = frozenset({"low", "high", "gain_low", "gain_high"})
 WORDS = frozenset({"chosen", "caption", "file", "title", "setting", "join"})
 TITLES = {"both ends of its scale": "lower and upper bounds for its generator"}
 CHANCE = "chance"
+NULLS = "the quoted null is the known chance unless a null is shown to be above it (decision 0083)"
 
 Json = Any
 Difference = tuple[str, str]  # why it may be ("" where nothing allows it), and what it is
@@ -71,7 +72,7 @@ def _why(key: str, *, raised: bool) -> str:
     if key == "control":
         return "controls run with the audited settings (decision 0086)"
     if raised and key in ("baseline", "baseline_value", "gain"):
-        return "the quoted null is never below the known chance (decision 0083)"
+        return NULLS
     return "words" if key in WORDS else ""
 
 
@@ -136,6 +137,8 @@ def compare_exhibits(
             reason = "words" if key in WORDS else ""
             if same(_without_intervals(before[key]), _without_intervals(after[key])):
                 reason = "intervals (decision 0080)"
+            elif key == "data" and same(_without_nulls(before[key]), _without_nulls(after[key])):
+                reason = NULLS
             yield reason, f"{name}: {key} {_short(before[key])} -> {_short(after[key])}"
     if before["file"]:
         left, right = (_pictures(run / e["file"]) for run, e in zip(runs, (before, after), strict=True))
@@ -145,6 +148,14 @@ def compare_exhibits(
 def _without_intervals(value: Json) -> Json:
     """The data of an exhibit; from the cells of a table the ends of intervals are taken out."""
     return json.loads(re.sub(r"\[-?[0-9.e+-]+, -?[0-9.e+-]+\]", "[]", json.dumps(value)))
+
+
+def _without_nulls(data: Mapping[str, Json]) -> Json:
+    """The same without the column of a table that repeats the quoted null."""
+    columns = data.get("columns", [])
+    kept = [i for i, column in enumerate(columns) if column != "quoted null"]
+    rows = [[row[i] for i in kept] for row in data.get("rows", [])]
+    return _without_intervals({**data, "columns": [columns[i] for i in kept], "rows": rows})
 
 
 def _pictures(path: Path) -> Any:
