@@ -8,7 +8,8 @@ from glasshouse.data.sources import load
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.models.adversarial import PGD10, Ascent, robust_accuracy
 from glasshouse.models.build import build
-from glasshouse.models.fit import Recipe, accuracy, fit
+from glasshouse.models.fit import accuracy, fit
+from glasshouse.recipe import Recipe
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Batch
 

@@ -13,7 +13,8 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.vectors import normalised_entropy
 from glasshouse.models.build import build, state
-from glasshouse.models.fit import Recipe, fit
+from glasshouse.models.fit import fit
+from glasshouse.recipe import Recipe
 from glasshouse.rng import Rng
 from glasshouse.store import write_tensors
 from glasshouse.wire import Architecture
