@@ -8,8 +8,8 @@ plug-in that needs it. See docs/decisions/0001.
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, final
 
@@ -46,8 +46,8 @@ class Card:
         details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
         control: of an attack: the easy setting in which it must succeed. ``setting`` says it in words;
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
-            runs there with the audited settings; ``fits`` replaces only those that have no meaning with the
-            easy data, never the attack's effort. Empty: the attack has no control.
+            runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
+            meaning with the easy data, never the attack's effort. Empty: the attack has no control.
         renamed: arguments of earlier versions, old path → new one: ``training_steps`` → ``training.steps``. A
             scenario that uses an old one is told the new one.
     """
@@ -187,26 +187,73 @@ def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     """What ``factory`` makes of ``settings``, in which a table stands for an argument that is a dataclass.
 
+    A setting that the table leaves out is that of the argument's own default.
+
     Example:
         >>> @dataclass(frozen=True)
         ... class Training:
         ...     steps: int = 100
         >>> @dataclass(frozen=True)
         ... class Attack:
-        ...     training: Training = Training()
+        ...     training: Training = field(default_factory=Training)
         >>> create(Attack, {"training": {"steps": 5}})
         Attack(training=Training(steps=5))
     """
-    tables = {name: table_of(parameter) for name, parameter in arguments(factory).items()}
+    return _filled(factory, None, settings)
+
+
+def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]) -> Any:
+    """``default`` with ``settings`` in the place of its own; None: what ``factory`` makes of them alone."""
     given = dict(settings)
-    for name, value in settings.items():
-        table = tables.get(name)
+    for name, parameter in arguments(factory).items():
+        table, value = table_of(parameter), settings.get(name)
         if table is not None and isinstance(value, Mapping):
-            given[name] = create(table, value)
-    return factory(**given)
+            inner = _default(factory, parameter) if default is None else getattr(default, name)
+            given[name] = _filled(table, inner if isinstance(inner, table) else None, value)
+    return factory(**given) if default is None else replace(default, **given)
 
 
-def table_of(parameter: inspect.Parameter) -> Callable[..., Any] | None:
+def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every argument of ``factory`` with its value under ``settings``; those of a table by their path.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Training:
+        ...     steps: int = 100
+        >>> @dataclass(frozen=True)
+        ... class Attack:
+        ...     restarts: int = 1
+        ...     training: Training = field(default_factory=Training)
+        >>> flat_settings(Attack, {"restarts": 2})
+        {'restarts': 2, 'training.steps': 100}
+    """
+    return dict(_flat(factory, None, settings))
+
+
+def _flat(
+    factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    takes = arguments(factory)
+    for name, parameter in takes.items():
+        inner = _default(factory, parameter) if default is None else getattr(default, name)
+        value, table = settings.get(name, inner), table_of(parameter)
+        if table is None:
+            yield name, value
+        else:
+            base, given = inner if isinstance(inner, table) else None, value if value is not inner else {}
+            yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, given))
+    yield from ((name, value) for name, value in settings.items() if name not in takes)
+
+
+def _default(factory: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """What an argument is where nothing is given."""
+    for one in fields(factory) if is_dataclass(factory) else ():
+        if one.name == parameter.name and one.default_factory is not MISSING:
+            return one.default_factory()
+    return parameter.default
+
+
+def table_of(parameter: inspect.Parameter) -> type | None:
     """The dataclass that an argument is, which a scenario writes as a table; None: it is something else."""
     kind = parameter.annotation
     return kind if isinstance(kind, type) and is_dataclass(kind) else None

@@ -5,7 +5,7 @@ Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -76,7 +76,8 @@ class Budget:
         amount: how many in one search; 0: no search, only training beforehand.
         restarts: independent searches, of which the attack's own loss picks one.
         images: the amount is spent on each of at most so many images read from one update; 0: on each call.
-        probe: arguments that make one call short enough to be timed; empty: calls are not timed.
+        probe: arguments that make one call short enough to be timed, tables as a whole; empty: calls are not
+            timed.
         pieces: times the work on each image instead of a whole call; None: there is none.
         training: steps of training before the first call, which is done once and cached; 0: none.
         trained: what is trained by them, in words. Attacks that say the same share it.
@@ -87,7 +88,7 @@ class Budget:
     amount: int
     restarts: int = 1
     images: int = 0
-    probe: Mapping[str, Value] = field(default_factory=dict)
+    probe: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
     pieces: Pieces | None = None
     training: int = 0
     trained: str = ""

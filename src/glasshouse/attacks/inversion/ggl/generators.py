@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from glasshouse.attacks.inversion.ggl import wgan
-from glasshouse.attacks.inversion.ggl.wgan import Recipe
+from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable
 from glasshouse.wire import Architecture, Batch
 
@@ -31,14 +31,22 @@ def needs_data(name: str) -> bool:
     return name == WGAN
 
 
-def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliary: Batch | None) -> Prior:
+def generator(
+    name: str,
+    architecture: Architecture,
+    training: GeneratorTraining,
+    *,
+    latent: int,
+    auxiliary: Batch | None,
+) -> Prior:
     """The generator called ``name``, frozen and in ``eval()`` mode.
 
     Args:
         name: ``wgan_gp``, ``biggan``, or ``module:factory``, called as ``factory(input_shape, classes,
             latent=D)``.
         architecture: of the model under attack: the size of the images, and K.
-        recipe: of the training; its ``latent`` is D for all generators.
+        training: of ``wgan_gp``.
+        latent: D.
         auxiliary: what ``wgan_gp`` is trained on.
 
     Raises:
@@ -54,11 +62,11 @@ def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliar
                 got="none",
                 fix="set data.auxiliary and grants.auxiliary, or give generator = 'module:factory'",
             )
-        return wgan.trained(auxiliary, classes=architecture.classes, recipe=recipe)
+        return wgan.trained(auxiliary, classes=architecture.classes, latent=latent, training=training)
     made = _factory(_BIGGAN_FACTORY if name == BIGGAN else name)(
-        architecture.input_shape, architecture.classes, latent=recipe.latent
+        architecture.input_shape, architecture.classes, latent=latent
     )
-    _check(name, made, architecture, recipe.latent)
+    _check(name, made, architecture, latent)
     found: nn.Module = made.eval().requires_grad_(False)
     return found
 
