@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.false_leaks_families import FAMILIES, Family, Sample
 from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
-from glasshouse.audit.scoring.finding import gain_of, null_of, verdict_of
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.metrics import interval, permutation
+from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, verdict_of
 from glasshouse.metrics.base import Metric
+from glasshouse.metrics.statistics import interval, permutation
 from glasshouse.registry import load
 from glasshouse.results.records import Control
 from glasshouse.rng import Rng

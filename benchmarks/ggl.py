@@ -24,11 +24,11 @@ from glasshouse.attacks.inversion.ggl.optimisers import minimise
 from glasshouse.attacks.inversion.ggl.search import Budget
 from glasshouse.attacks.inversion.ggl.wgan import Generator, GeneratorTraining, trained
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.images import mse, psnr
-from glasshouse.metrics.shares import proportion_interval
+from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.models import build as models
 from glasshouse.process import settle
 from glasshouse.registry import load

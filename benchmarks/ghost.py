@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
-from glasshouse.attacks.parts.matching import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.images import psnr
 from glasshouse.models import build as models
 from glasshouse.process import settle

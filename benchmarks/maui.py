@@ -24,19 +24,19 @@ from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining
-from glasshouse.attacks.parts.columns import read_columns
-from glasshouse.attacks.parts.deep_image_prior import Search, by_generator
-from glasshouse.attacks.parts.frozen import Frozen, frozen
-from glasshouse.attacks.parts.ir_matching import Distance, by_pixels
+from glasshouse.attacks.parts.readout.columns import read_columns
+from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
+from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
+from glasshouse.attacks.parts.search.features import Distance, by_pixels
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
 from glasshouse.data.sources import load as load_source
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.images import psnr, ssim
 from glasshouse.metrics.base import ScoreContext
-from glasshouse.metrics.interval import mean_interval, paired_gain
 from glasshouse.metrics.match import UNMATCHED, assign
 from glasshouse.metrics.representations import Leakage, LeakagePrecision
+from glasshouse.metrics.statistics.interval import mean_interval, paired_gain
 from glasshouse.models.build import build as build_model
 from glasshouse.models.build import state
 from glasshouse.process import settle

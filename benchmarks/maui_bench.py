@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from glasshouse.attacks.parts.frozen import Frozen, frozen
+from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
 from glasshouse.attacks.transfer.maui.head import HeadSettings, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab
 from glasshouse.audit.simulation.build import Built, build
-from glasshouse.metrics.interval import mean_interval
-from glasshouse.metrics.shares import proportion_interval, share_interval
+from glasshouse.metrics.statistics.interval import mean_interval
+from glasshouse.metrics.statistics.shares import proportion_interval, share_interval
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load

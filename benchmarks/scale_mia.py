@@ -23,8 +23,8 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.federation.setting import Setting
 from glasshouse.metrics.attribution import NOT_RECOVERED, said_of_recovered
 from glasshouse.metrics.base import ScoreContext
-from glasshouse.metrics.interval import mean_interval
 from glasshouse.metrics.match import assign, best, mse_table
+from glasshouse.metrics.statistics.interval import mean_interval
 from glasshouse.models import build as models
 from glasshouse.process import settle
 from glasshouse.registry import create, load

@@ -29,8 +29,8 @@ from torch.nn import functional as F
 from glasshouse.attacks.linear.scale_mia.autoencoder import restored_decoder
 from glasshouse.attacks.linear.scale_mia.crafting import Head, crafted_head, strength
 from glasshouse.attacks.linear.scale_mia.decoders import decoder_for
-from glasshouse.attacks.parts.linear_leakage import normal_thresholds, read_rows
-from glasshouse.attacks.parts.linear_tail import find_tail, latents
+from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows
+from glasshouse.attacks.parts.readout.linear_tail import find_tail, latents
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture

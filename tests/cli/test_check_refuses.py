@@ -13,7 +13,8 @@ from glasshouse.cli import main
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.survey import survey
 from glasshouse.errors import BadScenario
-from glasshouse.scenario.load import load, presets
+from glasshouse.scenario.load import load
+from glasshouse.scenario.shipped import presets
 
 SMALL = """
 name = "small"

@@ -11,8 +11,8 @@ BY_NAME = {family.name: family for family in FAMILIES}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """The study's cheaper resampling, taken back after each test."""
-    monkeypatch.setattr("glasshouse.metrics.interval.RESAMPLES", 50)
-    monkeypatch.setattr("glasshouse.metrics.permutation.EXCHANGES", 999)
+    monkeypatch.setattr("glasshouse.metrics.statistics.interval.RESAMPLES", 50)
+    monkeypatch.setattr("glasshouse.metrics.statistics.permutation.EXCHANGES", 999)
 
 
 def cases(*, exact: bool = False) -> list[tuple[Family, int]]:

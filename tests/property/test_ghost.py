@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.parts.ghost import Ghost, Moments, supports
-from glasshouse.attacks.parts.matching import Plain
+from glasshouse.attacks.parts.matching.distance import Plain
+from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, supports
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
@@ -103,7 +103,7 @@ def test_large_layers_loop_over_restarts(monkeypatch):
     """Above the limit on grouped convolutions the same numbers come out of single ones."""
     net, target, inputs, labels = problem("convnet", 2, torch.float64)
     grouped = gradients(Ghost(net, target, form="explicit"), inputs, labels)
-    monkeypatch.setattr("glasshouse.attacks.parts.ghost_layers.GROUPED", 0)
+    monkeypatch.setattr("glasshouse.attacks.parts.matching.ghost_layers.GROUPED", 0)
     looped = gradients(Ghost(net, target, form="explicit"), inputs, labels)
     for one, other in zip(looped, grouped, strict=True):
         close(one, other, 1e-12)

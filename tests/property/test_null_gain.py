@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from glasshouse.metrics.interval import mean_interval, paired_gain
-from glasshouse.metrics.shares import paired_share_gain, share_interval
+from glasshouse.metrics.statistics.interval import mean_interval, paired_gain
+from glasshouse.metrics.statistics.shares import paired_share_gain, share_interval
 from glasshouse.rng import Rng
 
 RUNS = 500

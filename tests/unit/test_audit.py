@@ -22,7 +22,7 @@ from glasshouse.audit.attacking.needs import refused
 from glasshouse.audit.scoring import nulls as baseline
 from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.claims.scorers import GUESS
-from glasshouse.audit.scoring.finding import (
+from glasshouse.audit.scoring.verdicts.finding import (
     gain_of,
     middle,
     null_of,
@@ -36,8 +36,8 @@ from glasshouse.audit.scoring.finding import (
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.attribution import Attribution, LeakedLabels
 from glasshouse.metrics.base import ScoreContext
-from glasshouse.metrics.interval import Interval
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, Ssim
+from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.files import read_result, write_result
 from glasshouse.results.records import Control, Finding, Result
 from glasshouse.rng import Rng

@@ -5,7 +5,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from glasshouse.attacks.parts.columns import read_columns
+from glasshouse.attacks.parts.readout.columns import read_columns
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.representations import Leakage, LeakagePrecision

@@ -7,8 +7,8 @@ import pytest
 
 from glasshouse import registry
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring import sources
-from glasshouse.audit.scoring.control import ControlTask, control, judge_control, run_control
+from glasshouse.audit.scoring.controls import sources
+from glasshouse.audit.scoring.controls.control import ControlTask, control, judge_control, run_control
 from glasshouse.errors import BadValue
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.spec import Member, Suite
@@ -38,6 +38,7 @@ import dataclasses
 class Foreign:
     card: ClassVar[Card] = Card(summary="the closed form, in a package of its own", control={control})
     needs: ClassVar[Needs] = LinearInput.needs
+    budget: ClassVar[None] = None
 
     def run(self, view, *, rng):
         claims = LinearInput().run(view, rng=rng)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.optimise import Descent, Found, adam, roughness, stepwise
+from glasshouse.attacks.parts.search.adam import Descent, Found, adam, roughness, stepwise
 from glasshouse.errors import Undefined
 from glasshouse.rng import Rng
 

@@ -11,11 +11,11 @@ from scipy import integrate, optimize, stats
 
 from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
 from glasshouse.audit.scoring.claims.scorers import COIN
-from glasshouse.audit.scoring.finding import gain_of, p_of, runs_of, value_of
+from glasshouse.audit.scoring.verdicts.finding import gain_of, p_of, runs_of, value_of
 from glasshouse.metrics.clients import F1, Auc, Precision, Recall, TprAtFpr
-from glasshouse.metrics.interval import gain_p_value, paired_gain
-from glasshouse.metrics.permutation import EXCHANGES, compare_with_guesses, exchange_truth
-from glasshouse.metrics.shares import (
+from glasshouse.metrics.statistics.interval import gain_p_value, paired_gain
+from glasshouse.metrics.statistics.permutation import EXCHANGES, compare_with_guesses, exchange_truth
+from glasshouse.metrics.statistics.shares import (
     paired_share_gain,
     paired_share_p_value,
     share_gain,
@@ -131,7 +131,7 @@ def test_values_over_many_truths_are_the_metric_on_each(metric):
 def test_the_truth_is_exchanged_within_runs_alone(monkeypatch, listed):
     runs = np.repeat([0, 1], 6)
     truth = np.array([1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], dtype=bool)
-    monkeypatch.setattr("glasshouse.metrics.permutation.LISTED", listed)
+    monkeypatch.setattr("glasshouse.metrics.statistics.permutation.LISTED", listed)
     found, weights = exchange_truth(np.arange(12.0), truth, runs, rng=RNG)
     assert weights.sum() == pytest.approx(1)
     assert (found[:, :6].sum(1) == 2).all()
@@ -153,7 +153,7 @@ def test_the_p_value_of_the_auc_is_mann_and_whitneys(monkeypatch, shift):
     exact = stats.mannwhitneyu(scores[truth], scores[~truth], alternative="greater", method="exact").pvalue
     sample = one_run(Auc(), scores, truth)
     assert p_of(sample, Auc(), rng=RNG) == pytest.approx(exact)
-    monkeypatch.setattr("glasshouse.metrics.permutation.LISTED", 0)
+    monkeypatch.setattr("glasshouse.metrics.statistics.permutation.LISTED", 0)
     error = math.sqrt(exact * (1 - exact) / EXCHANGES)
     assert p_of(sample, Auc(), rng=RNG) == pytest.approx(exact, abs=4 * error + 1 / EXCHANGES)
 

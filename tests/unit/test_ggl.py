@@ -15,9 +15,9 @@ from glasshouse.attacks.inversion.ggl.optimisers import minimise
 from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching import objective
+from glasshouse.attacks.parts.matching.distance import objective
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable
 from glasshouse.images import mse
 from glasshouse.rng import Rng

@@ -12,8 +12,8 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack
 from glasshouse.audit.attacking.claims import Unit, read_outcome
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.simulation.group import Group, simulate
-from glasshouse.metrics.interval import paired_gain
 from glasshouse.metrics.match import assign, mse_table
+from glasshouse.metrics.statistics.interval import paired_gain
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load, write_resolved
 from glasshouse.truth.record import read_truth

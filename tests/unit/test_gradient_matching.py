@@ -5,9 +5,9 @@ import logging
 import pytest
 import torch
 
-from glasshouse.attacks.parts.matching import objective, schedule
+from glasshouse.attacks.parts.matching.distance import objective, schedule
+from glasshouse.attacks.parts.matching.transforms import Adaptation, estimate
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.transforms import Adaptation, estimate
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.defenses.clip import Clip
 from glasshouse.federation.defenses.clip_layers import ClipLayers

@@ -228,7 +228,7 @@ def test_the_page_is_written_first_and_its_folder_made(honest, tmp_path, capsys)
     assert run(model, "--report", model / "page.html", "--json") == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "a file that can be written" in json.loads(said.err)["error"]["needs"]
+    assert "that can be written" in json.loads(said.err)["error"]["needs"]
 
 
 def test_the_command_names_what_it_did_not_look_at(honest, tmp_path, capsys):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics import interval
-from glasshouse.metrics.interval import Interval, mean_bound, mean_interval, paired_gain
-from glasshouse.metrics.shares import (
+from glasshouse.metrics.statistics import interval
+from glasshouse.metrics.statistics.interval import Interval, mean_bound, mean_interval, paired_gain
+from glasshouse.metrics.statistics.shares import (
     paired_share_gain,
     proportion_bounds,
     proportion_interval,

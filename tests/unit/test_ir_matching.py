@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from glasshouse.attacks.parts.deep_image_prior import Generators, Search, by_generator
-from glasshouse.attacks.parts.frozen import frozen
-from glasshouse.attacks.parts.ir_matching import Distance, by_pixels
+from glasshouse.attacks.parts.readout.frozen import frozen
+from glasshouse.attacks.parts.search.deep_image_prior import Generators, Search, by_generator
+from glasshouse.attacks.parts.search.features import Distance, by_pixels
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy, label_counts
-from glasshouse.metrics.shares import proportion_interval
+from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.metrics.utility import accuracy, accuracy_interval
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=8)

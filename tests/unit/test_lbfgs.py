@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.lbfgs import minimise
+from glasshouse.attacks.parts.search.lbfgs import minimise
 
 
 def bowl(x: Tensor) -> Tensor:

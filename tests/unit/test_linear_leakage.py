@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glasshouse.attacks.parts.linear_leakage import (
+from glasshouse.attacks.parts.readout.linear_leakage import (
     labels_from,
     normal_thresholds,
     read_rows,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import Appendix, Reconstruction, Representations
-from glasshouse.attacks.parts.head_gradient import Inversion
+from glasshouse.attacks.parts.readout.head_gradient import Inversion
 from glasshouse.attacks.transfer.maui.attack import Maui
 from glasshouse.attacks.transfer.maui.exemplars import exemplars
 from glasshouse.attacks.transfer.maui.head import HeadSettings, calibrate, made

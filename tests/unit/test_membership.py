@@ -10,12 +10,12 @@ from scipy import stats
 
 from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
 from glasshouse.audit.scoring.claims.scorers import COIN
-from glasshouse.audit.scoring.finding import gain_of
+from glasshouse.audit.scoring.verdicts.finding import gain_of
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.clients import F1, Precision, Recall
 from glasshouse.metrics.membership import auc, f1, precision, recall, tpr_at_fpr
-from glasshouse.metrics.shares import proportion_interval, share_interval
+from glasshouse.metrics.statistics.shares import proportion_interval, share_interval
 from glasshouse.rng import Rng
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.multiplicity import holm
-from glasshouse.metrics.rank import FEWEST, Rank, rank_of, rank_p_value
+from glasshouse.metrics.statistics.multiplicity import holm
+from glasshouse.metrics.statistics.rank import FEWEST, Rank, rank_of, rank_p_value
 
 some_p_values = st.lists(st.integers(0, 20).map(lambda i: i / 20), max_size=6)
 

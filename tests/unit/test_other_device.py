@@ -13,9 +13,9 @@ from glasshouse.attacks.inversion.gradinversion.attack import GradInversion
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.inversion.linear_input import LinearInput
-from glasshouse.attacks.parts.columns import read_columns
-from glasshouse.attacks.parts.head_gradient import Inversion
-from glasshouse.attacks.parts.ir_matching import Distance
+from glasshouse.attacks.parts.readout.columns import read_columns
+from glasshouse.attacks.parts.readout.head_gradient import Inversion
+from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.audit.attacking.device import copy_to
 from glasshouse.rng import Rng

@@ -17,10 +17,9 @@ from glasshouse.metrics.reconstruction import (
     MseR,
     Perceptual,
     Psnr,
-    RateBlind,
-    RatePaper,
     Ssim,
 )
+from glasshouse.metrics.recovery import RateBlind, RatePaper
 
 PLAIN = ScoreContext()
 DISTANCES = [Mse(), Psnr(), Ssim()]

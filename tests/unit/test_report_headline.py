@@ -68,7 +68,20 @@ def test_one_victim_is_enough_for_a_headline():
     found = answer(specimen.finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
     assert found.text == "Single victims' data came out"
     assert "Inverting Gradients got the examples of 2 of 3 victims" in found.qualification
+    assert "Of 1 measurement that judge victims one by one, 1 found somebody" in found.qualification
+    assert "luck alone would in about 0.1" in found.qualification
     assert found.kind == "leaks"
+
+
+def test_victims_that_another_metric_of_the_same_claims_judged_count():
+    """Identification is yes or no; PSNR tells how near each victim is."""
+    shares = specimen.finding(metric="identification", base=0.01, gain=0.1, half=0.3, primary=True)
+    pixels = specimen.finding(
+        metric="psnr", unit="dB", base=11.2, gain=0.1, half=3.0, victims=specimen.VICTIMS
+    )
+    assert answer(shares, pixels).text == "Single victims' data came out"
+    elsewhere = specimen.finding(metric="psnr", unit="dB", attack="dlg", victims=specimen.VICTIMS)
+    assert answer(shares, elsewhere).text == "This audit cannot tell"
 
 
 def test_victims_of_an_attack_without_power_are_no_headline():

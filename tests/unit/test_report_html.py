@@ -16,7 +16,7 @@ from glasshouse.results.records import Result
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{ 7*7 }}{%s}"""
 # Words with a meaning for the program; everything else in a result is free text.
-FIXED = {"verdict", "kind", "file", "metric"}
+FIXED = {"verdict", "kind", "file", "metric", "state", "display", "severity"}
 
 
 class Page(HTMLParser):

@@ -11,7 +11,7 @@ from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining, trained
 from glasshouse.attacks.linear.scale_mia.crafting import Strength, crafted_head, ladder, measure_of, strength
 from glasshouse.attacks.linear.scale_mia.decoders import Reader, decoder_for
-from glasshouse.attacks.parts.linear_tail import find_tail, latents
+from glasshouse.attacks.parts.readout.linear_tail import find_tail, latents
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build
 from glasshouse.rng import Rng

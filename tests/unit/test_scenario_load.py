@@ -49,6 +49,10 @@ class ToyNoise:
     std: float
 
 
+class ToyMetric:
+    requires = frozenset()
+
+
 class ToyProtocol:
     traits = Traits(sends="delta", allows=("delta", "parameters", "gradient"))
 
@@ -61,7 +65,7 @@ TOYS: dict[tuple[str, str], Callable[..., Any]] = {
     ("attacks", "toy"): ToyAttack,
     ("defenses", "noise"): ToyNoise,
     ("models", "toy_model"): toy_model,
-    ("metrics", "psnr"): object,
+    ("metrics", "psnr"): ToyMetric,
     ("protocols", "toy_protocol"): ToyProtocol,
     ("datasets", "digits"): object,
     ("partitioners", "iid"): object,

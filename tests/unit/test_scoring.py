@@ -12,15 +12,16 @@ from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, R
 from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, write_outcome
 from glasshouse.audit.scoring.claims.candidates import most_confident
 from glasshouse.audit.scoring.claims.scorers import SCORERS
-from glasshouse.audit.scoring.exchange import exchange
-from glasshouse.audit.scoring.finding import gain_of
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import Run, score_metric
+from glasshouse.audit.scoring.verdicts.exchange import exchange
+from glasshouse.audit.scoring.verdicts.finding import gain_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ScoreContext, Wording
 from glasshouse.metrics.clients import Auc
 from glasshouse.metrics.labels import LabelAccuracy
-from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, RatePaper
+from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
+from glasshouse.metrics.recovery import RatePaper
 from glasshouse.metrics.representations import Leakage
 from glasshouse.metrics.semantics import DefenseNamed
 from glasshouse.registry import Card
@@ -92,10 +93,12 @@ def test_only_the_surest_candidates_count_as_many_as_the_wire_announces():
         assert concatenated(score_metric("m", metric, [many]).values) == concatenated(
             score_metric("m", metric, [one]).values
         )
-    announced = {(0, c): 3 for c in range(6)}
-    claims = {c: (claim(c, guesses, confidence=sure),) for c in range(6)}
-    three = score_metric("psnr", Psnr(), [run_of(judge(private, announced=announced), claims)])
-    assert concatenated(three.values) == concatenated(score_metric("psnr", Psnr(), [many]).values)
+    three = judge(private, announced={(0, c): 3 for c in range(6)})
+    cut = run_of(three, {c: (claim(c, guesses[-3:]),) for c in range(6)})
+    whole = run_of(three, {c: (claim(c, guesses, confidence=sure),) for c in range(6)})
+    best, expected = (concatenated(score_metric("psnr", Psnr(), [run]).values) for run in (whole, cut))
+    assert best == expected
+    assert best != concatenated(score_metric("psnr", Psnr(), [one]).values)
 
 
 def test_of_equally_sure_candidates_the_first_count():

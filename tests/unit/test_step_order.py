@@ -3,8 +3,8 @@
 import torch
 
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
+from glasshouse.attacks.parts.matching.step_order import exchanged, step_of, unknown
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.attacks.parts.step_order import exchanged, step_of, unknown
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Toy, toy
 

@@ -9,12 +9,18 @@ from tests.unit.scoring_toys import batch, claim, images, judge, noisy, run_of
 from tests.unit.test_audit import finding
 
 from glasshouse.attacks.base import DefenseGuess, Labels, PriorSamples, Reconstruction
-from glasshouse.audit.scoring.family import primary_metrics, with_family
-from glasshouse.audit.scoring.victims import Skipped, best_of, can_judge_victims, victims_of
+from glasshouse.audit.scoring.score import score_metric
+from glasshouse.audit.scoring.verdicts.family import primary_metrics, with_family
+from glasshouse.audit.scoring.verdicts.victims import Skipped, best_of, can_judge_victims
+from glasshouse.audit.scoring.verdicts.victims import victims_of as victims_of_scored
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, Psnr, Ssim
 from glasshouse.metrics.semantics import DefenseNamed
+
+
+def victims_of(name, metric, runs):
+    return victims_of_scored(name, metric, score_metric(name, metric, runs), runs)
 
 
 def test_one_victim_of_eight_is_named():
@@ -35,6 +41,15 @@ def test_a_batch_is_judged_by_its_best_candidates_and_so_are_the_held_out_exampl
     found = victims_of("mse", Mse(), [run_of(judge(private, each=3), claims)])
     assert [v.leaks for v in found] == [True] * 2 + [found[2].leaks] + [False] * 3
     assert [v.name[-9:] for v in found[:3]] == ["example 1", "example 2", "example 3"]
+
+
+def test_a_metric_that_says_yes_or_no_ranks_by_the_error_and_keeps_its_own_value():
+    private, context = images(3), ScoreContext(distractors=images(9, 5), classes=4)
+    claims = {c: (claim(c, noisy(private[c : c + 1], 0.05) if c else images(1, 8)),) for c in range(3)}
+    found = victims_of("identification", Identification(), [run_of(judge(private, context=context), claims)])
+    assert [v.leaks for v in found] == [False, True, True]
+    assert [v.value for v in found[1:]] == [1.0, 1.0]
+    assert can_judge_victims(Identification())
 
 
 def test_exchanged_claims_name_a_victim_in_at_most_five_of_a_hundred_cells():
@@ -78,7 +93,6 @@ def test_a_table_and_one_by_one_say_the_same():
         assert best_of(metric, candidates, examples, context=context) == pytest.approx(expected)
     slow = [max(Ssim().score(c[None], e[None], context=context)[0] for c in candidates) for e in examples]
     assert best_of(Ssim(), candidates, examples, context=context) == pytest.approx(slow)
-    assert not can_judge_victims(Identification())
     assert not can_judge_victims(LabelAccuracy())
 
 

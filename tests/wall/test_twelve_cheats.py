@@ -15,7 +15,7 @@ NOTHING = 1.0
 
 def notes(run, attack: str) -> str:
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return " ".join(line["note"] for line in lines if line["event"] == "note" and attack in line.get("attack", ""))
+    return " ".join(line["note"] for line in lines if attack in line.get("attack", ""))
 
 
 def test_undeclared_grants_are_not_there(cheated):

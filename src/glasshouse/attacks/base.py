@@ -5,11 +5,12 @@ Shape letters: B reconstructed examples, C channels, H and W pixels, K classes, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
+from typing import ClassVar, Literal, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.budget import Budget
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Changes, Sees
@@ -17,8 +18,6 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Batch, Crafted, Terms, Value
 
 Scope = Literal["update", "round", "run"]
-PROBE = 3
-"""Iterations of a search that is run only to be timed."""
 
 
 @final
@@ -43,67 +42,6 @@ class Needs:
     grants: frozenset[str] = frozenset()
     uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
-    """A short piece of an attack's work, to be timed.
-
-    Attributes:
-        run: does it; what it returns is not used.
-        times: how often the full budget is that piece.
-    """
-
-    run: Callable[[], object]
-    times: float
-
-
-Pieces = Callable[[Architecture, Mapping[str, Tensor], Tensor], tuple[Piece, ...]]
-"""From the agreed model, its tensors and images (B, C, H, W): the pieces of what is done to these images.
-
-Raises Inapplicable where the attack cannot run behind this model.
-"""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Budget:
-    """How long an attack searches, and how to time a short piece of it; ``glasshouse check`` reads it.
-
-    Attributes:
-        unit: what is counted, in the plural: ``iterations``, ``evaluations``.
-        amount: how many in one search; 0: no search, only training beforehand.
-        restarts: independent searches, of which the attack's own loss picks one.
-        images: the amount is spent on each of at most so many images read from one update; 0: on each call.
-        probe: arguments that make one call short enough to be timed, tables as a whole; empty: calls are not
-            timed.
-        pieces: times the work on each image instead of a whole call; None: there is none.
-        training: steps of training before the first call, which is done once and cached; 0: none.
-        trained: what is trained by them, in words. Attacks that say the same share it.
-        every_round: it is trained anew for every round's model.
-    """
-
-    unit: str
-    amount: int
-    restarts: int = 1
-    images: int = 0
-    probe: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
-    pieces: Pieces | None = None
-    training: int = 0
-    trained: str = ""
-    every_round: bool = False
-
-    @property
-    def units(self) -> int:
-        """Units of work in one call, or on one image."""
-        return self.amount * self.restarts
-
-
-def search_budget(iterations: int, *, restarts: int = 1) -> Budget:
-    """The budget of an attack whose argument ``iterations`` is the length of its search."""
-    short = {"iterations": min(PROBE, iterations)}
-    return Budget(unit="iterations", amount=iterations, restarts=restarts, probe=short)
 
 
 @final

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from glasshouse import registry
-from glasshouse.attacks.base import Attack, Budget
+from glasshouse.attacks.base import Attack
+from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import attack_of, foreseen
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.registry import load

@@ -23,7 +23,7 @@ from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
-from glasshouse.audit.scoring.swap import score_swapped, write_swapped
+from glasshouse.audit.scoring.controls.swap import score_swapped, write_swapped
 from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile
 from glasshouse.outside.files import printable

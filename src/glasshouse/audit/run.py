@@ -17,13 +17,13 @@ from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.scoring.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.cell import score_cell
-from glasshouse.audit.scoring.control import ControlTask, judge_control, run_control
-from glasshouse.audit.scoring.family import with_family
-from glasshouse.audit.scoring.policy import policy_limits
+from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
-from glasshouse.audit.scoring.threat_card import threat_card
+from glasshouse.audit.scoring.verdicts.family import with_family
+from glasshouse.audit.scoring.verdicts.policy import policy_limits
+from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
+from glasshouse.audit.scoring.wording.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.disk import write_text

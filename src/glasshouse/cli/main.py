@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "replay": (
         "glasshouse.cli.runs:replay",
-        "Run ATTACK again on what RUN's adversary saw, without scenario, data and truth; compare claims.",
+        "Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims.",
     ),
     "report": ("glasshouse.cli.runs:report", "Write report.html of RUN again, and print its summary."),
     "compare": ("glasshouse.cli.runs:compare", "Two runs side by side: which findings changed."),

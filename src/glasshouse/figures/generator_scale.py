@@ -20,8 +20,8 @@ from glasshouse.attacks.base import PriorSamples, Reconstruction
 from glasshouse.errors import Undefined
 from glasshouse.figures.base import GroupEvidence
 from glasshouse.metrics.base import Metric
-from glasshouse.metrics.interval import RESAMPLES, Interval, paired_gain
-from glasshouse.metrics.shares import paired_share_gain
+from glasshouse.metrics.statistics.interval import RESAMPLES, Interval, paired_gain
+from glasshouse.metrics.statistics.shares import paired_share_gain
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 

@@ -12,7 +12,7 @@ from glasshouse.attacks.base import DefenseGuess, GenerativeAttack, PriorSamples
 from glasshouse.figures.base import AttackEvidence, CellEvidence, GroupEvidence, pixels
 from glasshouse.figures.generator_scale import CAPTION, COLUMNS, scale_rows
 from glasshouse.figures.landscape import landscape
-from glasshouse.metrics.shares import proportion_bounds
+from glasshouse.metrics.statistics.shares import proportion_bounds
 from glasshouse.registry import Card
 from glasshouse.results.exhibits import pictures, table
 from glasshouse.results.records import Exhibit

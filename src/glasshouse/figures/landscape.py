@@ -16,9 +16,9 @@ from torch import Tensor
 
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import Inapplicable
 from glasshouse.figures.base import GroupEvidence
 from glasshouse.results.exhibits import Place, line, lines

@@ -19,8 +19,8 @@ from torch import Tensor
 from glasshouse.attacks.base import Reconstruction
 from glasshouse.errors import Undefined
 from glasshouse.figures.base import CellEvidence, GroupEvidence, Part
-from glasshouse.metrics.interval import Interval, mean_interval
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table
+from glasshouse.metrics.statistics.interval import Interval, mean_interval
 from glasshouse.registry import Card
 from glasshouse.results.exhibits import Place, Series, histogram, line, lines, table
 from glasshouse.results.records import Exhibit

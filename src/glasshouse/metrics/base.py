@@ -19,7 +19,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue
 from glasshouse.metrics.gallery import Gallery
-from glasshouse.metrics.interval import Interval
+from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
 
 ClaimKind = str

@@ -12,7 +12,7 @@ from torch import Tensor
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics import membership
 from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
-from glasshouse.metrics.interval import Interval
+from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
 
 Floats = NDArray[np.float64]

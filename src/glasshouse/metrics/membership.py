@@ -12,8 +12,8 @@ import scipy
 from numpy.typing import NDArray
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.interval import Interval
-from glasshouse.metrics.shares import share_interval
+from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.metrics.statistics.shares import share_interval
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -1,9 +1,9 @@
 """Numbers about reconstructed images: how near they are, and whether they are the right ones.
 
 Every metric here pairs reconstructions with originals by least total squared error, each once
-(``match.assign``), and returns one number per original; only ``RatePaper`` uses the papers' convention.
-An original that nothing was paired with is compared with a mid-grey image (``match.take``) by the distances,
-and is a miss for the shares. Shape letters as in ``base``.
+(``match.assign``), and returns one number per original. An original that nothing was paired with is compared
+with a mid-grey image (``match.take``) by the distances, and is a miss for the shares. Shape letters as in
+``base``.
 """
 
 import math
@@ -19,12 +19,12 @@ from torch import Tensor
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
 from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording, check_images
-from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
+from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.registry import Card
 
-_UP = "up is worse for privacy"
-_DOWN = "down is worse for privacy"
-_NO_CHANCE = "depends on the data: see the null baseline"
+UP = "up is worse for privacy"
+DOWN = "down is worse for privacy"
+NO_CHANCE = "depends on the data: see the null baseline"
 
 
 def paired(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> tuple[Tensor, Tensor]:
@@ -38,7 +38,8 @@ def paired(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> 
     return take(claimed, assign(mse_table(truth, claimed)), grey=context.grey), truth
 
 
-def _array(x: Tensor) -> NDArray[np.float64]:
+def as_array(x: Tensor) -> NDArray[np.float64]:
+    """A tensor's numbers in float64."""
     return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
 
 
@@ -72,7 +73,7 @@ class Mse(ImageMetric):
 
     card: ClassVar[Card] = Card(
         summary="mean squared error of the paired reconstruction, on the declared image range",
-        details={"direction": _DOWN, "chance": _NO_CHANCE},
+        details={"direction": DOWN, "chance": NO_CHANCE},
     )
     wording: ClassVar[Wording] = Wording(
         label="squared error",
@@ -86,7 +87,7 @@ class Mse(ImageMetric):
     range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return _array(mse(*paired("mse", claimed, truth, context)))
+        return as_array(mse(*paired("mse", claimed, truth, context)))
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(R, N): every candidate against every example."""
@@ -103,8 +104,8 @@ class Psnr(ImageMetric):
     card: ClassVar[Card] = Card(
         summary="peak signal-to-noise ratio of the paired reconstruction, peak 1 on [0, 1], at most 100 dB",
         details={
-            "direction": _UP,
-            "chance": _NO_CHANCE,
+            "direction": UP,
+            "chance": NO_CHANCE,
             "papers": "peak 1 on [-1, 1] images (GGL) gives 6.02 dB less",
         },
     )
@@ -124,7 +125,7 @@ class Psnr(ImageMetric):
     range: ClassVar[tuple[float, float]] = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return _array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
+        return as_array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(R, N): every candidate against every example."""
@@ -141,7 +142,7 @@ class Ssim(ImageMetric):
     card: ClassVar[Card] = Card(
         summary="structural similarity of the paired reconstruction",
         source="Wang et al. 2004, IEEE TIP 13(4)",
-        details={"direction": _UP, "chance": "about 0 for unrelated natural images"},
+        details={"direction": UP, "chance": "about 0 for unrelated natural images"},
     )
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     wording: ClassVar[Wording] = Wording(
@@ -155,7 +156,7 @@ class Ssim(ImageMetric):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return _array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
+        return as_array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
 
 
 @final
@@ -166,7 +167,7 @@ class MseR(ImageMetric):
     card: ClassVar[Card] = Card(
         summary="mean squared error in feature space of the model under audit",
         source="Li et al. 2022, arXiv:2203.15696 (MSE-R)",
-        details={"direction": _DOWN, "chance": _NO_CHANCE},
+        details={"direction": DOWN, "chance": NO_CHANCE},
     )
     wording: ClassVar[Wording] = Wording(
         label="feature error",
@@ -186,7 +187,7 @@ class MseR(ImageMetric):
         with torch.no_grad():
             a, b = context.features(left.float()), context.features(right.float())
         _check_features("mse_r", a, b, len(truth))
-        return _array((a.double() - b.double()).square().flatten(1).mean(1))
+        return as_array((a.double() - b.double()).square().flatten(1).mean(1))
 
 
 @final
@@ -203,7 +204,7 @@ class Perceptual(ImageMetric):
     card: ClassVar[Card] = Card(
         summary="distance in features of a public network (stand-in for LPIPS, without learned weights)",
         source="after Zhang et al. 2018, arXiv:1801.03924, Eq. 1 with w = 1",
-        details={"direction": _DOWN, "chance": _NO_CHANCE},
+        details={"direction": DOWN, "chance": NO_CHANCE},
     )
     wording: ClassVar[Wording] = Wording(
         label="perceptual distance",
@@ -231,7 +232,7 @@ class Perceptual(ImageMetric):
             _check_features("perceptual", a, b, len(truth))
             apart = (_unit(a.double()) - _unit(b.double())).square().sum(1)  # (B, ...)
             total += apart.flatten(1).mean(1)
-        return _array(total / len(pairs))
+        return as_array(total / len(pairs))
 
 
 @final
@@ -246,7 +247,7 @@ class Identification(ImageMetric):
 
     card: ClassVar[Card] = Card(
         summary="share of originals that are the nearest of M images to their own reconstruction",
-        details={"direction": _UP, "chance": "1/M, M = distractors + 1"},
+        details={"direction": UP, "chance": "1/M, M = distractors + 1"},
     )
     wording: ClassVar[Wording] = Wording(
         label="identification",
@@ -280,86 +281,6 @@ class Identification(ImageMetric):
             distance = (pool - claimed[j].to(pool).flatten()).square().sum(1)
             hits[i] = float(distance[0] < distance[1:].min())
         return hits
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class RateBlind(ImageMetric):
-    """1 where an original was recovered: its reconstruction is better than ``threshold`` dB; else 0.
-
-    Pairs by optimal assignment, so every reconstruction recovers at most one original.
-
-    Args:
-        threshold: PSNR above which (not at which) an image counts as recovered, dB.
-    """
-
-    card: ClassVar[Card] = Card(
-        summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once",
-        details={"direction": _UP, "chance": _NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
-        label="examples recovered",
-        sentence="recovered {} of the private examples",
-        explanation="Share of the private images rebuilt at PSNR above 18 dB, each original and each "
-        "rebuilt image counted once: higher is worse, guessing reaches about 0 %.",
-        display="rate",
-        severity="images",
-        order=10,
-    )
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    threshold: float = 18.0
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        check_images("rate_blind", claimed, truth)
-        return _recovered(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class RatePaper(ImageMetric):
-    """As ``rate_blind``, but every original may use the best candidate, also one used before.
-
-    The convention of the linear-leakage papers, for comparison with their tables. It is an upper bound of
-    what a blind attacker can claim: two originals that fell into one bin may both count.
-
-    Args:
-        threshold: PSNR above which (not at which) an image counts as recovered, dB.
-    """
-
-    card: ClassVar[Card] = Card(
-        summary="share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
-        source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
-        details={"direction": _UP, "chance": _NO_CHANCE},
-    )
-    wording: ClassVar[Wording] = Wording(
-        label="examples recovered (paper's count)",
-        sentence="recovered {} of the private examples, counted as the paper does",
-        explanation="As 'examples recovered', but one rebuilt image may stand for several originals, as "
-        "papers count: higher is worse, and more than a blind attacker could claim.",
-        display="rate",
-        severity="images",
-        order=250,
-    )
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    threshold: float = 18.0
-
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        check_images("rate_paper", claimed, truth)
-        return _recovered(claimed, truth, best(mse_table(truth, claimed)), self.threshold, context)
-
-
-def _recovered(
-    claimed: Tensor, truth: Tensor, pairing: NDArray[np.int64], threshold: float, context: ScoreContext
-) -> NDArray[np.float64]:
-    images = take(claimed.double(), pairing, grey=context.grey)
-    quality = _array(psnr(images, truth.double().to(images.device), data_range=context.data_range))
-    return np.asarray((quality > threshold) & (pairing != UNMATCHED), dtype=np.float64)
 
 
 def _unit(x: Tensor) -> Tensor:

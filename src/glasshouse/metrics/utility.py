@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.interval import Interval
-from glasshouse.metrics.shares import proportion_interval
+from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.metrics.statistics.shares import proportion_interval
 
 
 def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Interval:

@@ -214,14 +214,12 @@ class Exhibit:
     """Something to show beside the numbers.
 
     Attributes:
-        kind: ``pictures`` (originals beside reconstructions, in ``file``), ``lines``, ``histogram``,
-            ``boxes`` or ``table``.
+        kind: ``pictures`` are originals beside reconstructions, in ``file``.
         data: by kind:
             ``lines``: {"x_label", "y_label", "x_log"?, "x_even"?: equal distances between the values of x,
             "series": [{"name", "x", "y", "low"?, "high"?, "null"?: bool, "of"?: number of the series that
             this one belongs to}]};
-            ``histogram``: {"x_label", "series": [{"name", "values"}]};
-            ``boxes``: {"y_label", "series": [{"name", "values"}]};
+            ``histogram``: {"x_label", "series": [{"name", "values"}]}; ``boxes``: the same with "y_label";
             ``table``: {"columns": [...], "rows": [[...], ...]};
             ``pictures``: {"columns": [names of the columns], "rows": [labels of the rows]}.
         file: for pictures, an .npz below the run directory: ``images`` (rows, columns, H, W, C) in [0, 1].

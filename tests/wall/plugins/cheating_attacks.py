@@ -37,6 +37,7 @@ class Cheat:
 
     card: ClassVar[Card] = Card(summary="cheats")
     needs: ClassVar[Needs] = Needs(sees=SEES, scope="update")
+    budget: ClassVar[None] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.budget import Budget
 from glasshouse.errors import Inapplicable
 from glasshouse.images import total_variation
 from glasshouse.limits import Count, NotNegative, Positive

@@ -17,10 +17,11 @@ Breaks when: the activations are not smooth (with ReLU the distance jumps), the 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.exact import claimed, search
-from glasshouse.attacks.parts.matching import objective
+from glasshouse.attacks.parts.matching.distance import objective
+from glasshouse.attacks.parts.matching.exact import claimed, search
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.limits import Count, NotNegative
 from glasshouse.registry import Card

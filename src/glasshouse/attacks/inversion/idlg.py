@@ -9,11 +9,12 @@ the paper covers one image). Granted labels are used instead where there are any
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.exact import claimed, search
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching import objective
+from glasshouse.attacks.parts.matching.distance import objective
+from glasshouse.attacks.parts.matching.exact import claimed, search
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.limits import Count, NotNegative
 from glasshouse.registry import Card

@@ -22,14 +22,16 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Budget, Claim, Needs, search_budget
-from glasshouse.attacks.parts import detect, step_order
-from glasshouse.attacks.parts.exact import check_positive, claimed
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget, search_budget
+from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching import Steps, objective
-from glasshouse.attacks.parts.optimise import Descent, adam, random_start, roughness
+from glasshouse.attacks.parts.matching import step_order
+from glasshouse.attacks.parts.matching.distance import Steps, objective
+from glasshouse.attacks.parts.matching.exact import check_positive, claimed
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.transforms import Adaptation
+from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
 from glasshouse.limits import Count, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng

@@ -20,8 +20,8 @@ from typing import ClassVar, final
 from torch import nn
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.exact import claimed
 from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.matching.exact import claimed
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
 from glasshouse.models.build import build

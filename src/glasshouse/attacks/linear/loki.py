@@ -22,9 +22,9 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
-from glasshouse.attacks.parts.in_front import PREFIX, agreed_state, in_front
-from glasshouse.attacks.parts.linear_leakage import normal_thresholds
-from glasshouse.attacks.parts.summed import summed
+from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
+from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
+from glasshouse.attacks.parts.readout.summed import summed
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count
 from glasshouse.registry import Card

@@ -11,7 +11,8 @@ from typing import ClassVar, final
 import torch
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import About, DefenseGuess
-from glasshouse.attacks.parts import transforms
 from glasshouse.attacks.parts.labels import sums
-from glasshouse.attacks.parts.matching import Steps, repeats_steps
+from glasshouse.attacks.parts.matching import transforms
+from glasshouse.attacks.parts.matching.distance import Steps, repeats_steps
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.rng import Rng
 from glasshouse.tensors import norm
 from glasshouse.wire import Value

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Appendix, Budget, Claim, ClientScores, Needs
+from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest

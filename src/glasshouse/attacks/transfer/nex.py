@@ -5,7 +5,7 @@ Exclusivity Analysis", USENIX Security, as Dabholkar et al. 2025 (Maui, section 
 ordinarily trained head over ordinarily trained features. A unit of the head's first layer that exactly one
 example of the batch activates gives that example's features. The server changes nothing.
 
-Where we differ: candidates are judged blind (:mod:`glasshouse.attacks.parts.columns`), and the original's
+Where we differ: candidates are judged blind (``parts.readout.columns``), and the original's
 search for exclusive units with the labels at hand is left out.
 
 Breaks when: units fire for many examples (large batches, ordinary heads), or the features have many
@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Budget, Claim, Needs
-from glasshouse.attacks.parts.columns import Readout
-from glasshouse.attacks.parts.frozen import check_tail
-from glasshouse.attacks.parts.head_gradient import Inversion, recovered
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.readout.columns import Readout
+from glasshouse.attacks.parts.readout.frozen import check_tail
+from glasshouse.attacks.parts.readout.head_gradient import Inversion, recovered
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -32,7 +33,7 @@ class Nex:
     """The attack with its settings.
 
     Args:
-        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
+        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
         inversion: how representations become images; by a ``generator`` (a deep image prior) as published.
     """
 

@@ -12,15 +12,15 @@ from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
-from glasshouse.audit.scoring.contrast import contrasts
-from glasshouse.audit.scoring.family import primary_metrics
 from glasshouse.audit.scoring.illustrate import illustrate
 from glasshouse.audit.scoring.judge import Judge, judge_of
-from glasshouse.audit.scoring.measurement import Measured, finding_of
 from glasshouse.audit.scoring.score import Run, score_metric
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
-from glasshouse.audit.scoring.victims import Skipped, can_judge_victims, victims_of
-from glasshouse.audit.scoring.wording import defense_labels
+from glasshouse.audit.scoring.verdicts.contrast import contrasts
+from glasshouse.audit.scoring.verdicts.family import primary_metrics
+from glasshouse.audit.scoring.verdicts.measurement import Measured, finding_of
+from glasshouse.audit.scoring.verdicts.victims import Skipped, can_judge_victims, victims_of
+from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
@@ -78,8 +78,6 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     metrics: dict[str, Metric] = {p.name: load("metrics", p.name)(**p.arguments) for p in plugins}
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
-    ordered = sorted(metrics, key=lambda name: metrics[name].wording.order)
-    single = next((name for name in ordered if can_judge_victims(metrics[name])), None)
     findings, numbers, notes = [], {}, []
     refusals = _wholly_silent(attack, runs)
     for name, metric in metrics.items():
@@ -87,7 +85,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
             scored = score_metric(name, metric, runs)
             if scored is None:
                 continue
-            victims = victims_of(name, metric, runs) if name == single else ()
+            single = name in primary.values() and can_judge_victims(metric)
+            victims = victims_of(name, metric, scored, runs) if single else ()
             if isinstance(victims, Skipped):
                 notes.append(f"{attack.label or attack.name}: {victims.reason}")
                 victims = ()

@@ -139,9 +139,9 @@ class Judge:
         return Target(batch=batch, owners=owners)
 
     def announced_for(self, about: About) -> int:
-        """How many examples the claim can be about: as the wire says, else as there are."""
+        """How many examples the claim can be about: as the wire says, and at least as there are."""
         return sum(
-            self.announced.get((number, about.client)) or len(self.truth.batch(number, about.client)[0])
+            max(self.announced.get((number, about.client), 0), len(self.target(number, about.client).batch))
             for number in about.rounds
         )
 
@@ -271,7 +271,7 @@ def _representation(transcript: Transcript) -> Features:
 
 
 def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.Module | None:
-    weights = {n.removeprefix("perceptual."): t for n, t in tensors.items() if n.startswith("perceptual.")}
+    weights = {n.removeprefix("stand_in."): t for n, t in tensors.items() if n.startswith("stand_in.")}
     if not weights:
         return None
     model = build(network(agreed.input_shape, agreed.classes))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.federation.setting import Setting
-from glasshouse.metrics.shares import share_interval
+from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.models.fit import predict
 from glasshouse.wire import Batch, Trained
 

@@ -6,9 +6,9 @@ from typing import final
 
 from glasshouse.report import words
 from glasshouse.report.cards import KINDS, SEVERITIES
-from glasshouse.report.verdicts.choice import ORDER, Choice, victims_out
+from glasshouse.report.verdicts.choice import ORDER, Choice
 from glasshouse.report.verdicts.sentences import NOT_SAFE
-from glasshouse.results.judgement import ONE_SIDE, expected_by_luck, leaking_victims
+from glasshouse.results.judgement import ALPHA, ONE_SIDE, expected_by_luck
 from glasshouse.results.records import Finding, Result, Verdict
 
 
@@ -36,7 +36,7 @@ def overall(result: Result, choice: Choice) -> Answer:
     tried = words.count(len({f.attack for f in result.findings}), "attack")
     text, qualification = _answer(result, choice, standings, tried)
     kind = min(standings, key=ORDER.index) if standings else None
-    if kind is not None and victims_out(choice.findings):
+    if kind is not None and choice.with_victims_out():
         kind = "leaks"
     return Answer(text=text, qualification=qualification, count=_count(result, choice), kind=kind)
 
@@ -49,12 +49,8 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried:
     leaking = [f for f, s in zip(choice.findings, standings, strict=True) if s == "leaks"]
     if leaking:
         return "Private data came out", f"{_leaking(leaking, total, result, choice)}; {tried} ran."
-    if out := victims_out(choice.findings):
-        f = out[0]
-        who = f"{len(leaking_victims(f))} of {words.count(len(f.victims), 'victims')}"
-        by = choice.cards.attack(f.attack)
-        told = f"The average over all victims decides nothing, but {by} got the examples of {who}."
-        return "Single victims' data came out", told
+    if out := choice.with_victims_out():
+        return "Single victims' data came out", _single(out, choice)
     if standings.count("no leak found") == total:
         able = ", and the controls of every attack passed" if _controlled(choice.findings) else ""
         ran = f"{tried} ran in {words.count(total, 'measurements')}{able}."
@@ -62,6 +58,18 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried:
     parts = words.listed([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
     rest = "What could not be measured may still leak."
     return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
+
+
+def _single(out: Sequence[Finding], choice: Choice) -> str:
+    """Who came out where the average decides nothing, and how often luck alone would say so."""
+    verdicts = choice.victims(out[0])
+    who = f"{sum(v.leaks for v in verdicts)} of {words.count(len(verdicts), 'victims')}"
+    judged = [f for f in choice.findings if f.verdict != "no power" and choice.victims(f)]
+    return (
+        f"The average over all victims decides nothing, but {choice.cards.attack(out[0].attack)} got the "
+        f"examples of {who}. Of {words.count(len(judged), 'measurements')} that judge victims one by one, "
+        f"{len(out)} found somebody; luck alone would in about {ALPHA * len(judged):.1f}."
+    )
 
 
 def _leaking(leaking: Sequence[Finding], total: int, result: Result, choice: Choice) -> str:

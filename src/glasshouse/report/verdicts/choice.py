@@ -5,14 +5,14 @@ defence is not private data. An image metric that moved while the pixels stayed 
 a guess is not a rebuilt image.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
 from glasshouse.report import words
 from glasshouse.report.cards import SEVERITIES, Cards
-from glasshouse.results.judgement import expected_by_luck, leaking_victims
-from glasshouse.results.records import Finding, MetricCard, Result, Verdict
+from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.records import Finding, MetricCard, Result, Verdict, Victim
 
 ORDER: Final[tuple[Verdict, ...]] = ("leaks", "no power", "inconclusive", "no leak found")
 
@@ -60,6 +60,18 @@ class Choice:
             and f.metric != finding.metric
             and self.cards.metric(f.metric).severity == severity
         ]
+
+    def victims(self, finding: Finding) -> tuple[Victim, ...]:
+        """The verdicts on single victims: the finding's own, else those of another metric of its claims."""
+        key = (finding.scenario, finding.cell, finding.attack, finding.claim)
+        alike = (f for f in self.every if (f.scenario, f.cell, f.attack, f.claim) == key and f.victims)
+        return finding.victims or next((f.victims for f in alike), ())
+
+    def with_victims_out(self) -> list[Finding]:
+        """Findings with power where single victims' examples came out, the most of them first."""
+        counts = {id(f): sum(v.leaks for v in self.victims(f)) for f in self.findings}
+        some = [f for f in self.findings if f.verdict != "no power" and counts[id(f)]]
+        return sorted(some, key=lambda f: -counts[id(f)])
 
     def of(self, scenario: str) -> "Choice":
         """The same for one scenario."""
@@ -113,12 +125,6 @@ def severity(finding: Finding, card: MetricCard) -> float:
     top = 1.0 if card.high is None else card.high
     reach = top - finding.baseline_value if finding.higher_leaks else finding.baseline_value
     return finding.gain / reach if reach > 1e-9 else finding.gain
-
-
-def victims_out(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings with power in which single victims' examples came out, the most of them first."""
-    some = [f for f in findings if f.verdict != "no power" and leaking_victims(f)]
-    return sorted(some, key=lambda f: -len(leaking_victims(f)))
 
 
 def _first_of_each(findings: Iterable[Finding], cards: Cards) -> list[Finding]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts.choice import Choice
-from glasshouse.results.judgement import expected_by_luck, leaking_victims
-from glasshouse.results.records import Control, Finding, Refused, Utility
+from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.records import Control, Finding, Refused, Utility, Victim
 
 FEW_RUNS = 4
 FEW_NAMES = 3
@@ -25,20 +25,19 @@ def sentence(finding: Finding, choice: Choice) -> str:
     interval, the units and how it was chosen; then what else a reader must know: single victims, silence, few
     runs, what the attack reaches without the defence, what it was given.
     """
-    cards = choice.cards
-    parts = [_core(finding, choice), *additions(finding, cards)]
+    parts = [_core(finding, choice), *additions(finding, choice)]
     return " ".join(part for part in parts if part)
 
 
-def additions(finding: Finding, cards: Cards) -> list[str]:
+def additions(finding: Finding, choice: Choice) -> list[str]:
     """What else must stand beside a number, in sentences."""
     given = words.grants(finding.given)
     return [
-        victims(finding),
+        victims(choice.victims(finding)),
         _exchanged(finding),
         _unclaimed(finding),
         _few_runs(finding),
-        power(finding, cards),
+        power(finding, choice.cards),
         f"The attacker also had {given}." if given else "",
     ]
 
@@ -83,12 +82,12 @@ def power(finding: Finding, cards: Cards) -> str:
     return text
 
 
-def victims(finding: Finding) -> str:
+def victims(verdicts: Sequence[Victim]) -> str:
     """Whose examples came out; empty where nobody's did."""
-    names = leaking_victims(finding)
+    names = [v.name for v in verdicts if v.leaks]
     if not names:
         return ""
-    total = words.count(len(finding.victims), "victims")
+    total = words.count(len(verdicts), "victims")
     listed = "; ".join(
         [*names[:FEW_NAMES], *([f"{len(names) - FEW_NAMES} more"] if names[FEW_NAMES:] else [])]
     )

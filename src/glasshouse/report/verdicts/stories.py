@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from glasshouse.report import readings, words
-from glasshouse.report.verdicts.choice import ORDER, Choice, severity, victims_out
+from glasshouse.report.verdicts.choice import ORDER, Choice, severity
 from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
     additions,
@@ -90,11 +90,12 @@ def _first(top: Finding, choice: Choice) -> Finding:
 
 def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
     """Single victims of findings that no earlier sentence named, where the average decides nothing."""
-    rest = [f for f in victims_out(choice.findings) if id(f) not in named and choice.standing(f) != "leaks"]
+    rest = [f for f in choice.with_victims_out() if id(f) not in named and choice.standing(f) != "leaks"]
     if not rest:
         return []
     worst, more = rest[0], len(rest) - 1
-    text = f"{where(worst)}, {choice.cards.attack(worst.attack)}: {victims(worst)}"
+    told = victims(choice.victims(worst))
+    text = f"{where(worst)}, {choice.cards.attack(worst.attack)}: {told[0].lower()}{told[1:]}"
     if more:
         text += f" Single victims came out in {words.count(more, 'measurements')} more."
     return [Sentence(kind="leaks", text=text)]
@@ -121,7 +122,7 @@ def _defended(choice: Choice, utility: Sequence[Utility], first: Finding) -> lis
             f"{'leaks' if len(leaking) == 1 else 'leak'}, most of all {place(worst)}: "
             f"{cards.attack(worst.attack)} {deed(worst, cards)}. {over_guessing(worst, cards)}."
         )
-        text = " ".join([text, *(part for part in additions(worst, cards) if part)])
+        text = " ".join([text, *(part for part in additions(worst, choice) if part)])
         lines.append(Sentence(kind="leaks", text=text))
     if any(f is not first for fs in still_open.values() for f in fs):
         unsure = [

@@ -25,7 +25,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import PROBE, About, Budget, Claim, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
@@ -34,9 +35,9 @@ from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.inversion.ggl.generators import Prior
-from glasshouse.attacks.parts.matching import Objective
+from glasshouse.attacks.parts.matching.distance import Objective
 
 Regulariser = Literal["kl", "norm", "none"]
 

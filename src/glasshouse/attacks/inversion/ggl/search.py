@@ -15,7 +15,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.optimise import stepwise
+from glasshouse.attacks.parts.search.adam import stepwise
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.progress import track
 from glasshouse.rng import Rng

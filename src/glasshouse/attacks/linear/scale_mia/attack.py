@@ -19,7 +19,8 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Budget, Claim, Needs, Reconstruction
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import (
     AutoencoderTraining,
     restored_decoder,
@@ -27,14 +28,14 @@ from glasshouse.attacks.linear.scale_mia.autoencoder import (
     trained,
 )
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, measure_of, strength
-from glasshouse.attacks.parts.linear_leakage import (
+from glasshouse.attacks.parts.readout.linear_leakage import (
     labels_from,
     normal_thresholds,
     read_rows,
     smoothed_thresholds,
 )
-from glasshouse.attacks.parts.linear_tail import LinearTail, find_tail
-from glasshouse.attacks.parts.summed import summed
+from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail
+from glasshouse.attacks.parts.readout.summed import summed
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state

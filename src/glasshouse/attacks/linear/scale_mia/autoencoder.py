@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.linear.scale_mia.decoders import decoder_for, reader
-from glasshouse.attacks.parts.linear_tail import LinearTail, latents
+from glasshouse.attacks.parts.readout.linear_tail import LinearTail, latents
 from glasshouse.cache import Checkpoint, cached, digest
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.models.build import build

@@ -19,7 +19,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.linear_tail import LinearTail
+from glasshouse.attacks.parts.readout.linear_tail import LinearTail
 from glasshouse.rng import Rng
 from glasshouse.wire import Kind
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.attacks.base import About, Budget, Claim, ClassRepresentatives, Needs, PriorSamples
+from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs, PriorSamples
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, prior_images

@@ -4,10 +4,10 @@ Source: Dabholkar, Sharma, Celik & Bagchi 2025, "Maui: Reconstructing Private Cl
 Transfer Learning". The server broadcasts adversarially trained features (the scenario's own pre-training:
 ``model.pretraining.adversarial``) and, in the attacked rounds, a head whose units fire for few examples
 (:mod:`head`). What clients send of it gives the features of every example that is alone in some unit; each is
-inverted by matching (:mod:`glasshouse.attacks.parts.ir_matching`). Neither the architecture nor any weight
+inverted by matching (``parts.search.features``). Neither the architecture nor any weight
 looks odd by itself.
 
-Where we differ: see :mod:`head` for the crafting, ``parts.columns`` for the blind read-out; the head is made
+Where we differ: see :mod:`head` for the crafting, ``parts.readout.columns`` for the blind read-out; the head is made
 from the granted auxiliary images, none of which the features were trained on.
 
 Breaks when: the features are not robust (images are then poor, the representations still leak), the batch is
@@ -20,10 +20,11 @@ from typing import ClassVar, final
 
 import torch
 
-from glasshouse.attacks.base import About, Appendix, Budget, Claim, Needs
-from glasshouse.attacks.parts.columns import Readout
-from glasshouse.attacks.parts.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
-from glasshouse.attacks.parts.head_gradient import Inversion, recovered
+from glasshouse.attacks.base import About, Appendix, Claim, Needs
+from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.readout.columns import Readout
+from glasshouse.attacks.parts.readout.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
+from glasshouse.attacks.parts.readout.head_gradient import Inversion, recovered
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import HeadSettings, Made, made
 from glasshouse.attacks.transfer.maui.leakage import Sample
@@ -44,7 +45,7 @@ class Maui:
         head: how the head is made.
         trials: of the search for the head's ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0) by TPE;
             0: none. For modes that train. Extra ``tuning``.
-        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.columns.Readout`.
+        readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
         inversion: how representations become images.
     """
 

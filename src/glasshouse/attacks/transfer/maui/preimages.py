@@ -10,7 +10,7 @@ Shape letters: B pairs of images, C channels, H and W pixels, D features.
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.ir_matching import Features, cosine_pace
+from glasshouse.attacks.parts.search.features import Features, cosine_pace
 
 
 def preimage_distance(

@@ -51,7 +51,7 @@ def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored
         )
     claimed = tensors[metric.reads]
 
-    def measure(target: Target) -> Numbers:
+    def measure(target: Target, _: Target) -> Numbers:
         return metric.score(claimed, truth_part(metric, target), context=judge.context)
 
     def null(number: int, target: Target, values: Numbers) -> Numbers:

@@ -9,8 +9,8 @@ from glasshouse.audit.scoring.claims.scored import Numbers, Scored
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.errors import NothingClaimed
 
-Measure = Callable[[Target], Numbers]
-"""The claim against a target, its own or another."""
+Measure = Callable[[Target, Target], Numbers]
+"""The claim against a target, its own or another; then its own."""
 Null = Callable[[int, Target, Numbers], Numbers]
 """The null adversary in a round, on the claim's own target; it may need the claim's own numbers."""
 Exchange = Callable[[Target], float | None]
@@ -39,9 +39,9 @@ def score_rounds(
     values, nulls, exchanged, victims = [], [], [], []
     for number in about.rounds:
         target = judge.target(number, about.client)
-        values.append(measure(target))
+        values.append(measure(target, target))
         nulls.append(null(number, target, values[-1]))
-        level = exchange(target) if exchange else _exchanged(about, number, judge, measure)
+        level = exchange(target) if exchange else _exchanged(about, number, judge, measure, target)
         exchanged.append(None if level is None else np.full(len(values[-1]), level))
         victims.append(judge.truth.identity(number, about.client))
     return Scored(
@@ -54,12 +54,12 @@ def score_rounds(
     )
 
 
-def _exchanged(about: About, number: int, judge: Judge, measure: Measure) -> float | None:
+def _exchanged(about: About, number: int, judge: Judge, measure: Measure, own: Target) -> float | None:
     """The mean over other victims; None where there are none, or nothing is claimed of any of them."""
     levels = []
     for target in judge.others(about, number):
         try:
-            levels.append(float(measure(target).mean()))
+            levels.append(float(measure(target, own).mean()))
         except NothingClaimed:
             continue
     return float(np.mean(levels)) if levels else None

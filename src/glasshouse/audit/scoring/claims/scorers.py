@@ -15,7 +15,7 @@ from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, R
 from glasshouse.audit.scoring.claims.candidates import most_confident
 from glasshouse.audit.scoring.claims.class_score import score_classes
 from glasshouse.audit.scoring.claims.fields import score_field
-from glasshouse.audit.scoring.claims.rounds import score_rounds
+from glasshouse.audit.scoring.claims.rounds import Measure, score_rounds
 from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, Scored
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.audit.scoring.nulls import CHANCE, average_score, counts
@@ -44,11 +44,16 @@ def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> Score
     assert isinstance(claim, Reconstruction)
     most = judge.announced_for(claim.about)
 
-    def measure(target: Target) -> Numbers:
-        count = min(most, len(target.batch))
+    def measure(target: Target, own: Target) -> Numbers:
+        count = _allowed(most, target, own)
         return metric.score(most_confident(claim, count).inputs, target.batch.inputs, context=judge.context)
 
     return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.inputs) > 0)
+
+
+def _allowed(most: int, target: Target, own: Target) -> int:
+    """How many candidates count: as many as announced, in proportion for a target of another size."""
+    return max(1, most * len(target.batch) // len(own.batch))
 
 
 def score_counts(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
@@ -58,11 +63,11 @@ def score_counts(name: str, metric: Metric, claim: Claim, judge: Judge) -> Score
         return None
     most = judge.announced_for(claim.about)
 
-    def measure(target: Target) -> Numbers:
+    def measure(target: Target, own: Target) -> Numbers:
         if isinstance(claim, Labels):
             claimed = claim.counts
         else:
-            labels = most_confident(claim, min(most, len(target.batch))).labels
+            labels = most_confident(claim, _allowed(most, target, own)).labels
             claimed = counts(torch.zeros(0) if labels is None else labels, 1)
         classes = max(judge.context.classes or 0, len(claimed), int(target.batch.labels.max()) + 1)
         padded = torch.nn.functional.pad(claimed, (0, classes - len(claimed)))
@@ -78,7 +83,7 @@ def _beside_nulls(
     claim: Claim,
     judge: Judge,
     *,
-    measure: Callable[[Target], Numbers],
+    measure: Measure,
     claimed: bool,
 ) -> Scored:
     """With the null adversary that is quoted for batches of that size, on the same victims."""
@@ -115,7 +120,7 @@ def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> S
         paired = said_of_recovered(kept.inputs, spoken, target.batch.inputs, context=judge.context)
         return metric.score(paired, known, context=judge.context)
 
-    def measure(target: Target) -> Numbers:
+    def measure(target: Target, _: Target) -> Numbers:
         return score(said, target, _known(metric, target))
 
     def null(number: int, target: Target, _: Numbers) -> Numbers:
@@ -147,7 +152,7 @@ def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     features = judge.context.features
     assert features is not None  # every judge rebuilds the model that was sent
 
-    def measure(target: Target) -> Numbers:
+    def measure(target: Target, _: Target) -> Numbers:
         return metric.score(claim.vectors, features(target.batch.inputs), context=judge.context)
 
     def null(number: int, target: Target, values: Numbers) -> Numbers:

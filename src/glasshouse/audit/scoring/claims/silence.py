@@ -64,12 +64,15 @@ def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> 
     if silence.kind.grows:  # its victims are classes or clients, which only a claim can name
         return None
 
-    def guess(target: Target) -> Numbers:
+    def measure(target: Target, _: Target) -> Numbers:
         return null_numbers(name, metric, target, judge, count=len(target.batch))
 
-    return score_rounds(
-        silence.about, judge, measure=guess, null=lambda _, target, __: guess(target), claimed=False
-    ).named(SILENT)
+    def null(number: int, target: Target, values: Numbers) -> Numbers:
+        del number, target
+        return values
+
+    scored = score_rounds(silence.about, judge, measure=measure, null=null, claimed=False)
+    return scored.named(SILENT)
 
 
 def _victims(unit: Unit, judge: Judge, *, clients: bool, whole: bool) -> list[About]:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from glasshouse.audit.scoring.claims.scored import Scored
-from glasshouse.audit.scoring.wording import defense_labels
+from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
-from glasshouse.metrics.interval import Interval, paired_gain
-from glasshouse.metrics.shares import paired_share_gain
+from glasshouse.metrics.statistics.interval import Interval, paired_gain
+from glasshouse.metrics.statistics.shares import paired_share_gain
 from glasshouse.registry import load
 from glasshouse.results.records import Contrast
 from glasshouse.rng import Rng

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from glasshouse.attacks.parts.ir_matching import Distance, Features, Inverted
+from glasshouse.attacks.parts.search.features import Distance, Features, Inverted
 from glasshouse.errors import Inapplicable
 from glasshouse.progress import track
 from glasshouse.rng import Rng

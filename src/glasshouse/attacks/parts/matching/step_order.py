@@ -17,9 +17,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.matching import schedule
-from glasshouse.attacks.parts.optimise import Descent, Found, adam
+from glasshouse.attacks.parts.matching.distance import schedule
 from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.search.adam import Descent, Found, adam
 from glasshouse.rng import Rng
 
 Labelled = Callable[[Tensor, Tensor, bool], Tensor]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
-from glasshouse.attacks.parts import lbfgs
-from glasshouse.attacks.parts.matching import Objective
+from glasshouse.attacks.parts.matching.distance import Objective
 from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.search import lbfgs
 from glasshouse.errors import BadValue
 from glasshouse.progress import track
 from glasshouse.rng import Rng

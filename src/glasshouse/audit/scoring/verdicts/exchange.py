@@ -6,12 +6,12 @@ from typing import final
 import numpy as np
 
 from glasshouse.audit.scoring.claims.scored import Scored
-from glasshouse.audit.scoring.finding import KNOWN, gain_of, null_of, p_of, value_of
 from glasshouse.audit.scoring.nulls import CHANCE
+from glasshouse.audit.scoring.verdicts.finding import KNOWN, gain_of, null_of, p_of, value_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
-from glasshouse.metrics.interval import Interval
-from glasshouse.metrics.permutation import exchange_truth
+from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.metrics.statistics.permutation import exchange_truth
 from glasshouse.results.records import Exchange
 from glasshouse.rng import Rng
 

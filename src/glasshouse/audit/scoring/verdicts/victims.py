@@ -5,7 +5,7 @@ the candidate that fits it best. If the claims owe the example nothing, its rank
 good as drawn, and (1 + rank) / (1 + M) is a p-value.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final, runtime_checkable
 
@@ -15,13 +15,14 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.scoring.claims.candidates import most_confident
-from glasshouse.audit.scoring.claims.scored import Numbers
+from glasshouse.audit.scoring.claims.scored import Numbers, Scored
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run, judged
 from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric, ScoreContext
-from glasshouse.metrics.multiplicity import holm
-from glasshouse.metrics.rank import rank_p_value
+from glasshouse.metrics.reconstruction import Mse
+from glasshouse.metrics.statistics.multiplicity import holm
+from glasshouse.metrics.statistics.rank import rank_p_value
 from glasshouse.results.records import Victim
 
 FEWEST: Final = 199
@@ -49,15 +50,26 @@ class Skipped:
 
 
 def can_judge_victims(metric: Metric) -> bool:
-    """Whether the metric compares single images, and by more than a yes or no."""
-    return metric.claim == "reconstruction" and metric.reads == "inputs" and not metric.counts
+    """Whether the metric compares single images."""
+    return metric.claim == "reconstruction" and metric.reads == "inputs"
 
 
-def victims_of(name: str, metric: Metric, runs: Sequence[Run]) -> tuple[Victim, ...] | Skipped:
+def victims_of(
+    name: str, metric: Metric, scored: Scored, runs: Sequence[Run]
+) -> tuple[Victim, ...] | Skipped:
     """A verdict for every private example that something was claimed of, with Holm's correction over all.
 
-    The same private data claimed again, in another round or run, are no further victims.
+    The same private data claimed again, in another round or run, are no further victims. Where the metric
+    says yes or no, examples are ranked by their squared error, and the value is the metric's.
+
+    Args:
+        name: of the metric.
+        metric: an image metric.
+        scored: its numbers on the same runs.
+        runs: the attack's federations.
     """
+    ranked = Mse() if metric.counts else metric
+    own = dict(zip(scored.victims, scored.values, strict=True))
     rows: list[Victim] = []
     seen: set[str] = set()
     for position, run in enumerate(runs):
@@ -65,7 +77,7 @@ def victims_of(name: str, metric: Metric, runs: Sequence[Run]) -> tuple[Victim, 
             return Skipped(reason=f"{name}: {reason}")
         where = f"run {position + 1}, " if len(runs) > 1 else ""
         try:
-            rows += [replace(v, name=where + v.name) for v in _of_run(metric, run, seen)]
+            rows += [replace(v, name=where + v.name) for v in _of_run(ranked, run, own, seen)]
         except GlasshouseError as error:
             return Skipped(reason=f"{name}: {error}")
     adjusted = holm([row.p for row in rows])
@@ -84,7 +96,7 @@ def _unfit(judge: Judge) -> str:
     return ""
 
 
-def _of_run(metric: Metric, run: Run, seen: set[str]) -> Iterator[Victim]:
+def _of_run(metric: Metric, run: Run, values: Mapping[str, Numbers], seen: set[str]) -> Iterator[Victim]:
     assert run.judge.heldout is not None  # _unfit has checked
     heldout = run.judge.heldout.inputs
     for about, number, inputs in _claims(run):
@@ -95,13 +107,13 @@ def _of_run(metric: Metric, run: Run, seen: set[str]) -> Iterator[Victim]:
         own = run.judge.target(number, about.client).batch.inputs
         best = best_of(metric, inputs, torch.cat([own, heldout]), context=run.judge.context)
         sign = 1 if metric.higher_leaks else -1
-        for i, value in enumerate(best[: len(own)]):
-            rank = int((sign * best[len(own) :] >= sign * value).sum())
+        for i, match in enumerate(best[: len(own)]):
+            rank = int((sign * best[len(own) :] >= sign * match).sum())
             p = rank_p_value(rank, len(heldout))
             client = "" if about.client is None else f", client {about.client}"
             yield Victim(
                 name=f"round {number}{client}, example {i + 1}",
-                value=float(value),
+                value=float(values[identity][i]),
                 rank=rank,
                 compared=len(heldout),
                 p=p,

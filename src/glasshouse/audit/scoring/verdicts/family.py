@@ -7,7 +7,7 @@ from typing import Any
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.metrics.base import Metric
-from glasshouse.metrics.multiplicity import holm
+from glasshouse.metrics.statistics.multiplicity import holm
 from glasshouse.results.records import Finding, Reference
 
 

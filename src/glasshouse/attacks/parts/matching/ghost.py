@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.parts import ghost_layers
-from glasshouse.attacks.parts.ghost_layers import Form, Triple
+from glasshouse.attacks.parts.matching import ghost_layers
+from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 
 
 @final

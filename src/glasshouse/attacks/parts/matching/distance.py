@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from glasshouse.attacks.parts import ghost_layers, transforms
-from glasshouse.attacks.parts.ghost import Ghost, Moments, moments, supports
-from glasshouse.attacks.parts.ghost_layers import Form
+from glasshouse.attacks.parts.matching import ghost_layers, transforms
+from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, moments, supports
+from glasshouse.attacks.parts.matching.ghost_layers import Form
+from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
-from glasshouse.attacks.parts.transforms import Adaptation
 from glasshouse.errors import Inapplicable
 
 LOG = logging.getLogger("glasshouse")
@@ -32,7 +32,7 @@ Steps = Literal["simulate", "one_step"]
 
 
 class Engine(Protocol):
-    """Computes moments of candidates; :class:`glasshouse.attacks.parts.ghost.Ghost` is the fast one."""
+    """Computes moments of candidates; ``ghost.Ghost`` is the fast one."""
 
     def __call__(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> Moments: ...
 

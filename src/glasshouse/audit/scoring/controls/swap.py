@@ -7,10 +7,10 @@ from typing import Any
 
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.scoring.claims.truths import shifted
-from glasshouse.audit.scoring.finding import value_of
 from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
+from glasshouse.audit.scoring.verdicts.finding import value_of
 from glasshouse.errors import BadFile, Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import load

@@ -11,12 +11,13 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import PROBE, About, Budget, Claim, Piece, Reconstruction, Representations
-from glasshouse.attacks.parts.columns import Read, Readout, read_columns
-from glasshouse.attacks.parts.deep_image_prior import Search, by_generator
-from glasshouse.attacks.parts.frozen import Frozen, frozen
-from glasshouse.attacks.parts.ir_matching import Distance, Inverted, by_pixels
-from glasshouse.attacks.parts.summed import summed
+from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
+from glasshouse.attacks.budget import PROBE, Budget, Piece
+from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
+from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
+from glasshouse.attacks.parts.readout.summed import summed
+from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
+from glasshouse.attacks.parts.search.features import Distance, Inverted, by_pixels
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
 from glasshouse.tensors import device_of

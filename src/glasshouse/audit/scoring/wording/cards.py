@@ -42,9 +42,9 @@ def metric_cards(scenarios: Iterable[Scenario]) -> tuple[MetricCard, ...]:
 def _metrics_of(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from ((m.name, m.arguments) for m in scenario.audit.metrics)
     for attack in scenario.attacks:
-        control = card("attacks", attack.name).control
-        if control:
-            yield str(control.get("metric", "psnr")), {}
+        own = card("attacks", attack.name)
+        if own.control:
+            yield own.control_metric, {}
 
 
 def _attack_card(attack: Plugin) -> AttackCard:
@@ -60,15 +60,14 @@ def _attack_card(attack: Plugin) -> AttackCard:
 
 def _metric_card(name: str, metric: Metric) -> MetricCard:
     try:
-        wording = metric.wording
+        wording, (low, high) = metric.wording, metric.range
     except AttributeError as error:
         raise BadValue(
             f"metric '{name}'",
-            needs="a class attribute 'wording' of type glasshouse.metrics.base.Wording",
-            got="none",
+            needs="the class attributes 'wording', of type glasshouse.metrics.base.Wording, and 'range'",
+            got=str(error),
             fix="say how a report shows the number: docs/plugins.md has an example",
         ) from error
-    low, high = metric.range
     return MetricCard(
         name=name,
         label=wording.label,

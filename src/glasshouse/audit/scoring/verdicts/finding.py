@@ -16,9 +16,9 @@ from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
-from glasshouse.metrics.interval import Interval, gain_p_value, mean_interval, paired_gain
-from glasshouse.metrics.permutation import FEW_RUNS, GuessTest, compare_with_guesses
-from glasshouse.metrics.shares import (
+from glasshouse.metrics.statistics.interval import Interval, gain_p_value, mean_interval, paired_gain
+from glasshouse.metrics.statistics.permutation import FEW_RUNS, GuessTest, compare_with_guesses
+from glasshouse.metrics.statistics.shares import (
     paired_share_gain,
     paired_share_p_value,
     share_gain,

@@ -19,7 +19,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.interval import Interval, bad_level, check_level, one_victim
+from glasshouse.metrics.statistics.interval import Interval, bad_level, check_level, one_victim
 
 
 def proportion_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:

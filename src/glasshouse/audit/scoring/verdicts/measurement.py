@@ -5,10 +5,18 @@ from dataclasses import dataclass
 from typing import final
 
 from glasshouse.audit.scoring.claims.scored import Scored
-from glasshouse.audit.scoring.exchange import exchange
-from glasshouse.audit.scoring.finding import gain_of, middle, null_of, p_of, value_of, verdict_of, with_chance
 from glasshouse.audit.scoring.score import Run
-from glasshouse.audit.scoring.wording import chosen_words, defense_labels, given_words
+from glasshouse.audit.scoring.verdicts.exchange import exchange
+from glasshouse.audit.scoring.verdicts.finding import (
+    gain_of,
+    middle,
+    null_of,
+    p_of,
+    value_of,
+    verdict_of,
+    with_chance,
+)
+from glasshouse.audit.scoring.wording.wording import chosen_words, defense_labels, given_words
 from glasshouse.metrics.base import Metric
 from glasshouse.results.records import Control, Finding, Victim
 from glasshouse.rng import Rng

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.parts.linear_tail import LinearTail, find_tail, latents
+from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail, latents
 from glasshouse.models.build import build, load
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import View

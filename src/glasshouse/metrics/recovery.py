@@ -1,0 +1,98 @@
+"""How many of the private examples were recovered: shares at a threshold of PSNR.
+
+``RateBlind`` pairs by least total squared error, each once; ``RatePaper`` uses the papers' convention. An
+original that nothing was paired with is a miss. Shape letters as in ``base``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.images import psnr
+from glasshouse.metrics.base import ScoreContext, Wording, check_images
+from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
+from glasshouse.metrics.reconstruction import NO_CHANCE, UP, ImageMetric, as_array
+from glasshouse.registry import Card
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RateBlind(ImageMetric):
+    """1 where an original was recovered: its reconstruction is better than ``threshold`` dB; else 0.
+
+    Pairs by optimal assignment, so every reconstruction recovers at most one original.
+
+    Args:
+        threshold: PSNR above which (not at which) an image counts as recovered, dB.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of originals recovered at PSNR > 18 dB, each original and each candidate once",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="examples recovered",
+        sentence="recovered {} of the private examples",
+        explanation="Share of the private images rebuilt at PSNR above 18 dB, each original and each "
+        "rebuilt image counted once: higher is worse, guessing reaches about 0 %.",
+        display="rate",
+        severity="images",
+        order=10,
+    )
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    threshold: float = 18.0
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        check_images("rate_blind", claimed, truth)
+        return _recovered(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RatePaper(ImageMetric):
+    """As ``rate_blind``, but every original may use the best candidate, also one used before.
+
+    The convention of the linear-leakage papers, for comparison with their tables. It is an upper bound of
+    what a blind attacker can claim: two originals that fell into one bin may both count.
+
+    Args:
+        threshold: PSNR above which (not at which) an image counts as recovered, dB.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of originals with some candidate at PSNR > 18 dB, candidates reused (the papers' way)",
+        source="Shi et al. 2023, arXiv:2311.05808 (reconstruction rate)",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="examples recovered (paper's count)",
+        sentence="recovered {} of the private examples, counted as the paper does",
+        explanation="As 'examples recovered', but one rebuilt image may stand for several originals, as "
+        "papers count: higher is worse, and more than a blind attacker could claim.",
+        display="rate",
+        severity="images",
+        order=250,
+    )
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    threshold: float = 18.0
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        check_images("rate_paper", claimed, truth)
+        return _recovered(claimed, truth, best(mse_table(truth, claimed)), self.threshold, context)
+
+
+def _recovered(
+    claimed: Tensor, truth: Tensor, pairing: NDArray[np.int64], threshold: float, context: ScoreContext
+) -> NDArray[np.float64]:
+    images = take(claimed.double(), pairing, grey=context.grey)
+    quality = as_array(psnr(images, truth.double().to(images.device), data_range=context.data_range))
+    return np.asarray((quality > threshold) & (pairing != UNMATCHED), dtype=np.float64)

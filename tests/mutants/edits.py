@@ -1,0 +1,91 @@
+"""One-line edits of the source that would turn a verdict; each must fail a named test."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+SOURCE: Final = Path(__file__).parents[2] / "src"
+RULES: Final = "tests/unit/test_rules.py"
+UNIT: Final = "tests/unit/test_audit.py"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """One mutant.
+
+    Attributes:
+        file: below ``src/glasshouse``.
+        old: text that occurs exactly once there.
+        new: what replaces it.
+        test: the test that must fail then.
+    """
+
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+EDITS: Final = {
+    "control ignored": Edit(
+        file="audit/scoring/verdicts/finding.py",
+        old="if control is not None and not control.passed:",
+        new="if control is None and control is not None:",
+        test=f"{UNIT}::test_verdicts",
+    ),
+    "no control is good enough": Edit(
+        file="audit/scoring/verdicts/finding.py",
+        old="if control is not None and min(g.high for g in gains)",
+        new="if min(g.high for g in gains)",
+        test=f"{UNIT}::test_verdicts",
+    ),
+    "negative control ignored": Edit(
+        file="audit/scoring/controls/control.py",
+        old="passed=positive.low > 0 and not negative.low > 0,",
+        new="passed=positive.low > 0,",
+        test=f"{RULES}::test_an_attack_that_gains_on_unrelated_victims_fails_its_control",
+    ),
+    "card's arguments win over the audit's": Edit(
+        file="audit/scoring/controls/control.py",
+        old='**json.loads(task.arguments), **easy.get("fits", {})}',
+        new='**easy.get("fits", {})}',
+        test="tests/unit/test_control.py::test_an_audit_believes_only_attacks_that_pass_their_control",
+    ),
+    "policy without upper bound": Edit(
+        file="audit/scoring/verdicts/policy.py",
+        old="if finding.gain_high > limit:",
+        new="if finding.gain > limit:",
+        test=f"{RULES}::test_a_limit_holds_only_where_the_whole_interval_is_within_it",
+    ),
+    "policy without lower bound": Edit(
+        file="audit/scoring/verdicts/policy.py",
+        old="if finding.gain_low > limit:",
+        new="if finding.gain > limit:",
+        test=f"{RULES}::test_a_limit_holds_only_where_the_whole_interval_is_within_it",
+    ),
+    "verdict thresholds tripled": Edit(
+        file="audit/scoring/verdicts/finding.py",
+        old='SMALL: Final = {"dB": 1.0, "share": 0.1, "": 0.05}',
+        new='SMALL: Final = {"dB": 3.0, "share": 0.3, "": 0.15}',
+        test=f"{UNIT}::test_what_is_small_in_an_unbounded_metric_depends_on_the_null",
+    ),
+    "median 0": Edit(
+        file="audit/scoring/verdicts/finding.py",
+        old="return float(np.median(_means(scored.values)))",
+        new="return 0.0",
+        test=f"{UNIT}::test_values_are_averaged_within_a_victim_first",
+    ),
+    "min_accuracy never broken": Edit(
+        file="audit/scoring/verdicts/policy.py",
+        old="if utility.high < least:",
+        new="if utility.high < 0:",
+        test=f"{RULES}::test_an_accuracy_below_the_least_one_is_broken",
+    ),
+    "exchange score dropped": Edit(
+        file="audit/scoring/verdicts/finding.py",
+        old="gains = [gain] if exchange is None else [gain, exchange]",
+        new="gains = [gain]",
+        test=f"{UNIT}::test_verdicts",
+    ),
+}
