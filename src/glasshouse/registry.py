@@ -7,13 +7,16 @@ plug-in that needs it. See docs/decisions/0001.
 
 import difflib
 import functools
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, TypeVar, final
 
-from glasshouse.errors import BadValue, BrokenPlugin, GlasshouseError, UnknownName
+from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, UnknownName
 
 GROUPS = (
     "attacks",
@@ -153,6 +156,42 @@ def load(group: str, name: str) -> Callable[..., Any]:
             fix=f"repair or uninstall '{package}'; everything else works without it",
         ) from error
     return factory
+
+
+def import_factory(name: str, subject: str) -> Callable[..., Any]:
+    """The factory ``module:factory`` of the user's own.
+
+    Raises:
+        BadFile: its module cannot be imported.
+        BadValue: the name has another form, or the module no such function.
+    """
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a console script does not look where its user stands
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module), attribute or "?", None)
+    except (ImportError, ValueError) as error:  # ValueError: nothing before the colon
+        raise BadFile(
+            subject,
+            needs=f"a Python module '{module}' that can be imported from here",
+            got=str(error),
+            fix="run from the folder that holds it, or install its package",
+        ) from error
+    if not callable(found):
+        raise BadValue(
+            subject,
+            needs=f"a function or class '{attribute}' in '{module}'",
+            got="no such name" if found is None else f"a {type(found).__name__}",
+            fix="write it as module:factory",
+        )
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def load_model(name: str) -> Callable[..., Any]:
+    """The factory of a model: registered, or the user's own as ``module:factory``."""
+    return import_factory(name, f"model '{name}'") if ":" in name else load("models", name)
 
 
 def card(group: str, name: str) -> Card:

@@ -30,7 +30,7 @@ from glasshouse.federation.client import LocalTraining
 from glasshouse.limits import Count, Natural, Positive, Share, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Batch, Value
@@ -165,7 +165,7 @@ def gather(
     Raises:
         Inapplicable: no sums, or what the property needs was not granted.
     """
-    what: Property = load("properties", looks_for)(**settings)
+    what: Property = create(load("properties", looks_for), settings)
     subject = f"property '{looks_for}' from sums"
     rounds = [r for r in view.rounds if r.aggregate is not None]
     if len(rounds) < 2 or view.grants.auxiliary is None:

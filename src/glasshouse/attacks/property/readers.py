@@ -18,7 +18,7 @@ from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, check_ranges
-from glasshouse.registry import Card, arguments, load
+from glasshouse.registry import Card, arguments, create, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Value
@@ -52,7 +52,7 @@ CONTROL: Final[Mapping[str, Any]] = {
 class SumReader(ABC):
     """An adversary who sees broadcasts and sums of many rounds, and judges clients at prefixes of them.
 
-    Concrete ones write ``judge``, and ``fault`` where they have settings of their own.
+    Concrete ones write ``judge``.
 
     Args:
         looks_for, settings: registered property, and its arguments.
@@ -76,19 +76,13 @@ class SumReader(ABC):
         """Unit and length of the search, for estimators that search; None: a closed form."""
         return None
 
-    def fault(self) -> BadValue | None:
-        """What is wrong with the settings beyond the shared ones."""
-        return None
-
     def __post_init__(self) -> None:
         check_ranges(self, f"attack '{self.name}'")
         check_settings(self.looks_for, self.settings)
-        if (fault := self.fault()) is not None:
-            raise fault
 
     @property
     def needs(self) -> Needs:
-        what: Property = load("properties", self.looks_for)(**self.settings)
+        what: Property = create(load("properties", self.looks_for), self.settings)
         return Needs(
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",

@@ -7,8 +7,8 @@ Transfer Learning". The server broadcasts adversarially trained features (the sc
 inverted by matching (``parts.search.features``). Neither the architecture nor any weight
 looks odd by itself.
 
-Where we differ: see :mod:`head` for the crafting, ``parts.readout.columns`` for the blind read-out; the head is made
-from the granted auxiliary images, none of which the features were trained on.
+Where we differ: see :mod:`head` for the crafting, ``parts.readout.columns`` for the blind read-out; the head
+is made from the granted auxiliary images, none of which the features were trained on.
 
 Breaks when: the features are not robust (images are then poor, the representations still leak), the batch is
 far larger than the units, or noise exceeds what one example adds to a unit.
