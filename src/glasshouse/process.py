@@ -1,7 +1,7 @@
 """How a process of Glasshouse computes, and how independent pieces of one computation get a process each.
 
-A process has one thread, and memory that it frees is kept for the next step. Parallelism is over pieces, never
-inside one. A task is a function of a module and plain data.
+A process has one thread, and memory that it frees is kept for the next step. Parallelism is over pieces,
+never inside one. A task is a function of a module and plain data.
 """
 
 import ctypes

@@ -102,9 +102,8 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         wanted = _control_tasks(plans, Path(place), device)
         with Workers(jobs, apart=True, preload=_PRELOAD) as plugin_workers:
             _run_plugins(plans, wanted, plugin_workers, device, log)
-        with Workers(
-            jobs, preload=_PRELOAD
-        ) as workers:  # new processes: no attack ever ran where its claims are scored
+        # new processes: no attack ever ran where its claims are scored
+        with Workers(jobs, preload=_PRELOAD) as workers:
             judged = _drained(workers.each(judge_control, wanted), len(wanted), "controls judged", log)
             pieces = [
                 CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=dict(judged))

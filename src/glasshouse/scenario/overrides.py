@@ -5,39 +5,16 @@ A path is dotted keys. In a list of tables a key is an index, an entry's name or
 axis goes away. A path below an axis (``attacks.*.iterations`` with an axis ``attacks``) reaches its values.
 """
 
-import copy
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from glasshouse import registry
-from glasshouse.errors import BadScenario, GlasshouseError, Problem
+from glasshouse.errors import GlasshouseError, Problem
 
 _PART = re.compile(r'"([^"]*)"|([^."\[\]=\s]+)|\[(\d+)\]')
 _ENTRIES = ("attacks", "defenses")
-
-
-def override(raw: dict[str, Any], assignments: Sequence[str], *, subject: str = "--set") -> dict[str, Any]:
-    """A copy of ``raw`` with every ``path=value`` of ``assignments`` made, in order.
-
-    Raises:
-        BadScenario: all assignments that cannot be made.
-
-    Example:
-        >>> override({"attacks": [{"name": "dlg"}]}, ["attacks.0.iterations=5", "seed = 3"])
-        {'attacks': [{'name': 'dlg', 'iterations': 5}], 'seed': 3}
-    """
-    result, problems = copy.deepcopy(raw), []
-    for text in assignments:
-        try:
-            path, value = split_assignment(text)
-            assign(result, path, value)
-        except PathError as error:
-            problems.append(error.problem)
-    if problems:
-        raise BadScenario(subject, problems)
-    return result
 
 
 class PathError(Exception):
