@@ -43,12 +43,7 @@ def check_ranges(settings: Any, subject: str) -> None:
         value = getattr(settings, name)
         for needs, holds in conditions:
             if not holds(value):
-                raise BadValue(
-                    subject,
-                    needs=f"{name} {needs}",
-                    got=f"{name} = {value!r}",
-                    fix="correct it",
-                )
+                raise BadValue(subject, needs=f"{name} {needs}", got=f"{name} = {value!r}", fix="correct it")
 
 
 def _conditions(kind: type) -> tuple[tuple[str, tuple[tuple[str, Callable[[Any], bool]], ...]], ...]:

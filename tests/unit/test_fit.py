@@ -9,8 +9,8 @@ from glasshouse.data.sources import load
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.models.build import build, parameters, state
 from glasshouse.models.fit import accuracy, fit, predict
-from glasshouse.recipe import Recipe
 from glasshouse.rng import Rng
+from glasshouse.settings import Recipe
 from glasshouse.wire import Architecture, Batch
 
 MLP = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 32})

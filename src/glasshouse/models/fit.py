@@ -15,8 +15,8 @@ from torch.nn import functional
 from glasshouse.cache import Checkpoint
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.progress import track
-from glasshouse.recipe import Recipe
 from glasshouse.rng import Rng
+from glasshouse.settings import Recipe
 from glasshouse.wire import Batch
 
 Perturb = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field, model_validator
 
-from glasshouse.recipe import Recipe
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
@@ -19,7 +18,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.table import Count, Natural, Positive, Share, Table
+from glasshouse.settings import Count, Natural, Positive, Recipe, Share, Table
 from glasshouse.traits import traits_of
 from glasshouse.wire import Kind
 

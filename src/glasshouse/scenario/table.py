@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from glasshouse.table import Table
+from glasshouse.settings import Table
 
 Name = Annotated[str, Field(min_length=1)]
 Split = Literal["", "train", "val", "test"]

@@ -22,10 +22,10 @@ from glasshouse.models import build as models
 from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import accuracy, fit
-from glasshouse.recipe import Recipe
 from glasshouse.rng import Rng
 from glasshouse.scenario.passes import HEAD_IMAGES
 from glasshouse.scenario.spec import Pretraining, Scenario
+from glasshouse.settings import Recipe
 from glasshouse.traits import traits_of
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch

@@ -1,13 +1,25 @@
-"""How a classifier is trained: settings alone, so that reading a scenario does not import torch."""
+"""Settings as a scenario writes them, without torch: the base of tables, and how to train a classifier."""
 
 import math
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from glasshouse.table import Count, Natural, NotNegative, Positive, Share, Table
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 _WARM_UP: Final = 0.3
 _FIRST: Final = 1 / 25
 _LAST: Final = 1e-4 / 25
+
+
+class Table(BaseModel):
+    """One table: frozen, no unknown keys, no conversion of types, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Recipe(Table):
