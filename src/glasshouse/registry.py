@@ -10,7 +10,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -287,6 +287,13 @@ def _flat(
             base, given = inner if isinstance(inner, table) else None, value if value is not inner else {}
             yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, given))
     yield from ((name, value) for name, value in settings.items() if name not in takes)
+
+
+def takes(factory: Callable[..., Any], path: Sequence[str]) -> bool:
+    """Whether ``factory`` has the argument that the keys lead to: ``["training", "steps"]``."""
+    parameter = arguments(factory).get(path[0])
+    table = None if parameter is None else table_of(parameter)
+    return parameter is not None and (len(path) == 1 or table is None or takes(table, path[1:]))
 
 
 def _default(factory: Callable[..., Any], parameter: inspect.Parameter) -> Any:
