@@ -15,6 +15,8 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from glasshouse.errors import BadValue
 
+__all__ = ["LARGEST", "Count", "Fraction", "Natural", "NotNegative", "Positive", "Share", "check_ranges"]
+
 LARGEST = 1e30
 """Numbers beyond it leave float32 as soon as they are multiplied."""
 

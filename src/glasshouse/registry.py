@@ -18,6 +18,26 @@ from typing import Any, TypeVar, final
 
 from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, UnknownName
 
+__all__ = [
+    "GROUPS",
+    "Card",
+    "D",
+    "arguments",
+    "card",
+    "carded",
+    "create",
+    "declared",
+    "entry",
+    "flat_settings",
+    "import_factory",
+    "load",
+    "load_model",
+    "names",
+    "nearest",
+    "table_of",
+    "takes",
+]
+
 GROUPS = (
     "attacks",
     "defenses",

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from glasshouse.wire import Architecture, Value
 
+__all__ = ["PROBE", "Budget", "Piece", "Pieces", "search_budget"]
+
 PROBE = 3
 """Iterations of a search that is run only to be timed."""
 

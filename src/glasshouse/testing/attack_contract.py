@@ -18,6 +18,8 @@ from glasshouse.audit.attacking.claims import Unit
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
+__all__ = ["AttackContract", "tensors_of"]
+
 
 class AttackContract:
     """Promises of an attack on one view that it accepts."""
@@ -102,7 +104,12 @@ class AttackContract:
 
 
 def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
-    """Every tensor inside nested dataclasses, mappings and sequences, by its path."""
+    """Every tensor inside nested dataclasses, mappings and sequences, by its path.
+
+    Example:
+        >>> list(tensors_of({"a": [torch.zeros(1), {"b": torch.ones(2)}]}))
+        ['/a/0', '/a/1/b']
+    """
     if isinstance(value, Tensor):
         return {path: value}
     if isinstance(value, Mapping):

@@ -16,6 +16,17 @@ from numpy.typing import ArrayLike, NDArray
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.rng import Rng
 
+__all__ = [
+    "RESAMPLES",
+    "Interval",
+    "bad_level",
+    "check_level",
+    "gain_p_value",
+    "mean_interval",
+    "one_victim",
+    "paired_gain",
+]
+
 RESAMPLES = 4000
 """Bootstrap samples of a mean: its 95 % ends then repeat to about 2 % of their distance."""
 
