@@ -62,6 +62,11 @@ class Card:
     control: Mapping[str, Any] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def control_metric(self) -> str:
+        """Name of the metric that judges the control."""
+        return str(self.control.get("metric", "psnr"))
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -38,6 +38,6 @@ class TestModel(ModelContract):
     @pytest.fixture(params=sorted({**CASES, **TORCHVISION}))
     def architecture(self, request):
         if request.param in TORCHVISION and not importlib.util.find_spec("torchvision"):
-            pytest.skip("needs the extra vision")
+            pytest.skip("needs torchvision: the extra 'vision'")
         shape, arguments = {**CASES, **TORCHVISION}[request.param]
         return Architecture(name=request.param, input_shape=shape, classes=10, arguments=arguments)

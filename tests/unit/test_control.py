@@ -38,6 +38,7 @@ import dataclasses
 class Foreign:
     card: ClassVar[Card] = Card(summary="the closed form, in a package of its own", control={control})
     needs: ClassVar[Needs] = LinearInput.needs
+    budget: ClassVar[None] = None
 
     def run(self, view, *, rng):
         claims = LinearInput().run(view, rng=rng)

@@ -120,7 +120,7 @@ def test_a_gallery_pairs_each_original_with_its_own_reconstruction(cell, tmp_pat
 def test_a_foreign_figure_stands_on_the_page_like_a_built_in(monkeypatch, tmp_path):
     """Registered, it is drawn, joined over cells and shown, and no line of the core knows it."""
     entry = EntryPoint(name="claimed_labels", value="test_figures:ClaimedLabels", group="glasshouse.figures")
-    every = {**registry._entries("figures"), "claimed_labels": entry}
+    every = {**registry._entries("figures"), "claimed_labels": (entry,)}
     ask = registry._entries
     monkeypatch.setattr(registry, "_entries", lambda group: every if group == "figures" else ask(group))
     small = [
@@ -291,6 +291,7 @@ def test_the_audit_names_no_figure():
     """It asks for all that are registered."""
     source = Path(registry.__file__).parent / "audit"
     text = "\n".join(path.read_text() for path in source.rglob("*.py"))
-    modules = {entry.value.split(":")[0] for entry in registry._entries("figures").values()}
+    entries = [entry for every in registry._entries("figures").values() for entry in every]
+    modules = {entry.value.split(":")[0] for entry in entries}
     assert Arguments.__module__ in modules
     assert not [module for module in modules if module in text]

@@ -12,6 +12,7 @@ MAX_FILE, MAX_FUNCTION = 400, 60
 # Calls that draw from a global generator unless they are handed one.
 DRAWS = {"bernoulli", "multinomial", "normal", "poisson", "rand", "randint", "randn", "randperm"}
 DRAWS_IN_PLACE = {"bernoulli_", "exponential_", "normal_", "random_", "uniform_"}
+RESTORES = {"isolation.py"}  # reads the global generators to set them back after a plug-in
 ALWAYS_GLOBAL = {"rand_like", "randn_like", "randint_like", "manual_seed_all", "set_rng_state"}
 
 
@@ -50,7 +51,7 @@ def test_file_keeps_the_rules(path):
     tree = ast.parse(text)
     assert len(text.splitlines()) <= MAX_FILE
     assert long_functions(tree) == []
-    if "fork_rng" not in text:  # what a file draws inside fork_rng does not leave it
+    if "fork_rng" not in text and path.name not in RESTORES:  # draws in fork_rng do not leave it
         assert list(global_draws(tree)) == []
 
 

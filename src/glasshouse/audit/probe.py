@@ -83,7 +83,7 @@ def _short(scenario: Scenario) -> Scenario:
     """One victim, one round, nothing trained beforehand."""
     model, audit = scenario.model, scenario.audit
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
-    brief = {"victims": 1, "utility": False, "rounds": (0,), "metrics": (Plugin(name="mse"),)}
+    brief = {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()}
     return scenario.model_copy(
         update={
             "model": model.model_copy(update={"pretraining": untrained}),

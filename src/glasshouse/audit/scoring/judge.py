@@ -297,7 +297,7 @@ def _representation(transcript: Transcript) -> Features:
 
 
 def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.Module | None:
-    weights = {n.removeprefix("perceptual."): t for n, t in tensors.items() if n.startswith("perceptual.")}
+    weights = {n.removeprefix("stand_in."): t for n, t in tensors.items() if n.startswith("stand_in.")}
     if not weights:
         return None
     model = build(network(agreed.input_shape, agreed.classes))

@@ -308,7 +308,7 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)
         weights = trained(model, stand_in, roles.auxiliary, PERCEPTUAL, rng=stream)
-        found |= {f"perceptual.{name}": t for name, t in weights.items()}
+        found |= {f"stand_in.{name}": t for name, t in weights.items()}
     return found
 
 

@@ -127,7 +127,7 @@ def control(task: ControlTask) -> Control | None:
 
 
 def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) -> Control:
-    metric_name = easy.get("metric", "psnr")
+    metric_name = easy["metric"]
     metric: Metric = load("metrics", metric_name)()
     scenario = from_dict(_easy_scenario(task, easy))
     judge = judge_of(Path(task.folder), scenario)
@@ -162,7 +162,7 @@ def _compare(
         passed=positive.low > 0 and not negative.low > 0,
         setting=easy.get("setting", ""),
         n=len(honest.values) or sum(len(c.truth) for c in honest.clients),
-        metric=easy.get("metric", "psnr"),
+        metric=easy["metric"],
     )
 
 
@@ -176,7 +176,7 @@ def _silent(easy: Mapping[str, Any]) -> Control:
         passed=False,
         setting=easy.get("setting", ""),
         n=0,
-        metric=easy.get("metric", "psnr"),
+        metric=easy["metric"],
     )
 
 
@@ -186,7 +186,8 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
     Raises:
         BadValue: it has keys that do not exist, such as settings that would replace the audit's.
     """
-    easy = card("attacks", task.attack).control
+    own = card("attacks", task.attack)
+    easy = own.control
     if unknown := sorted(set(easy) - KEYS):
         raise BadValue(
             f"control of attack '{task.attack}'",
@@ -194,7 +195,7 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
             got=", ".join(unknown),
             fix="a control runs with the audited settings; 'fits' is only for what depends on the easy data",
         )
-    return easy
+    return {**easy, "metric": own.control_metric} if easy else {}
 
 
 def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def _cached_at(task: ControlTask, easy: Mapping[str, Any]) -> Path:
     """Where the control lies in the cache: everything that it depends on is in the file's name."""
     key = {
         "scenario": _easy_scenario(task, easy),
-        "metric": easy.get("metric", "psnr"),
+        "metric": easy["metric"],
         "setting": easy.get("setting", ""),
         "sources": sources_digest("attacks", task.attack),
         "device": task.device,

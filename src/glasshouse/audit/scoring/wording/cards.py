@@ -42,9 +42,9 @@ def metric_cards(scenarios: Iterable[Scenario]) -> tuple[MetricCard, ...]:
 def _metrics_of(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from ((m.name, m.arguments) for m in scenario.audit.metrics)
     for attack in scenario.attacks:
-        control = card("attacks", attack.name).control
-        if control:
-            yield str(control.get("metric", "psnr")), {}
+        own = card("attacks", attack.name)
+        if own.control:
+            yield own.control_metric, {}
 
 
 def _attack_card(attack: Plugin) -> AttackCard:
