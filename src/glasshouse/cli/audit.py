@@ -8,12 +8,12 @@ import torch
 import typer
 from rich.console import Console
 
-from glasshouse.audit.jobs import default_jobs
 from glasshouse.audit.run import audit as run_audit
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
 from glasshouse.errors import BadValue
+from glasshouse.process import default_jobs
 from glasshouse.report import write_html
 from glasshouse.report.terminal import summary
 from glasshouse.results.judgement import primaries

@@ -57,10 +57,7 @@ class ClientMetric(ABC):
         member = truth.detach().cpu().numpy()
         if member.dtype != np.bool_:
             raise BadValue(
-                "truth about clients",
-                needs="one bool per client",
-                got=f"{member.dtype}",
-                fix="compare first",
+                "truth about clients", needs="one bool per client", got=f"{member.dtype}", fix="compare first"
             )
         return np.array([self.pool(claimed.detach().double().cpu().numpy(), member).value])
 

@@ -17,11 +17,6 @@ def expected_by_luck(finding: Finding) -> bool:
     return finding.verdict == "leaks" and finding.p_adjusted is not None and finding.p_adjusted >= ALPHA
 
 
-def leaking_victims(finding: Finding) -> tuple[str, ...]:
-    """Names of the victims whose own example the claim matches better than held-out ones."""
-    return tuple(v.name for v in finding.victims if v.leaks)
-
-
 def anybody_p_value(victims: Sequence[Victim]) -> float:
     """p-value of "nobody's example came out" from the verdicts on all victims of a finding.
 

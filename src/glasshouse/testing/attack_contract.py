@@ -91,7 +91,7 @@ class AttackContract:
         assert budget.unit
         assert min(budget.amount, budget.images, budget.training) >= 0
         assert budget.restarts >= 1
-        short = type(attack)(**{**vars(attack), **budget.probe}).budget
+        short = registry.create(type(attack), {**vars(attack), **budget.probe}).budget
         assert short is not None
         assert short.units <= budget.units
         assert short.training <= budget.training
