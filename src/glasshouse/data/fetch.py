@@ -44,10 +44,8 @@ def ensure(source: str) -> str:
     if place is not None:
         return place
     data = NAMED[source]
-    if not data.downloads:
-        raise not_here(data, "it has no public address that is known to last")
-    if offline():
-        raise not_here(data, "GLASSHOUSE_OFFLINE is set")
+    if not data.downloads or offline():
+        raise not_here(data)
     with _alone(data):
         if not data.complete():
             for download in data.downloads:
@@ -60,15 +58,19 @@ def offline() -> bool:
     return os.environ.get("GLASSHOUSE_OFFLINE", "") not in ("", "0")
 
 
-def not_here(data: NamedData, got: str) -> BadFile:
-    """The error for data that are not here; ``got``: why they cannot be fetched."""
+def not_here(data: NamedData, failure: str = "") -> BadFile:
+    """The error for data that are not here; ``failure``: of the attempt to fetch them."""
+    settled = (
+        "GLASSHOUSE_OFFLINE is set" if data.downloads else "it has no public address that is known to last"
+    )
     files = ", ".join(place.partition(":")[2] for place in data.places)
     looked = ", ".join(f"'{root}'" for root in folders())
+    here = f"none of them in {looked}" if looked else "GLASSHOUSE_DATA is not set"
     return BadFile(
         f"data '{data.name}'",
         needs=f"one of {files} in a folder of GLASSHOUSE_DATA",
-        got=f"{f'none of them in {looked}' if looked else 'GLASSHOUSE_DATA is not set'}; not fetched: {got}",
-        fix=f"set GLASSHOUSE_DATA to the folder that has it; {data.obtain}",
+        got=f"{here}; not fetched: {failure or settled}",
+        fix=f"set GLASSHOUSE_DATA to the folder that has it, or to any folder, and {data.obtain} ({data.terms})",
     )
 
 
@@ -87,18 +89,15 @@ def _fetch(data: NamedData, download: Download) -> None:
     """Download one file, check it, and put what is kept of it in its place."""
     with tempfile.NamedTemporaryFile(dir=data.fetched, prefix=".fetching-") as file:
         digest = hashlib.sha256()
-        try:
-            for piece in _pieces(data, download):
-                digest.update(piece)
-                file.write(piece)
-        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            raise not_here(data, f"{download.url}: {reason(error)}") from error
+        for piece in _pieces(data, download):
+            digest.update(piece)
+            file.write(piece)
         if digest.hexdigest() != download.sha256:
             raise BadFile(
                 f"data '{data.name}', '{download.url}'",
                 needs=f"{download.size:,} bytes with SHA-256 {download.sha256}",
                 got=f"{file.tell():,} bytes with {digest.hexdigest()}; nothing of it was kept",
-                fix=f"try again on another connection; or {data.obtain}, a folder of GLASSHOUSE_DATA",
+                fix=f"try again on another connection; or set GLASSHOUSE_DATA to a folder, and {data.obtain}",
             )
         file.seek(0)
         if download.members:
@@ -110,18 +109,16 @@ def _fetch(data: NamedData, download: Download) -> None:
 def _pieces(data: NamedData, download: Download) -> Iterator[bytes]:
     """The bytes of a public file, piece by piece, at most one more than it should have."""
     request = Request(download.url, headers={"User-Agent": "glasshouse"})  # noqa: S310 - from our own table
+    left = download.size + 1
+    label = f"fetching {data.name} from {urlsplit(download.url).hostname}, MiB"
     try:
-        answer = urlopen(request, timeout=_SECONDS)  # noqa: S310
+        with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+            for _ in track(range(left // _PIECE + 1), label):
+                piece = answer.read(min(left, _PIECE))
+                left -= len(piece)
+                yield piece
     except (OSError, http.client.HTTPException) as error:
         raise not_here(data, f"{download.url}: {reason(error)}") from error
-    with answer:
-        left = download.size + 1
-        label = f"fetching {data.name} from {urlsplit(download.url).hostname}, MiB"
-        for _ in track(range(-(-download.size // _PIECE)), label):
-            piece = answer.read(min(left, _PIECE))
-            left -= len(piece)
-            yield piece
-        yield answer.read(left)
 
 
 def _unpack(data: NamedData, download: Download, file: IO[bytes]) -> None:

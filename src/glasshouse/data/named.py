@@ -1,8 +1,9 @@
 """Data sets that are called by name: under which file names they lie, and where their public files come from.
 
-A name is looked for in the folders of the environment variable ``GLASSHOUSE_DATA``, one after the other, and among
-the files that were fetched before. One name may stand for an original and for a part of it: the first that is there
-is read, its file stands in the report, and its checksum salts the run. See docs/decisions/0105.
+A name is looked for in the folders of the environment variable ``GLASSHOUSE_DATA``, one after the other,
+and among the files that were fetched before. One name may stand for an original and for a part of it: the
+first that is there is read, its file stands in the report, and its checksum salts the run. See
+docs/decisions/0105.
 """
 
 import os
@@ -23,7 +24,7 @@ class Download:
         url: where it is.
         sha256: of its bytes.
         size: its bytes; never more are read.
-        members: of an archive: the files that are kept, by their path in it; empty: the file is kept as it is.
+        members: of an archive: the paths in it of what is kept; empty: the file is kept as it is.
     """
 
     url: str
@@ -81,9 +82,7 @@ _CIFAR10: Final = Download(
     size=170_498_071,
     members=tuple(f"cifar-10-batches-py/{name}" for name in _BATCHES),
 )
-_CIFAR10_TERMS: Final = (
-    "Krizhevsky 2009, Learning multiple layers of features from tiny images; no licence is stated"
-)
+_CIFAR10_TERMS: Final = "Krizhevsky 2009, Learning multiple layers of features; no licence stated"
 _CIFAR10_OBTAIN: Final = f"unpack {_CIFAR10.url} there (folder cifar-10-batches-py)"
 _MNIST: Final = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
@@ -115,8 +114,8 @@ NAMED: Final[Mapping[str, NamedData]] = {
         NamedData(
             name="mnist",
             places=("npz:mnist_10k.npz", "idx:MNIST/raw", "idx:mnist", "idx:mnist-idx"),
-            obtain="put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the two t10k files into its "
-            "folder 'mnist'",
+            obtain="put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the two t10k files "
+            "into its folder 'mnist'",
             terms="LeCun et al. 1998, the MNIST database; CC BY-SA 3.0",
             public=True,
             kind="idx",
@@ -154,15 +153,15 @@ NAMED: Final[Mapping[str, NamedData]] = {
         NamedData(
             name="orl",
             places=("npz:orl_faces_64.npz",),
-            obtain="get 'The Database of Faces' of AT&T Laboratories Cambridge (40 people, 10 photos each), crop to "
-            "64 × 64 grey and store train_images and train_labels (the person, 0 to 39) in it",
+            obtain="get 'The Database of Faces' of AT&T Laboratories Cambridge (40 people, 10 photos each), "
+            "crop to 64 × 64 grey and store train_images and train_labels (the person, 0 to 39) in it",
             terms="Samaria and Harter 1994; credit AT&T Laboratories Cambridge",
         ),
         NamedData(
             name="lfw",
             places=("folder:lfw_faces_64", "zip:lfw_faces_64.zip"),
-            obtain="get Labeled Faces in the Wild (deep-funneled), keep the people with two or more photos, cut and "
-            "resize to 64 × 64, one folder per person",
+            obtain="get Labeled Faces in the Wild (deep-funneled), keep the people with two or more photos, "
+            "cut and resize to 64 × 64, one folder per person",
             terms="Huang et al. 2007, Labeled Faces in the Wild; for research",
         ),
         NamedData(

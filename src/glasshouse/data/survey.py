@@ -95,9 +95,7 @@ def _public(name: str) -> Survey:
     """What the public files of a named data set hold, which are fetched only when they are read."""
     data = NAMED[name]
     if not data.downloads or offline():
-        raise not_here(
-            data, "GLASSHOUSE_OFFLINE is set" if data.downloads else "it has no lasting public address"
-        )
+        raise not_here(data)
     counts = {split: dict(enumerate(numbers)) for split, numbers in data.counts.items()}
     return Survey(counts=counts, shape=data.shape, classes=_highest(counts) + 1)
 

@@ -63,7 +63,7 @@ def listing(path: Path, *, name: str) -> Listing:
     try:
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()
-    except BROKEN + (zipfile.BadZipFile,) as error:
+    except (*BROKEN, zipfile.BadZipFile) as error:
         raise _bad(name, "a zip of pictures, undamaged", reason(error)) from error
     check_count(len(parts), limits.FILES, "files", name=name)
     check_unpacked(path.stat().st_size, sum(part.file_size for part in parts), subject=f"data '{name}'")
@@ -134,7 +134,7 @@ def _picture(archive: zipfile.ZipFile, picture: str, *, name: str) -> NDArray[An
             return decoded(image, name=name, place=place)
     except BadFile:
         raise
-    except BROKEN + (zipfile.BadZipFile,) as error:
+    except (*BROKEN, zipfile.BadZipFile) as error:
         raise _bad(name, "pictures that can be read", f"{place}: {reason(error)}") from error
 
 
@@ -143,5 +143,5 @@ def _bad(name: str, needs: str, got: str) -> BadFile:
         f"data '{name}'",
         needs=needs,
         got=got,
-        fix="pack them as CLASS/picture.png or train/CLASS/picture.png; or unpack it yourself and name 'folder:PATH'",
+        fix="pack them as CLASS/picture.png or train/CLASS/picture.png; or unpack it and name folder:PATH",
     )
