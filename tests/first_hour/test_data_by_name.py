@@ -27,6 +27,7 @@ from glasshouse.progress import listening
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.load import load as load_scenario
 from glasshouse.scenario.shipped import preset_text, presets
+from glasshouse.scenario.spec import Member, Suite
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared/data beside the checkout")
@@ -222,8 +223,8 @@ def test_no_connection_is_the_error_that_says_what_to_do(place, server, monkeypa
     assert "cifar-10-batches-py" in caught.value.fix
 
 
-def scenario_of(source, **data):
-    return {
+def suite_of(source, **data):
+    raw = {
         "name": "x",
         "data": {"source": source, "auxiliary": 10, "heldout": 10, "examples": 1, **data},
         "model": {"name": "mlp"},
@@ -231,6 +232,7 @@ def scenario_of(source, **data):
         "attacks": [{"name": "linear_input"}],
         "audit": {"metrics": ["psnr"], "distractors": 9},
     }
+    return Suite(name="x", members=(Member(scenario=from_dict(raw)),))
 
 
 def test_check_counts_public_files_before_they_are_fetched_and_audit_fetches_them_first(
@@ -241,18 +243,18 @@ def test_check_counts_public_files_before_they_are_fetched_and_audit_fetches_the
     found = survey("cifar10")
     assert (found.shape, found.classes) == ((3, 32, 32), 10)
     assert {split: sum(n.values()) for split, n in found.counts.items()} == {"train": 50_000, "test": 10_000}
-    suite = from_dict(scenario_of("cifar10"))
+    suite = suite_of("cifar10")
     check_suite(suite)
     assert not data.complete(), "a check fetches nothing"
-    with pytest.raises(BadScenario, match="70,000 images"):
-        check_suite(from_dict(scenario_of("cifar10", auxiliary=69_988)))
+    with pytest.raises(BadScenario, match="60,001 images"):
+        check_suite(suite_of("cifar10", auxiliary=60_001))
     fetch_data(suite)
     assert data.complete()
 
 
 def test_check_refuses_a_name_that_is_not_here(place):
     with pytest.raises(BadScenario, match="put it there"):
-        check_suite(from_dict(scenario_of("chest_xray")))
+        check_suite(suite_of("chest_xray"))
 
 
 def test_they_are_listed(capsys):

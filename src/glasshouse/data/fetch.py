@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -70,7 +71,7 @@ def not_here(data: NamedData, failure: str = "") -> BadFile:
         f"data '{data.name}'",
         needs=f"one of {files} in a folder of GLASSHOUSE_DATA",
         got=f"{here}; not fetched: {failure or settled}",
-        fix=f"set GLASSHOUSE_DATA to the folder that has it, or to any folder, and {data.obtain} ({data.terms})",
+        fix=f"set GLASSHOUSE_DATA to the folder that has it, or to another and {data.obtain} ({data.terms})",
     )
 
 
@@ -118,6 +119,8 @@ def _pieces(data: NamedData, download: Download) -> Iterator[bytes]:
                 left -= len(piece)
                 yield piece
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()
         raise not_here(data, f"{download.url}: {reason(error)}") from error
 
 
