@@ -17,6 +17,9 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["GLASSHOUSE_OFFLINE"] = "1"
+if (REAL_DATA := Path(__file__).resolve().parent.parent / "shared/data").is_dir():
+    os.environ.setdefault("GLASSHOUSE_DATA", str(REAL_DATA))
 
 import pytest  # noqa: E402 — the variables come first
 from hypothesis import settings  # noqa: E402

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.data.named import folders
 from glasshouse.images import mse, psnr
 from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.models import build as models
@@ -40,7 +40,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
 SHAPE, CLASSES, POPULATION, LATENT = (3, 32, 32), 10, 50, 128
 SEARCHED = 32
 """Latent entries for the optimisers: those of the reduced presets, not the paper's 128."""
-PHOTOGRAPHS = Path("../shared/data/cifar10_12k.npz")
+PHOTOGRAPHS = next((p for root in folders() if (p := root / "cifar10_12k.npz").is_file()), None)
 CHAINS: dict[str, list[tuple[str, dict[str, float]]]] = {
     "none": [],
     "gaussian_noise": [("gaussian_noise", {"std": 0.1})],
@@ -55,7 +55,7 @@ TENTH = {"std": 0.01, "norm": 40.0, "share": 0.1}
 
 def photographs(count: int, *, first: int = 0) -> Batch:
     """Training photographs with their labels, or smooth noise."""
-    if PHOTOGRAPHS.exists():
+    if PHOTOGRAPHS is not None:
         with np.load(PHOTOGRAPHS) as archive:
             rows = slice(first * 10, None, max(1, 9000 // count))
             images, labels = archive["train_images"][rows][:count], archive["train_labels"][rows][:count]

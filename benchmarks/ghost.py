@@ -25,6 +25,7 @@ from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.data.named import folders
 from glasshouse.images import psnr
 from glasshouse.models import build as models
 from glasshouse.process import settle
@@ -34,14 +35,14 @@ from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Broadcast, Terms, Update
 
 SHAPE, CLASSES, RESTARTS = (3, 32, 32), 10, 8
-PHOTOGRAPHS = Path("../shared/data/cifar10_12k.npz")
+PHOTOGRAPHS = next((p for root in folders() if (p := root / "cifar10_12k.npz").is_file()), None)
 RESULTS = Path(__file__).parent / "results" / "ghost.json"
 WAYS = ("one after the other", "batched, float32", "batched, bfloat16")
 
 
 def private_image() -> tuple[Tensor, str]:
     """A training photograph (1, 3, 32, 32) where there are some, else smooth noise; and which it is."""
-    if PHOTOGRAPHS.exists():
+    if PHOTOGRAPHS is not None:
         image = np.load(PHOTOGRAPHS)["train_images"][137]
         return torch.tensor(image).permute(2, 0, 1)[None].float() / 255, "CIFAR-10 train image 137"
     coarse = torch.rand((1, 3, 4, 4), generator=Rng.root(0).torch())

@@ -306,8 +306,8 @@ def outside(bench: Bench) -> None:
     Representations are exact, not read from an update. Null: the mean of the adversary's images, of CIFAR-10.
     """
     model, mean = bench.features("robust"), bench.auxiliary_images().mean(0, keepdim=True)
-    for name, split in (("mnist_10k", "test"), ("orl_faces_64", "train")):
-        source = load_source(f"npz:../shared/data/{name}.npz", resize=32, channels=3)
+    for name, split in (("mnist", "test"), ("orl", "train")):
+        source = load_source(name, resize=32, channels=3)
         x = source.split(split).batch(torch.arange(0, 20 * OUTSIDE, 20)).inputs
         found = by_pixels(model, model.of(x), SHAPE, distance=DISTANCE, rng=ROOT).images
         print(f"{name}, exact representations:", flush=True)

@@ -3,7 +3,7 @@
 Run with ``python benchmarks/scale_mia.py ROW ...`` (names below; ``all`` for every one); each row appends one
 line of JSON to ``--out``. The attack meets the federation as in an audit (craft, round, sum, read-out);
 what an audit adds (null baselines, controls, files) is left out. The autoencoder is trained on the 10,000
-train images of ``../shared/data/cifar10_12k.npz`` and cached; the 2,000 test images judge.
+train images of ``cifar10_12k.npz`` and cached; the 2,000 test images judge.
 """
 
 import argparse
@@ -37,9 +37,9 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Terms
 
-CIFAR = "npz:../shared/data/cifar10_12k.npz"
-MNIST = "npz:../shared/data/mnist_10k.npz"
-ORL = "npz:../shared/data/orl_faces_64.npz"
+CIFAR = "cifar10"
+MNIST = "mnist"
+ORL = "orl"
 CONTEXT = ScoreContext(classes=10)
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "alexnet": {"steps": 3000, "batch_size": 32, "learning_rate": 2e-3},

@@ -3,12 +3,14 @@
 import gzip
 import pickle
 import struct
+import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from glasshouse import registry
+from glasshouse.data.named import NAMED
 from glasshouse.testing.data_contract import DataContract
 
 DRAWS = np.random.default_rng(0)
@@ -51,12 +53,25 @@ def write_cifar10(folder):
     return place
 
 
-WRITERS = {"npz": write_npz, "folder": write_folder, "idx": write_idx, "cifar10": write_cifar10}
+def write_zip(folder):
+    with zipfile.ZipFile(folder / "pictures.zip", "w") as archive:
+        for path in sorted(write_folder(folder).rglob("*.png")):
+            archive.write(path, path.relative_to(folder))
+    return folder / "pictures.zip"
+
+
+WRITERS = {
+    "npz": write_npz,
+    "zip": write_zip,
+    "folder": write_folder,
+    "idx": write_idx,
+    "cifar10": write_cifar10,
+}
 ELSEWHERE = {"hf"}  # needs a hub: its reader is tested in tests/unit/test_sources.py with a stand-in
 
 
 def test_every_registered_kind_is_here():
-    assert {*WRITERS, "digits", *ELSEWHERE} == set(registry.names("datasets"))
+    assert {*WRITERS, "digits", *ELSEWHERE, *NAMED} == set(registry.names("datasets"))
 
 
 class TestData(DataContract):

@@ -302,7 +302,7 @@ class Harm:
 
 
 PLACES = {
-    "no such kind": (lambda p: "nzp:x", UnknownName, "did you mean npz"),
+    "no such kind": (lambda p: "npzz:x", UnknownName, "did you mean npz"),
     "no kind": (lambda p: "", UnknownName, "known: "),
     "a path alone": (lambda p: str(p / "x.npz"), UnknownName, "datasets"),
     "digits with a path": (lambda p: "digits:x", BadValue, "write 'digits' alone"),

@@ -25,6 +25,7 @@ from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
+from glasshouse.data.fetch import ensure
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.figures.drawing import draw_run
@@ -77,6 +78,19 @@ def _groups(cell: Cell, out: Path) -> Iterator[Group]:
             yield Group(folder=str(out / "cells" / name), seed=seed, active=position)
 
 
+def fetch_data(suite: Suite) -> None:
+    """Have every data set with a name here before worker processes ask for it.
+
+    Raises:
+        BadFile: one is not here and cannot be fetched; says what to put where.
+    """
+    data = [cell.scenario.data for scenario in suite.scenarios for cell in cells(scenario)]
+    for source in sorted(
+        {name for d in data for name in (d.source, d.private_source, d.domains.other) if name}
+    ):
+        ensure(source)
+
+
 def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: str = "cpu") -> Result:
     """Run everything that ``suite`` asks for below ``out``; pieces that are there already are kept.
 
@@ -87,6 +101,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     """
     started = time.perf_counter()
     check_suite(suite)
+    fetch_data(suite)
     plans = plan(suite, out.resolve())
     cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
     _prepare(suite, plans, out, resume=resume)

@@ -18,6 +18,9 @@ from typing import final
 import numpy as np
 from PIL import Image
 
+from glasshouse.data.fetch import not_here, offline
+from glasshouse.data.kinds import zipped
+from glasshouse.data.named import NAMED, find
 from glasshouse.data.paths import existing
 from glasshouse.data.sources import load
 from glasshouse.errors import BadFile
@@ -30,6 +33,8 @@ DIGITS: Mapping[str, tuple[int, ...]] = {
 """Images of each class of the built-in digits; a test compares them with the data."""
 CIFAR = {"train": 5000, "test": 1000}
 """Images of each of the ten classes, where all batches are there."""
+GREY = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "I", "F"})
+"""Modes of pictures with one channel."""
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -62,13 +67,20 @@ class Survey:
     classes: int
 
 
-@lru_cache(maxsize=16)
 def survey(source: str, resize: int | None = None, channels: int | None = None) -> Survey | None:
     """Count what ``source`` holds; None: a kind that cannot be counted without reading it.
 
     Raises:
         BadFile, BadValue: missing, or not of its kind; as its reader says it.
     """
+    if source not in NAMED:
+        return _survey(source, resize, channels)
+    place = find(source)
+    return _shaped(_public(source), resize, channels) if place is None else _survey(place, resize, channels)
+
+
+@lru_cache(maxsize=16)
+def _survey(source: str, resize: int | None, channels: int | None) -> Survey | None:
     kind, _, where = source.partition(":")
     if kind not in KINDS:
         return None
@@ -76,8 +88,19 @@ def survey(source: str, resize: int | None = None, channels: int | None = None) 
         found = KINDS[kind](where)
     except UNREADABLE:
         return _read_whole(source, resize, channels)
-    if found is None:
-        return None
+    return None if found is None else _shaped(found, resize, channels)
+
+
+def _public(name: str) -> Survey:
+    """What the public files of a named data set hold, which are fetched only when they are read."""
+    data = NAMED[name]
+    if not data.downloads or offline():
+        raise not_here(data)
+    counts = {split: dict(enumerate(numbers)) for split, numbers in data.counts.items()}
+    return Survey(counts=counts, shape=data.shape, classes=_highest(counts) + 1)
+
+
+def _shaped(found: Survey, resize: int | None, channels: int | None) -> Survey:
     depth, height, width = found.shape
     return replace(
         found, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
@@ -138,8 +161,23 @@ def _folder(where: str) -> Survey | None:
             fix="arrange them as PATH/CLASS/picture.png, or PATH/train/CLASS/picture.png",
         )
     with Image.open(first) as image:
-        depth = 1 if image.mode in ("1", "L", "I;16", "I", "F") else 3
+        depth = 1 if image.mode in GREY else 3
         return Survey(counts=counts, shape=(depth, image.height, image.width), classes=len(names))
+
+
+def _zip(where: str) -> Survey | None:
+    name = f"zip:{where}"
+    path = existing(where, name=name)
+    found = zipped.listing(path, name=name)
+    classes = zipped.classes_of(found)
+    counts = {
+        split: {classes.index(label): len(pictures) for label, pictures in parts.items()}
+        for split, parts in found.items()
+    }
+    first = next(pictures[0] for parts in found.values() for pictures in parts.values())
+    with zipped.opened(path, first) as image:
+        depth = 1 if image.mode in GREY else 3
+        return Survey(counts=counts, shape=(depth, image.height, image.width), classes=len(classes))
 
 
 def _folders(place: Path) -> list[Path]:
@@ -197,6 +235,7 @@ KINDS: Mapping[str, Callable[[str], Survey | None]] = {
     "digits": _digits,
     "npz": _npz,
     "folder": _folder,
+    "zip": _zip,
     "idx": _idx,
     "cifar10": _cifar10,
 }

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.kinds.by_name import read
 from glasshouse.data.paths import existing, inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
@@ -26,16 +27,20 @@ _PIXELS: Final = 3 * 32 * 32
 
 @carded(
     Card(
-        summary="cifar10:PATH, the folder cifar-10-batches-py: data_batch_1 to 5, test_batch",
+        summary="CIFAR-10 by name: in GLASSHOUSE_DATA, else fetched; or cifar10:PATH, cifar-10-batches-py",
         source="Krizhevsky 2009, Learning multiple layers of features from tiny images",
     )
 )
 def cifar10(where: str, *, resize: int | None = None) -> DataSource:
     """Read all batches that are there: ``data_batch_*`` as train, ``test_batch`` as test.
 
+    Without a path: by name, from ``GLASSHOUSE_DATA`` or fetched (docs/data.md).
+
     Raises:
         BadFile: no such folder, no batches, or a file that is no batch.
     """
+    if not where:
+        return read("cifar10", where, resize=resize)
     name = f"cifar10:{where}"
     root = existing(where, name=name, folder=True)
     files = {"train": sorted(root.glob("data_batch_[1-5]")), "test": sorted(root.glob("test_batch"))}

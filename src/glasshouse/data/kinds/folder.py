@@ -28,7 +28,7 @@ SUFFIXES: Final = frozenset(
 MANY: Final = 5_000
 """From so many pictures on, decoding them takes longer than reading a decoded copy."""
 SPLITS: Final = ("train", "val", "test")
-_BROKEN: Final = (
+BROKEN: Final = (
     OSError,
     SyntaxError,
     ValueError,
@@ -113,13 +113,13 @@ def _pixels(root: Path, files: Sequence[Path], resize: int | None, *, name: str)
     return cached("pictures", key, make)["pixels"].numpy()
 
 
-def _picture(path: Path, *, name: str) -> NDArray[np.uint8]:
+def _picture(path: Path, *, name: str) -> NDArray[Any]:
     try:
         with Image.open(path) as image:
             return decoded(image, name=name, place=f"'{path}'")
     except BadFile:
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         raise BadFile(
             f"data '{name}'",
             needs="pictures that can be read",

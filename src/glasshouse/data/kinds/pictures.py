@@ -13,14 +13,22 @@ from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 
 _MODES: Final = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
-"""How pictures of a mode are read: grey or colour. Others (transparency, 16 bits, CMYK) are refused."""
+"""How pictures of a mode are read: grey or colour. Others (transparency, CMYK, floats) are refused."""
+_DEEP: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
+"""Modes of grey pictures with 16 bits."""
+_WIDE: Final = frozenset({"PNG", "PPM"})
+"""Formats whose 16 bits Pillow may give in 32 (mode I)."""
+_WHITE: Final = 2**16 - 1
 
 
-def decoded(image: Image.Image, *, name: str, place: str) -> NDArray[np.uint8]:
-    """One picture as (H, W) or (H, W, 3), uint8. ``place`` says which one it is.
+def decoded(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
+    """One picture as (H, W) or (H, W, 3), uint8; of 16 bits as float32 in [0, 1].
+
+    Args:
+        image: opened. name: of the source. place: says which picture it is.
 
     Raises:
-        BadFile: neither grey nor RGB with 8 bits, or of more pixels than ``limits.PICTURE_PIXELS``.
+        BadFile: neither grey with 8 or 16 bits nor RGB with 8, or more than ``limits.PICTURE_PIXELS``.
     """
     if image.width * image.height > limits.PICTURE_PIXELS:
         raise BadFile(
@@ -29,22 +37,31 @@ def decoded(image: Image.Image, *, name: str, place: str) -> NDArray[np.uint8]:
             got=f"{image.width:,} × {image.height:,} in {place}",
             fix="make it smaller",
         )
+    if image.mode in _DEEP or (image.mode == "I" and image.format in _WIDE):
+        return np.asarray(image).astype(np.float32) / _WHITE
     if image.mode not in _MODES:
         raise BadFile(
             f"data '{name}'",
-            needs="grey or RGB pictures with 8 bits",
+            needs="grey pictures with 8 or 16 bits, or RGB with 8",
             got=f"mode {image.mode} in {place}",
-            fix="convert it: transparency, CMYK and 16 bits have no one right reading",
+            fix="convert it: transparency, CMYK and floats have no one right reading",
         )
     return np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
 
 
-def stacked(images: Sequence[NDArray[np.uint8]], resize: int | None, *, name: str) -> NDArray[Any]:
+def stacked(images: Sequence[NDArray[Any]], resize: int | None, *, name: str) -> NDArray[Any]:
     """(N, H, W) or (N, H, W, 3). Pictures of several sizes are brought to ``resize``, each by itself.
 
     Raises:
-        BadFile: several sizes without ``resize``, or grey and coloured pictures mixed.
+        BadFile: several sizes without ``resize``, or grey and coloured pictures, or 8 and 16 bits, mixed.
     """
+    if len({image.dtype for image in images}) > 1:
+        raise BadFile(
+            f"data '{name}'",
+            needs="pictures of one depth",
+            got="some with 8 bits, some with 16",
+            fix="store them alike: 16 bits are divided by 65,535, 8 bits by 255",
+        )
     shapes = {image.shape for image in images}
     if len({shape[2:] for shape in shapes}) == 1 and len(shapes) > 1 and resize is not None:
         images = [_square(image, resize) for image in images]
@@ -59,10 +76,10 @@ def stacked(images: Sequence[NDArray[np.uint8]], resize: int | None, *, name: st
     return np.stack(images) if images else np.zeros((0, 1, 1), dtype=np.uint8)
 
 
-def _square(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+def _square(image: NDArray[Any], side: int) -> NDArray[Any]:
     """One picture at ``side`` × ``side``, by the same rule as everywhere."""
     flat = image.ndim == 2
     pixels = torch.from_numpy(image[None].copy() if flat else image.transpose(2, 0, 1).copy())[None]
     out = resized(pixels, side)[0]
-    array: NDArray[np.uint8] = (out[0] if flat else out.permute(1, 2, 0)).numpy()
+    array: NDArray[Any] = (out[0] if flat else out.permute(1, 2, 0)).numpy()
     return array

@@ -1,0 +1,152 @@
+"""Fetching the public files of a data set: checked by size and SHA-256 before anything reads them."""
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from filelock import FileLock
+
+from glasshouse.data.named import NAMED, Download, NamedData, find, folders
+from glasshouse.disk import unwritable
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_size, reason
+from glasshouse.progress import track
+
+_PIECE: Final = 2**20
+_SECONDS: Final = 30
+"""How long a server may stay silent."""
+_ROOM: Final = "make room, or set GLASSHOUSE_CACHE to another folder"
+
+
+def ensure(source: str) -> str:
+    """Where the data called ``source`` lie; those with a name that are not here are fetched.
+
+    Args:
+        source: a name (``mnist``), or ``KIND:WHERE``, which is returned as it is.
+
+    Raises:
+        BadFile: they are not here and cannot be fetched; says what to put where.
+        DiskFull: no room for them.
+    """
+    if source not in NAMED:
+        return source
+    place = find(source)
+    if place is not None:
+        return place
+    data = NAMED[source]
+    if not data.downloads or offline():
+        raise not_here(data)
+    with _alone(data):
+        if not data.complete():
+            for download in data.downloads:
+                _fetch(data, download)
+    return f"{data.kind}:{data.fetched}"
+
+
+def offline() -> bool:
+    """Whether nothing may be fetched."""
+    return os.environ.get("GLASSHOUSE_OFFLINE", "") not in ("", "0")
+
+
+def not_here(data: NamedData, failure: str = "") -> BadFile:
+    """The error for data that are not here; ``failure``: of the attempt to fetch them."""
+    settled = (
+        "GLASSHOUSE_OFFLINE is set" if data.downloads else "it has no public address that is known to last"
+    )
+    files = ", ".join(place.partition(":")[2] for place in data.places)
+    looked = ", ".join(f"'{root}'" for root in folders())
+    here = f"none of them in {looked}" if looked else "GLASSHOUSE_DATA is not set"
+    return BadFile(
+        f"data '{data.name}'",
+        needs=f"one of {files} in a folder of GLASSHOUSE_DATA",
+        got=f"{here}; not fetched: {failure or settled}",
+        fix=f"set GLASSHOUSE_DATA to the folder that has it, or to another and {data.obtain} ({data.terms})",
+    )
+
+
+@contextmanager
+def _alone(data: NamedData) -> Iterator[None]:
+    """One process fetches; the others wait and find the files."""
+    try:
+        data.fetched.mkdir(parents=True, exist_ok=True)
+        with FileLock(data.fetched / ".lock"):
+            yield
+    except OSError as error:
+        raise unwritable(data.fetched, error, fix=_ROOM) from error
+
+
+def _fetch(data: NamedData, download: Download) -> None:
+    """Download one file, check it, and put what is kept of it in its place."""
+    with tempfile.NamedTemporaryFile(dir=data.fetched, prefix=".fetching-") as file:
+        digest = hashlib.sha256()
+        for piece in _pieces(data, download):
+            digest.update(piece)
+            file.write(piece)
+        if digest.hexdigest() != download.sha256:
+            raise BadFile(
+                f"data '{data.name}', '{download.url}'",
+                needs=f"{download.size:,} bytes with SHA-256 {download.sha256}",
+                got=f"{file.tell():,} bytes with {digest.hexdigest()}; nothing of it was kept",
+                fix=f"try again on another connection; or set GLASSHOUSE_DATA to a folder, and {data.obtain}",
+            )
+        file.seek(0)
+        if download.members:
+            _unpack(data, download, file)
+        else:
+            _keep(file, data.fetched / download.kept()[0])
+
+
+def _pieces(data: NamedData, download: Download) -> Iterator[bytes]:
+    """The bytes of a public file, piece by piece, at most one more than it should have."""
+    request = Request(download.url, headers={"User-Agent": "glasshouse"})  # noqa: S310 - from our own table
+    left = download.size + 1
+    label = f"fetching {data.name} from {urlsplit(download.url).hostname}, MiB"
+    try:
+        with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+            for _ in track(range(left // _PIECE + 1), label):
+                piece = answer.read(min(left, _PIECE))
+                left -= len(piece)
+                yield piece
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()
+        raise not_here(data, f"{download.url}: {reason(error)}") from error
+
+
+def _unpack(data: NamedData, download: Download, file: IO[bytes]) -> None:
+    """Keep the members that are wanted, plain files only; nothing of the archive chooses a path."""
+    try:
+        with tarfile.open(fileobj=file, mode="r:*") as archive:
+            for path, name in zip(download.members, download.kept(), strict=True):
+                member = archive.getmember(path)
+                check_size(member.size, limits.JSONL_BYTES, subject=f"data '{data.name}', '{name}'")
+                content = archive.extractfile(member)
+                if content is None:
+                    raise KeyError(f"'{path}' is no file")
+                _keep(content, data.fetched / name)
+    except (tarfile.TarError, LookupError, EOFError) as error:
+        raise BadFile(
+            f"data '{data.name}', '{download.url}'",
+            needs=f"an archive with {', '.join(download.members)}",
+            got=reason(error),
+            fix=data.obtain,
+        ) from error
+
+
+def _keep(content: IO[bytes], path: Path) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("wb") as file:
+        shutil.copyfileobj(content, file)
+    temporary.replace(path)

@@ -1,0 +1,147 @@
+"""A zip of pictures, one folder per class, read in place: nothing is unpacked onto the disk."""
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from glasshouse.cache import Checkpoint, cached
+from glasshouse.data.base import DataSource, assemble, check_count
+from glasshouse.data.kinds.folder import BROKEN, MANY, SPLITS, SUFFIXES
+from glasshouse.data.kinds.pictures import decoded, stacked
+from glasshouse.data.paths import existing
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_unpacked, printable, reason
+from glasshouse.progress import track
+from glasshouse.registry import Card, carded
+
+Listing = Mapping[str, Mapping[str, Sequence[str]]]
+"""Split → class → names of pictures in the archive, in order."""
+
+
+@carded(
+    Card(
+        summary="zip:PATH, a zip of pictures, one folder per class, below train/, val/, test/ where there are"
+    )
+)
+def zipped(where: str, *, resize: int | None = None) -> DataSource:
+    """Read the pictures in the archive ``where``; the same data as ``folder:`` reads from it unpacked.
+
+    Raises:
+        BadFile: no zip, a bomb, no classes, a picture that cannot be read, pictures of several sizes (without
+            ``resize``), or grey and coloured ones mixed.
+    """
+    name = f"zip:{where}"
+    path = existing(where, name=name)
+    found = listing(path, name=name)
+    classes = classes_of(found)
+    check_count(len(classes), limits.CLASSES, "classes", name=name)
+    arrays = {
+        split: (
+            _pixels(path, split, [p for paths in parts.values() for p in paths], resize, name=name),
+            np.array([classes.index(k) for k, paths in parts.items() for _ in paths]),
+        )
+        for split, parts in found.items()
+    }
+    return assemble(name, arrays, class_names=classes, public=False, resize=resize)
+
+
+def listing(path: Path, *, name: str) -> Listing:
+    """The pictures in an archive by split and class; one folder around all of them does not count.
+
+    Raises:
+        BadFile: no zip, damaged, too many files, a bomb, or no folders with pictures.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+    except (*BROKEN, zipfile.BadZipFile) as error:
+        raise _bad(name, "a zip of pictures, undamaged", reason(error)) from error
+    check_count(len(parts), limits.FILES, "files", name=name)
+    check_unpacked(path.stat().st_size, sum(part.file_size for part in parts), subject=f"data '{name}'")
+    pictures = [PurePosixPath(part.filename) for part in parts if _is_picture(part.filename)]
+    depth = _around([place.parts for place in pictures])
+    split = bool({place.parts[depth] for place in pictures if len(place.parts) == depth + 3} & {*SPLITS})
+    found: dict[str, dict[str, list[str]]] = {}
+    for place in sorted(pictures):
+        inner = place.parts[depth:]
+        if len(inner) == 2 + split and (not split or inner[0] in SPLITS):
+            found.setdefault(inner[0] if split else "train", {}).setdefault(inner[-2], []).append(str(place))
+    if not found:
+        raise _bad(name, "one folder per class, with its pictures inside", "no folders with pictures")
+    return {s: found[s] for s in SPLITS if s in found}
+
+
+def classes_of(found: Listing) -> list[str]:
+    """Names of the classes of all splits, in order."""
+    return sorted({label for parts in found.values() for label in parts})
+
+
+def opened(path: Path, picture: str) -> Image.Image:
+    """One picture of an archive, not yet decoded."""
+    with zipfile.ZipFile(path) as archive:
+        return Image.open(io.BytesIO(archive.read(picture)))
+
+
+def _is_picture(filename: str) -> bool:
+    place = PurePosixPath(filename)
+    hidden = any(part.startswith((".", "__MACOSX")) for part in place.parts)
+    return not hidden and not filename.endswith("/") and place.suffix.lower() in SUFFIXES
+
+
+def _around(paths: Sequence[tuple[str, ...]]) -> int:
+    """Number of folders that lie around everything and are neither a split nor a class."""
+    depth = 0
+    while paths and all(len(p) > depth + 2 for p in paths) and paths[0][depth] not in SPLITS:
+        if len({p[depth] for p in paths}) > 1:
+            break
+        depth += 1
+    return depth
+
+
+def _pixels(
+    path: Path, split: str, pictures: Sequence[str], resize: int | None, *, name: str
+) -> NDArray[Any]:
+    """Decoded pictures; of many, a copy is kept in the cache until the archive changes."""
+
+    def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
+        with zipfile.ZipFile(path) as archive:
+            images = [
+                _picture(archive, p, name=name) for p in track(pictures, f"reading pictures of {split}")
+            ]
+        return {"pixels": torch.from_numpy(stacked(images, resize, name=name))}
+
+    if len(pictures) < MANY:
+        return make()["pixels"].numpy()
+    state = path.stat()
+    mark = f"{state.st_size} {state.st_mtime_ns}"
+    key = {"zip": str(path.resolve()), "mark": mark, "split": split, "resize": resize, "version": 1}
+    return cached("pictures", key, make)["pixels"].numpy()
+
+
+def _picture(archive: zipfile.ZipFile, picture: str, *, name: str) -> NDArray[Any]:
+    place = f"'{printable(picture)}'"
+    try:
+        with Image.open(io.BytesIO(archive.read(picture))) as image:
+            return decoded(image, name=name, place=place)
+    except BadFile:
+        raise
+    except (*BROKEN, zipfile.BadZipFile) as error:
+        raise _bad(name, "pictures that can be read", f"{place}: {reason(error)}") from error
+
+
+def _bad(name: str, needs: str, got: str) -> BadFile:
+    return BadFile(
+        f"data '{name}'",
+        needs=needs,
+        got=got,
+        fix="pack them as CLASS/picture.png or train/CLASS/picture.png; or unpack it and name folder:PATH",
+    )
