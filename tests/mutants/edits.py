@@ -95,6 +95,13 @@ EDITS: Final = {
         test="tests/unit/test_report_headline.py"
         "::test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not",
     ),
+    "verdicts on single victims without Holm's correction": Edit(
+        file="audit/scoring/verdicts/victims.py",
+        old="adjusted = holm([row.p for row in rows])",
+        new="adjusted = [row.p for row in rows]",
+        test="tests/property/test_false_leaks.py"
+        "::test_claims_about_somebody_else_name_a_victim_in_five_of_a_hundred_cells_at_most[exchanged]",
+    ),
     "luck counts as a leak in the headline": Edit(
         file="results/judgement.py",
         old="finding.p_adjusted >= ALPHA",
