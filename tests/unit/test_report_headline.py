@@ -1,5 +1,6 @@
 """The headline: primary findings about private data alone, after the correction for how many there are."""
 
+import dataclasses
 import re
 from dataclasses import replace
 
@@ -146,3 +147,10 @@ def test_exit_code_where_nothing_was_shown():
     assert exit_code(described(specimen.finding(verdict="no power"))) == 3
     powerless = specimen.finding(verdict="no power", metric="mse")
     assert exit_code(described(specimen.finding(primary=True), powerless)) == 0
+
+
+def test_one_attack_without_power_does_not_hide_what_another_showed():
+    able = specimen.finding(primary=True)
+    powerless = specimen.finding(primary=True, attack="dlg", verdict="no power")
+    assert exit_code(described(able, powerless)) == 0
+    assert exit_code(described(able, dataclasses.replace(powerless, scenario="another"))) == 3

@@ -24,7 +24,7 @@ from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.metrics.statistics.rank import comparisons_for
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Grants, Pretraining, Scenario
@@ -229,7 +229,7 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     smallest = min(len(s) for s in setting.shards)
     steps = 1 if terms.sends == "gradient" else terms.local_epochs * math.ceil(smallest / terms.batch_size)
     rounds = setting.rounds
-    protocol: FederationProtocol = load("protocols", terms.protocol)(**terms.options)
+    protocol: FederationProtocol = create(load("protocols", terms.protocol), terms.options)
     if (passes := protocol.passes(rounds)) is not None:  # of the whole run, before the first upload too
         steps, rounds = passes * math.ceil(smallest / terms.batch_size), 1
     exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
@@ -272,7 +272,7 @@ def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
 
 
 def _defense(name: str, arguments: Mapping[str, Any]) -> Defense:
-    made: Defense = load("defenses", name)(**arguments)
+    made: Defense = create(load("defenses", name), arguments)
     return made
 
 
@@ -284,7 +284,7 @@ def _behaviours(
     taken: dict[int, tuple[str, Behaviour]] = {}
     marked: dict[str, tuple[int, ...]] = {}
     for plugin in scenario.federation.behaviours:
-        behaviour: Behaviour = load("behaviours", plugin.name)(**plugin.arguments)
+        behaviour: Behaviour = create(load("behaviours", plugin.name), plugin.arguments)
         free = [c for c in order if c not in taken]
         ids = plugin.clients if isinstance(plugin.clients, tuple) else tuple(free[: plugin.clients])
         taken |= dict.fromkeys(ids, (plugin.name, behaviour))

@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 
 from glasshouse.errors import BadValue, Undefined
 
+__all__ = ["FEWEST", "Rank", "rank_of", "rank_p_value"]
+
 FEWEST = 199
 """Held-out examples: the smallest p-value is then .005, which Holm leaves below .05 for up to 9 victims."""
 ALPHA = 0.05
