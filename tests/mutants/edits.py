@@ -48,8 +48,8 @@ EDITS: Final = {
     ),
     "card's arguments win over the audit's": Edit(
         file="audit/scoring/controls/control.py",
-        old='**json.loads(task.arguments), **easy.get("fits", {})}',
-        new='**easy.get("fits", {})}',
+        old='[{"name": task.attack, **json.loads(task.arguments)}]',
+        new='[{"name": task.attack}]',
         test="tests/unit/test_control.py::test_an_audit_believes_only_attacks_that_pass_their_control",
     ),
     "policy without upper bound": Edit(
