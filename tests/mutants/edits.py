@@ -48,8 +48,8 @@ EDITS: Final = {
     ),
     "card's arguments win over the audit's": Edit(
         file="audit/scoring/controls/control.py",
-        old='**json.loads(task.arguments), **easy.get("fits", {})}',
-        new='**easy.get("fits", {})}',
+        old='[{"name": task.attack, **json.loads(task.arguments)}]',
+        new='[{"name": task.attack}]',
         test="tests/unit/test_control.py::test_an_audit_believes_only_attacks_that_pass_their_control",
     ),
     "policy without upper bound": Edit(
@@ -94,6 +94,13 @@ EDITS: Final = {
         new="values[i] < ALPHA",
         test="tests/unit/test_report_headline.py"
         "::test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not",
+    ),
+    "verdicts on single victims without Holm's correction": Edit(
+        file="audit/scoring/verdicts/victims.py",
+        old="adjusted = holm([row.p for row in rows])",
+        new="adjusted = [row.p for row in rows]",
+        test="tests/property/test_false_leaks.py"
+        "::test_claims_about_somebody_else_name_a_victim_in_five_of_a_hundred_cells_at_most[exchanged]",
     ),
     "luck counts as a leak in the headline": Edit(
         file="results/judgement.py",

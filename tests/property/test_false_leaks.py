@@ -1,8 +1,10 @@
 """How often the verdict is wrong, by simulation through the public scoring functions (docs/result.md)."""
 
 import pytest
+from benchmarks.false_headlines import wrong_headlines
 from benchmarks.false_leaks import measure
 from benchmarks.false_leaks_families import FAMILIES, Family
+from benchmarks.false_victims import KINDS, SIZES, false_rate, power
 
 WORST_BEFORE = ("AUC, 20 claims on one run", "F1, 20 claims on one run")
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -54,3 +56,38 @@ def test_the_power_is_within_five_points_of_the_exact_test(family, n):
     rate = measure(family, n, leaks=True, runs=500)
     assert rate.exact is not None
     assert rate.leaks >= rate.exact - 0.06
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_claims_about_somebody_else_name_a_victim_in_five_of_a_hundred_cells_at_most(kind):
+    """Over 300 cells, with 2 standard errors of 5 %. Without Holm's correction 14 % name somebody."""
+    assert false_rate(KINDS[kind], 3, 300) <= 0.05 + 0.025
+
+
+def test_victims_whose_examples_come_out_are_named_also_where_they_are_many():
+    """With 200 held-out examples nobody of twenty could be, whatever came out."""
+    assert power(20, 3) == 1.0
+
+
+def test_a_headline_is_wrong_in_five_of_a_hundred_reports_at_most():
+    """Of 75 findings without a leak one names a leak or a victim by luck, nearly always."""
+    headline, alone = wrong_headlines(30, victims=3)
+    assert headline <= 4 / 30
+    assert alone >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("victims", SIZES)
+def test_a_victim_is_named_wrongly_in_five_of_a_hundred_cells_at_most(kind, victims):
+    """Over 1000 cells; the margin is 2 standard errors of 5 %."""
+    assert false_rate(KINDS[kind], victims, 1000) <= 0.05 + 0.0138
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [0, 3])
+def test_a_headline_is_wrong_in_five_of_a_hundred_reports(victims):
+    """Over 400 reports; the margin is 2 standard errors of 5 %."""
+    headline, alone = wrong_headlines(400, victims=victims)
+    assert headline <= 0.05 + 0.0218
+    assert alone >= 0.6

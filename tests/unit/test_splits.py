@@ -7,7 +7,7 @@ import torch
 from glasshouse.data import splits
 from glasshouse.data.base import assemble
 from glasshouse.data.sources import load
-from glasshouse.data.splits import ROLES, Want, check_disjoint, deal
+from glasshouse.data.splits import ROLES, Want, check_disjoint, deal, image_digests
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -146,3 +146,18 @@ def test_the_deal_is_checked_after_it_was_made(monkeypatch):
     twice = source(n=20, test=20, copies=[(20 + i, i) for i in range(20)])
     with pytest.raises(BadValue, match="images in both"):
         deal(twice, {"private": Want(split="train"), "auxiliary": Want(split="test")}, rng=RNG)
+
+
+def test_spare_images_are_what_all_parts_leave_and_change_none_of_them():
+    wants = {"private": Want(size=5), "heldout": Want(size=10, split="test"), "public": Want(split="train")}
+    without, some = deal(source(test=40), wants, rng=RNG), deal(source(test=40), wants, spare=3, rng=RNG)
+    assert without.spare is None
+    assert some.spare is not None
+    assert len(some.spare) == 3
+    for role, batch in without.parts().items():
+        assert torch.equal(batch.inputs, some.parts()[role].inputs)
+    every = deal(source(test=40), wants, spare=10_000, rng=RNG)  # fewer are no error
+    assert every.spare is not None
+    contents = [set(image_digests(b.inputs)) for b in (*every.parts().values(), every.spare)]
+    assert len(set().union(*contents)) == sum(map(len, contents))
+    assert deal(source(test=40), {"private": Want(size=5)}, spare=3, rng=RNG).spare is None

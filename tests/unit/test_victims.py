@@ -74,6 +74,16 @@ def test_without_fair_company_there_is_no_verdict_and_it_says_why(changes, words
     assert words in skipped.reason
 
 
+def test_where_nobody_could_be_named_there_is_no_verdict():
+    """Eleven perfect copies among 219 would be "0 of 11 came out": each has p = .05 after the correction."""
+    private = images(11)
+    claims = {c: (claim(c, private[c : c + 1]),) for c in range(11)}
+    few = victims_of("psnr", Psnr(), [run_of(judge(private, heldout=219), claims)])
+    assert isinstance(few, Skipped)
+    assert "for 11 of them it needs 220 held-out examples, got 219" in few.reason
+    assert all(v.leaks for v in victims_of("psnr", Psnr(), [run_of(judge(private, heldout=220), claims)]))
+
+
 def test_the_same_data_again_are_no_further_victims():
     private = images(2)
     claims = {c: (claim(c, private[c : c + 1]),) for c in range(2)}
