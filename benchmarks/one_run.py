@@ -1,7 +1,7 @@
-"""Tables of docs/results/dp.md: ``python -m benchmarks.one_run [--runs 300]``.
+"""Tables of docs/results/dp.md: ``python -m benchmarks.one_run [--runs 300] [--canaries 1000]``.
 
-Bounds on any attack for mechanisms of known noise, and lower bounds on ε from simulated runs: 1,000 canaries,
-each its own direction of length 1, one Gaussian release, scores are the released coordinates.
+Bounds on any attack for mechanisms of known noise, and lower bounds on ε from simulated runs: canaries
+that are each a direction of their own of length 1, one Gaussian release, scores are the released coordinates.
 """
 
 import argparse
@@ -27,15 +27,15 @@ class Runs:
     gaussian: NDArray[np.float64]
 
 
-def audit_runs(epsilon: float, *, runs: int, guesses: int, seed: int) -> Runs:
+def audit_runs(epsilon: float, *, runs: int, guesses: int, seed: int, canaries: int = CANARIES) -> Runs:
     """Audit ``runs`` Gaussian releases whose true ε is known."""
     mu = gaussian_mu(epsilon, delta=DELTA)
     rng = np.random.default_rng(seed)
     known: dict[Guesses, tuple[float, float]] = {}
     bounds = []
     for _ in range(runs):
-        coins = rng.random(CANARIES) < 0.5
-        scores = coins + rng.normal(scale=1 / mu, size=CANARIES)
+        coins = rng.random(canaries) < 0.5
+        scores = coins + rng.normal(scale=1 / mu, size=canaries)
         counts = count_guesses(scores, coins, guesses=guesses, rng=rng)
         if counts not in known:
             known[counts] = (
@@ -63,13 +63,13 @@ def print_bounds() -> None:
             print(f"| {words} | {chance} | {ceiling.share(chance).value:.4f} | {other} |")
 
 
-def print_audits(runs: int, guesses: tuple[int, ...]) -> None:
+def print_audits(runs: int, canaries: int, guesses: tuple[int, ...]) -> None:
     """Lower bounds: median, middle 90 %, and how often each exceeds the true ε."""
     print("| true ε | guesses | any guarantee | exceeded | Gaussian curve | exceeded |")
     print("|---|---|---|---|---|---|")
     for epsilon in EPSILONS:
         for count in guesses:
-            found = audit_runs(epsilon, runs=runs, guesses=count, seed=2)
+            found = audit_runs(epsilon, runs=runs, guesses=count, seed=2, canaries=canaries)
             cells = []
             for bounds in (found.any_guarantee, found.gaussian):
                 low, median, high = np.quantile(bounds, [0.05, 0.5, 0.95])
@@ -82,11 +82,12 @@ def main() -> None:
     """Print both tables and what they cost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--canaries", type=int, default=CANARIES)
     parser.add_argument("--guesses", type=int, nargs="+", default=[50, 100, 130, 200, 400])
     arguments = parser.parse_args()
     print_bounds()
     print()
-    print_audits(arguments.runs, tuple(arguments.guesses))
+    print_audits(arguments.runs, arguments.canaries, tuple(arguments.guesses))
     print(f"\n{time.process_time():.0f} CPU seconds")
 
 

@@ -95,8 +95,8 @@ class Ceiling:
     """The lines e^ε κ + δ(ε) under which every attack stays. Build one with :func:`attack_ceiling`.
 
     It covers one unit, whether the question is "in or out" or "out or in". Where units are sampled, this
-    makes it a few hundredths looser than necessary for chances above 0.3. Data of one person in several units, and
-    clients that do not follow the protocol, are not covered.
+    makes it a few hundredths looser than necessary for chances above 0.3. Data of one person in several
+    units, and clients that do not follow the protocol, are not covered.
 
     Attributes:
         unit: what is protected.

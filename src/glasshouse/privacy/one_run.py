@@ -178,9 +178,9 @@ def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> Lo
 def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> bool:
     """Whether the run shows that the mechanism is not μ-GDP.
 
-    Let A be the probability that a canary is guessed rightly while at least i guesses are right, averaged over
-    canaries, and B that it is guessed wrongly while at least i - 1 are right. Turning the canary's coin turns
-    one event into the other, so A <= Φ(Φ⁻¹(B) + μ). If v or more are right with probability 5 %, these
+    Let A be the probability that a canary is guessed rightly while at least i guesses are right, averaged
+    over canaries, and B that it is guessed wrongly while at least i - 1 are right. Turning the canary's coin
+    turns one event into the other, so A <= Φ(Φ⁻¹(B) + μ). If v or more are right with probability 5 %, these
     inequalities, from i = v down to 1, force a smallest total probability of guessing a canary. Where that
     exceeds r / m, v or more right guesses have a probability below 5 %.
 
