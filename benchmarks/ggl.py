@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.optimisers import minimise
 from glasshouse.attacks.inversion.ggl.search import Budget
-from glasshouse.attacks.inversion.ggl.wgan import Generator, Recipe, trained
+from glasshouse.attacks.inversion.ggl.wgan import Generator, GeneratorTraining, trained
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
@@ -133,8 +133,7 @@ def fit(
 
 def generator(steps: int) -> Generator:
     """Trained on 2,000 photographs, of the size that the reduced presets use."""
-    recipe = Recipe(
-        latent=SEARCHED,
+    training = GeneratorTraining(
         width=16,
         steps=steps,
         batch_size=32,
@@ -142,7 +141,7 @@ def generator(steps: int) -> Generator:
         learning_rate=1e-3,
         mirror=True,
     )
-    return trained(photographs(2000), classes=CLASSES, recipe=recipe)
+    return trained(photographs(2000), classes=CLASSES, latent=SEARCHED, training=training)
 
 
 def ways(client: Replica, prior: Generator, labels: Tensor, *, latent: int) -> dict[str, Fit]:

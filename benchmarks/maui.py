@@ -23,6 +23,7 @@ from glasshouse.attacks.base import ActiveAttack
 from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
+from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining
 from glasshouse.attacks.parts.readout.columns import read_columns
 from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
@@ -77,19 +78,19 @@ def heads(bench: Bench) -> None:
     for batch, draws in ((8, 10), (64, 10), (512, 4)):
         share = (1 / batch,)
         _row("trained", head_of(sample, mode="trained"), held, batch, draws)
-        _row("quantile", head_of(sample, mode="quantile", batch=batch, shares=share), held, batch, draws)
-        _row("both", head_of(sample, batch=batch, shares=share), held, batch, draws)
-        _row("exemplars", head_of(sample, mode="exemplars", batch=batch, shares=share), held, batch, draws)
+        _row("quantile", head_of(sample, mode="quantile", behind=batch, shares=share), held, batch, draws)
+        _row("both", head_of(sample, behind=batch, shares=share), held, batch, draws)
+        _row("exemplars", head_of(sample, mode="exemplars", behind=batch, shares=share), held, batch, draws)
         _row(
             "exemplars, output fitted",
-            head_of(sample, mode="exemplars", batch=batch, shares=share, output_epochs=20),
+            head_of(sample, mode="exemplars", behind=batch, shares=share, output_epochs=20),
             held,
             batch,
             draws,
         )
         _row(
             "both, output fitted",
-            head_of(sample, batch=batch, shares=share, output_epochs=5),
+            head_of(sample, behind=batch, shares=share, output_epochs=5),
             held,
             batch,
             draws,
@@ -108,7 +109,7 @@ def units(bench: Bench) -> None:
     sample, private = bench.auxiliary(), bench.private(1000)
     held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
     for count in (128, 256, 512, 1024, 2048):
-        head = head_of(sample, mode="quantile", units=count, batch=64, shares=(1 / 64,))
+        head = head_of(sample, mode="quantile", units=count, behind=64, shares=(1 / 64,))
         _row(f"quantile, N = {count}", head, held, 64)
 
 
@@ -116,7 +117,7 @@ def extracted(bench: Bench, which: str, batch: int, count: int) -> tuple[Tensor,
     """Right representations, read blind from ``count`` test images in batches; their images, and rows."""
     model, private = bench.features(which), bench.private(count)
     all_of = Sample(features=model.of(private.inputs), labels=private.labels)
-    head = head_of(bench.auxiliary(which), mode="quantile", batch=batch, shares=(1 / batch,))
+    head = head_of(bench.auxiliary(which), mode="quantile", behind=batch, shares=(1 / batch,))
     vectors, places = [], []
     for rows in torch.split(torch.arange(count), batch):
         one = all_of.pick(rows)
@@ -180,7 +181,7 @@ def dp(bench: Bench) -> None:
     rest = Sample(features=model.of(private.inputs), labels=private.labels)
     held, clip = rest.pick(torch.arange(bench.images)), 100.0
     for loudness, powers in ((0.0, (6, 5, 4)), (clip, (6, 5, 4, 3, 2, 1))):
-        head = head_of(bench.auxiliary(), mode="trained", wrong=True, batch=8, loudness=loudness)
+        head = head_of(bench.auxiliary(), mode="trained", wrong_labels=True, behind=8, loudness=loudness)
         print(f"head made for updates of length {loudness:g}: accuracy {accuracy(head, rest):.3f}")
         for power in powers:
             std = clip * (2 * torch.tensor(1.25e4).log()).sqrt().item() / 10**power
@@ -283,7 +284,7 @@ def crafted(bench: Bench) -> None:
     attacks: dict[str, tuple[ActiveAttack, str]] = {
         "robbing the fed": (RobbingTheFed(), "maui_cnn"),
         "loki": (Loki(), "maui_cnn"),
-        "scale_mia": (ScaleMia(training_steps=3), "scale_mia_cnn"),
+        "scale_mia": (ScaleMia(training=AutoencoderTraining(steps=3)), "scale_mia_cnn"),
     }
     for name, (attack, model) in attacks.items():
         agreed = Architecture(name=model, input_shape=SHAPE, classes=10)
@@ -330,7 +331,7 @@ def architecture(bench: Bench) -> None:
     held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
     recipe = TABLE_3.get(bench.built("robust").setting.terms.architecture.name, {})
     for batch in (8, 64):
-        share = {"batch": batch, "shares": (1 / batch,)}
+        share = {"behind": batch, "shares": (1 / batch,)}
         _row("both, output fitted", head_of(sample, output_epochs=5, **share, **recipe), held, batch)
         _row("exemplars", head_of(sample, mode="exemplars", output_epochs=20, **share), held, batch)
         _row("quantile", head_of(sample, mode="quantile", **share), held, batch)

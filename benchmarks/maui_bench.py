@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
-from glasshouse.attacks.transfer.maui.head import Recipe, made
+from glasshouse.attacks.transfer.maui.head import HeadSettings, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.metrics.statistics.interval import mean_interval
@@ -60,9 +60,10 @@ class Bench:
         return Sample(features=self.features(which).of(data.inputs), labels=data.labels)
 
 
-def head_of(sample: Sample, **changes: Any) -> Spab:
+def head_of(sample: Sample, *, units: int = 512, behind: int = 512, **changes: Any) -> Spab:
     """The head that the attack would send, from the cache or made now."""
-    return made(sample, classes=10, recipe=Recipe(**changes), rng=Rng.root(0).child("maui/head")).head
+    settings, rng = HeadSettings(**changes), Rng.root(0).child("maui/head")
+    return made(sample, units=units, classes=10, behind=behind, settings=settings, rng=rng).head
 
 
 def uploaded(head: Spab, batch: Sample) -> dict[str, Tensor]:

@@ -31,18 +31,18 @@ def audit_runs(epsilon: float, *, runs: int, guesses: int, seed: int, canaries: 
     """Audit ``runs`` Gaussian releases whose true ε is known."""
     mu = gaussian_mu(epsilon, delta=DELTA)
     rng = np.random.default_rng(seed)
-    known: dict[Guesses, tuple[float, float]] = {}
+    cache: dict[Guesses, tuple[float, float]] = {}
     bounds = []
     for _ in range(runs):
         coins = rng.random(canaries) < 0.5
         scores = coins + rng.normal(scale=1 / mu, size=canaries)
         counts = count_guesses(scores, coins, guesses=guesses, rng=rng)
-        if counts not in known:
-            known[counts] = (
+        if counts not in cache:
+            cache[counts] = (
                 one_run_epsilon(counts, delta=DELTA).epsilon,
                 gaussian_run_epsilon(counts, delta=DELTA).epsilon,
             )
-        bounds.append(known[counts])
+        bounds.append(cache[counts])
     columns = np.array(bounds)
     return Runs(any_guarantee=columns[:, 0], gaussian=columns[:, 1])
 
@@ -57,8 +57,8 @@ def print_bounds() -> None:
             if rate == 1:
                 other = f"{gaussian_share(chance, mu=steps**0.5 / noise):.4f}"
             else:
-                drawn = simulate_share(release, chance, rng=np.random.default_rng(0))
-                other = f"{drawn.value:.4f} ± {drawn.error:.4f}"
+                simulated = simulate_share(release, chance, rng=np.random.default_rng(0))
+                other = f"{simulated.value:.4f} ± {simulated.error:.4f}"
             words = f"σ = {noise}, T = {steps}, q = {rate}"
             print(f"| {words} | {chance} | {ceiling.share(chance).value:.4f} | {other} |")
 
@@ -69,9 +69,9 @@ def print_audits(runs: int, canaries: int, guesses: tuple[int, ...]) -> None:
     print("|---|---|---|---|---|---|")
     for epsilon in EPSILONS:
         for count in guesses:
-            found = audit_runs(epsilon, runs=runs, guesses=count, seed=2, canaries=canaries)
+            audits = audit_runs(epsilon, runs=runs, guesses=count, seed=2, canaries=canaries)
             cells = []
-            for bounds in (found.any_guarantee, found.gaussian):
+            for bounds in (audits.any_guarantee, audits.gaussian):
                 low, median, high = np.quantile(bounds, [0.05, 0.5, 0.95])
                 cells.append(f"{median:.2f} ({low:.2f} – {high:.2f}), {median / epsilon:.2f} ε")
                 cells.append(f"{int((bounds > epsilon).sum())} of {runs}")

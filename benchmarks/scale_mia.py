@@ -27,7 +27,7 @@ from glasshouse.metrics.match import assign, best, mse_table
 from glasshouse.metrics.statistics.interval import mean_interval
 from glasshouse.models import build as models
 from glasshouse.process import settle
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Recorder
 from glasshouse.transcript.cut import cut
@@ -42,10 +42,10 @@ MNIST = "npz:../shared/data/mnist_10k.npz"
 ORL = "npz:../shared/data/orl_faces_64.npz"
 CONTEXT = ScoreContext(classes=10)
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
-    "alexnet": {"training_steps": 3000, "training_batch": 32, "training_rate": 2e-3},
-    "resnet": {"training_steps": 1000, "training_batch": 32, "training_rate": 2e-3},
-    "vgg": {"training_steps": 4500, "training_batch": 64, "training_rate": 2e-3},
-    "vit": {"training_steps": 10_000, "training_batch": 64, "training_rate": 1e-3},
+    "alexnet": {"steps": 3000, "batch_size": 32, "learning_rate": 2e-3},
+    "resnet": {"steps": 1000, "batch_size": 32, "learning_rate": 2e-3},
+    "vgg": {"steps": 4500, "batch_size": 64, "learning_rate": 2e-3},
+    "vit": {"steps": 10_000, "batch_size": 64, "learning_rate": 1e-3},
 }
 """Budgets of the larger autoencoders, all in bfloat16."""
 
@@ -71,7 +71,7 @@ def one_batch(
     architecture = Architecture(name=model, input_shape=shape, classes=classes)  # type: ignore[arg-type]
     terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
     start = models.state(models.build(architecture, rng=Rng.root(0).child("model")))
-    attack = load("attacks", row.get("attack", "scale_mia"))(**row.get("arguments", {}))
+    attack = create(load("attacks", row.get("attack", "scale_mia")), row.get("arguments", {}))
     honest = Broadcast(round=0, architecture=architecture, tensors=start)
     grants = Grants(auxiliary=auxiliary)
     if not crafted:
@@ -156,7 +156,7 @@ def rows() -> dict[str, dict[str, Any]]:
         made[f"mini-{m}"] = {"m": m, "terms": halves, "arguments": {"local_steps": 2}}
         made[f"smoothed-{m}"] = {"m": m, "arguments": {"fit": "smoothed"}}
     for (family, budget), m in itertools.product(FAMILIES.items(), (64, 128, 256, 512)):
-        arguments = {"bfloat16": True, **budget}
+        arguments = {"training": {"bfloat16": True, **budget}}
         made[f"{family}-{m}"] = {"m": m, "model": f"scale_mia_{family}", "arguments": arguments}
     made |= _data_rows() | _comparison_rows()
     for clients in (1, 5, 10, 30, 100):
@@ -199,14 +199,15 @@ def rows() -> dict[str, dict[str, Any]]:
 def _data_rows() -> dict[str, dict[str, Any]]:
     """What the attacker knows: other data sets, true subsets, single classes, other classes."""
     made: dict[str, dict[str, Any]] = {}
-    short = {"training_steps": 1500}
+    brief = {"steps": 1500}
+    short = {"training": brief}
     for kind, weight in (("", 0.0), ("-vae", 1e-3)):
-        arguments = {**short, "variational": weight}
+        arguments = {**brief, "variational": weight}
         for m in (64, 128, 256, 512):
-            made[f"mnist{kind}-{m}"] = {"m": m, "data": MNIST, "arguments": arguments}
-        small = {**arguments, "training_steps": 600, "training_batch": 32, "training_rate": 4e-3}
+            made[f"mnist{kind}-{m}"] = {"m": m, "data": MNIST, "arguments": {"training": arguments}}
+        small = {**arguments, "steps": 600, "batch_size": 32, "learning_rate": 4e-3}
         for m in (64, 128):
-            made[f"orl{kind}-{m}"] = {"m": m, "data": ORL, "people": 25, "arguments": small}
+            made[f"orl{kind}-{m}"] = {"m": m, "data": ORL, "people": 25, "arguments": {"training": small}}
     for count, m in itertools.product((100, 500, 1500, 5000, 10_000), (16, 64, 256)):
         made[f"auxiliary-{count}-{m}"] = {"m": m, "auxiliary": count, "arguments": short}
     for known in ((1,), (1, 9), (1, 9, 6)):  # automobile, truck, frog

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from benchmarks.scale_mia import CIFAR, score
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
+from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining
 from glasshouse.data.sources import load as load_data
 from glasshouse.federation.protocols.fedavg import FedAvg
 from glasshouse.federation.setting import Setting
@@ -62,7 +63,7 @@ def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batc
         build=models.build,
     )
     attack, grants = (
-        ScaleMia(training_steps=1500, local_steps=EACH // BATCH),
+        ScaleMia(training=AutoencoderTraining(steps=1500), local_steps=EACH // BATCH),
         Grants(auxiliary=data["auxiliary"]),
     )
     shown = range(SHOWN, rounds, SHOWN)

@@ -1,7 +1,6 @@
 """Glasshouse: replay what a federated-learning server can see, attack it, and report what came out.
 
-Everything public lives in a subpackage (``glasshouse.attacks``, ``glasshouse.audit``, ...); importing this
-package loads none of them.
+The public modules are listed in docs/api; importing this package loads none of them.
 """
 
 __all__ = ["__version__"]

@@ -29,6 +29,8 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import stage
 from glasshouse.store import read_metadata, read_tensors, write_tensors
 
+__all__ = ["Checkpoint", "Key", "cached", "digest", "folder", "limit"]
+
 Key = Mapping[str, Any]
 """JSON values, tensors and bytes, in mappings and sequences of any depth."""
 

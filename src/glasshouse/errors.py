@@ -7,6 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+__all__ = [
+    "BadFile",
+    "BadScenario",
+    "BadValue",
+    "BrokenPlugin",
+    "DiskFull",
+    "GlasshouseError",
+    "Inapplicable",
+    "Interrupted",
+    "NotInstalled",
+    "NothingClaimed",
+    "Problem",
+    "Undefined",
+    "UnknownName",
+    "WorkerKilled",
+]
+
 
 class GlasshouseError(Exception):
     """Root of the tree: ``except GlasshouseError`` catches us and nobody else.

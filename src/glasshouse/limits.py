@@ -1,12 +1,21 @@
 """Ranges of a plug-in's arguments, declared in their types and checked before anything is built.
 
 A field ``iterations: Count = 300`` is an ``int`` to Python; ``glasshouse check`` reads the range from the
-type and says what it needs. It says nothing to code that calls the class itself.
+type and says what it needs. For code that calls the class itself, :func:`check_ranges` reads the same types
+in ``__post_init__``.
 """
 
-from typing import Annotated
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
+
+from glasshouse.errors import BadValue
+
+__all__ = ["LARGEST", "Count", "Fraction", "Natural", "NotNegative", "Positive", "Share", "check_ranges"]
 
 LARGEST = 1e30
 """Numbers beyond it leave float32 as soon as they are multiplied."""
@@ -17,3 +26,45 @@ Positive = Annotated[float, Gt(0), Le(LARGEST)]
 NotNegative = Annotated[float, Ge(0), Le(LARGEST)]
 Share = Annotated[float, Ge(0), Lt(1)]
 Fraction = Annotated[float, Gt(0), Le(1)]
+
+
+def check_ranges(settings: Any, subject: str) -> None:
+    """Refuse a dataclass with a value outside what its field's type declares: a range, or a list of names.
+
+    Raises:
+        BadValue: names the first such field, and what it needs.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Search:
+        ...     steps: Count = 300
+        >>> check_ranges(Search(steps=300), "a search")
+    """
+    for name, conditions in _conditions(type(settings)):
+        value = getattr(settings, name)
+        for needs, holds in conditions:
+            if not holds(value):
+                raise BadValue(subject, needs=f"{name} {needs}", got=f"{name} = {value!r}", fix="correct it")
+
+
+def _conditions(kind: type) -> tuple[tuple[str, tuple[tuple[str, Callable[[Any], bool]], ...]], ...]:
+    """Name and conditions of every field of a dataclass that declares some."""
+    hints = get_type_hints(kind, include_extras=True)
+    every = ((field.name, tuple(_of_type(hints[field.name]))) for field in fields(kind))
+    return tuple((name, conditions) for name, conditions in every if conditions)
+
+
+def _of_type(hint: Any) -> Iterator[tuple[str, Callable[[Any], bool]]]:
+    if get_origin(hint) is Literal:
+        yield f"one of {', '.join(map(str, get_args(hint)))}", get_args(hint).__contains__
+    for limit in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+        match limit:
+            case Ge(least):
+                yield f">= {least}", partial(operator.le, least)
+            case Gt(below):
+                yield f"> {below}", partial(operator.lt, below)
+            case Le(most):
+                yield f"<= {most}", partial(operator.ge, most)
+            case Lt(above):
+                yield f"< {above}", partial(operator.gt, above)

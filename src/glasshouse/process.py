@@ -1,6 +1,7 @@
 """How a process of Glasshouse computes, and how independent pieces of one computation get a process each.
 
-A process has one thread, and memory that it frees is kept for the next step.
+A process has one thread, and memory that it frees is kept for the next step. Parallelism is over pieces,
+never inside one. A task is a function of a module and plain data.
 """
 
 import ctypes
@@ -10,13 +11,14 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar, final
 
 import torch
 
-from glasshouse.errors import WorkerKilled
+from glasshouse.errors import Interrupted, WorkerKilled
 from glasshouse.progress import track
 
 T = TypeVar("T")
@@ -58,27 +60,117 @@ def each(work: Callable[[T], R], tasks: Sequence[T], *, processes: int, label: s
     """``work`` of every task, in their order; the same whatever ``processes`` is.
 
     Args:
-        work: a function of a module. tasks: plain data, which another process can be handed.
+        work: a function of a module.
+        tasks: plain data, which another process can be handed.
         processes: tasks at a time, each in a process of its own; 1: one after the other, in this one.
         label: what is being done, for whoever shows the progress.
 
     Raises:
         WorkerKilled: the system ended one of the processes.
     """
-    return list(track(_mapped(work, tasks, processes), label, total=len(tasks)))
-
-
-def _mapped(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> Iterator[R]:
     if processes <= 1 or len(tasks) <= 1:
-        yield from map(work, tasks)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=begin) as pool:
+        return list(track(map(work, tasks), label, total=len(tasks)))
+    packed = [pickle.dumps((number, work, task)) for number, task in enumerate(tasks)]
+    with Workers(min(processes, len(tasks)), subject="computation") as workers:
+        answers = track(workers.each(_answer, packed), label, total=len(tasks))
+        by_number = dict(pickle.loads(answer) for answer in answers)  # noqa: S301 - what our own process sent
+    return [by_number[number] for number in range(len(tasks))]
+
+
+def _answer(packed: bytes) -> bytes:
+    """Bytes both ways: tensors as they are would travel through /dev/shm, which containers keep small."""
+    number, work, task = pickle.loads(packed)  # noqa: S301 - as above
+    return pickle.dumps((number, work(task)))
+
+
+def default_jobs() -> int:
+    """Worker processes used unless told: one per core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@final
+class Workers:
+    """Worker processes for the length of a ``with`` block.
+
+    Args:
+        jobs: processes at a time; with one, all work is done in this process, unless ``apart``.
+        apart: never work in this process. Plug-ins run apart from the process that scores their claims.
+        preload: module that is imported once for all workers, where the system allows it.
+        subject: whose work it is, for errors.
+    """
+
+    def __init__(
+        self, jobs: int, *, apart: bool = False, preload: str = __name__, subject: str = "audit"
+    ) -> None:
+        self._jobs = max(1, jobs)
+        self._apart, self._preload, self._subject = apart, preload, subject
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def each(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        """Results in the order in which they finish.
+
+        Raises:
+            Interrupted: Ctrl-C; running pieces are abandoned, finished ones were yielded.
+            WorkerKilled: the system ended a worker.
+        """
         try:
-            for done in pool.map(_packed, [pickle.dumps((work, task)) for task in tasks]):
-                yield pickle.loads(done)  # noqa: S301 - what our own process has just sent
+            if not self._apart and (self._jobs == 1 or len(tasks) <= 1):
+                yield from map(work, tasks)
+                return
+            waiting: set[Future[R]] = {self._start_pool().submit(work, task) for task in tasks}
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
         except BrokenProcessPool as error:
-            raise worker_killed("computation") from error
+            raise worker_killed(self._subject) from error
+        except KeyboardInterrupt as error:
+            if multiprocessing.parent_process() is not None:
+                raise  # a worker's own workers: the audit says so, once
+            raise Interrupted(
+                self._subject,
+                needs="time to finish",
+                got="an interrupt (Ctrl-C)",
+                fix="the same command with --resume goes on",
+            ) from error
+
+    def _start_pool(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._jobs,
+                mp_context=_start_method(self._preload),
+                initializer=_begin_worker,
+                initargs=(dict(os.environ),),
+            )
+        return self._pool
+
+
+def _start_method(preload: str) -> Any:
+    """How workers start: on Linux as forks of a server that has imported ``preload`` and run nothing else.
+
+    Elsewhere each is a new interpreter. Never forks of this process, which may have threads and a device.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload])
+    return context
+
+
+def _begin_worker(environment: dict[str, str]) -> None:
+    """In a new worker: the variables of the process that wants its work, which the server may not have."""
+    os.environ.clear()
+    os.environ.update(environment)
+    begin()
 
 
 def worker_killed(subject: str) -> WorkerKilled:
@@ -89,9 +181,3 @@ def worker_killed(subject: str) -> WorkerKilled:
         got="a worker process was killed (out of memory?)",
         fix="free some memory and run again with --jobs 1 --resume; what was finished is kept",
     )
-
-
-def _packed(sent: bytes) -> bytes:
-    """Bytes both ways: tensors as they are would travel through /dev/shm, which containers keep small."""
-    work, task = pickle.loads(sent)  # noqa: S301 - as above
-    return pickle.dumps(work(task))

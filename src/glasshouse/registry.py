@@ -7,13 +7,36 @@ plug-in that needs it. See docs/decisions/0001.
 
 import difflib
 import functools
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, TypeVar, final
 
-from glasshouse.errors import BadValue, BrokenPlugin, GlasshouseError, UnknownName
+from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, UnknownName
+
+__all__ = [
+    "GROUPS",
+    "Card",
+    "D",
+    "arguments",
+    "card",
+    "carded",
+    "create",
+    "declared",
+    "entry",
+    "flat_settings",
+    "import_factory",
+    "load",
+    "load_model",
+    "names",
+    "nearest",
+    "table_of",
+    "takes",
+]
 
 GROUPS = (
     "attacks",
@@ -46,8 +69,8 @@ class Card:
         details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
         control: of an attack: the easy setting in which it must succeed. ``setting`` says it in words;
             ``scenario`` overrides the built-in control scenario, ``metric`` (default psnr) judges. The attack
-            runs there with the audited settings; ``fits`` replaces only those that have no meaning with the
-            easy data, never the attack's effort. Empty: the attack has no control.
+            runs there with the audited settings; ``fits`` (path → value) replaces only those that have no
+            meaning with the easy data, never the attack's effort. Empty: the attack has no control.
         renamed: arguments of earlier versions, old path → new one: ``training_steps`` → ``training.steps``. A
             scenario that uses an old one is told the new one.
     """
@@ -155,6 +178,42 @@ def load(group: str, name: str) -> Callable[..., Any]:
     return factory
 
 
+def import_factory(name: str, subject: str) -> Callable[..., Any]:
+    """The factory ``module:factory`` of the user's own.
+
+    Raises:
+        BadFile: its module cannot be imported.
+        BadValue: the name has another form, or the module no such function.
+    """
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a console script does not look where its user stands
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module), attribute or "?", None)
+    except (ImportError, ValueError) as error:  # ValueError: nothing before the colon
+        raise BadFile(
+            subject,
+            needs=f"a Python module '{module}' that can be imported from here",
+            got=str(error),
+            fix="run from the folder that holds it, or install its package",
+        ) from error
+    if not callable(found):
+        raise BadValue(
+            subject,
+            needs=f"a function or class '{attribute}' in '{module}'",
+            got="no such name" if found is None else f"a {type(found).__name__}",
+            fix="write it as module:factory",
+        )
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def load_model(name: str) -> Callable[..., Any]:
+    """The factory of a model: registered, or the user's own as ``module:factory``."""
+    return import_factory(name, f"model '{name}'") if ":" in name else load("models", name)
+
+
 def card(group: str, name: str) -> Card:
     """The card of a plug-in (its ``card`` attribute)."""
     return declared(group, name, "card", Card)
@@ -192,26 +251,80 @@ def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     """What ``factory`` makes of ``settings``, in which a table stands for an argument that is a dataclass.
 
+    A setting that the table leaves out is that of the argument's own default.
+
     Example:
         >>> @dataclass(frozen=True)
         ... class Training:
         ...     steps: int = 100
         >>> @dataclass(frozen=True)
         ... class Attack:
-        ...     training: Training = Training()
+        ...     training: Training = field(default_factory=Training)
         >>> create(Attack, {"training": {"steps": 5}})
         Attack(training=Training(steps=5))
     """
-    tables = {name: table_of(parameter) for name, parameter in arguments(factory).items()}
+    return _filled(factory, None, settings)
+
+
+def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]) -> Any:
+    """``default`` with ``settings`` in the place of its own; None: what ``factory`` makes of them alone."""
     given = dict(settings)
-    for name, value in settings.items():
-        table = tables.get(name)
+    for name, parameter in arguments(factory).items():
+        table, value = table_of(parameter), settings.get(name)
         if table is not None and isinstance(value, Mapping):
-            given[name] = create(table, value)
-    return factory(**given)
+            inner = _default(factory, parameter) if default is None else getattr(default, name)
+            given[name] = _filled(table, inner if isinstance(inner, table) else None, value)
+    return factory(**given) if default is None else replace(default, **given)
 
 
-def table_of(parameter: inspect.Parameter) -> Callable[..., Any] | None:
+def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every argument of ``factory`` with its value under ``settings``; those of a table by their path.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Training:
+        ...     steps: int = 100
+        >>> @dataclass(frozen=True)
+        ... class Attack:
+        ...     restarts: int = 1
+        ...     training: Training = field(default_factory=Training)
+        >>> flat_settings(Attack, {"restarts": 2})
+        {'restarts': 2, 'training.steps': 100}
+    """
+    return dict(_flat(factory, None, settings))
+
+
+def _flat(
+    factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    takes = arguments(factory)
+    for name, parameter in takes.items():
+        inner = _default(factory, parameter) if default is None else getattr(default, name)
+        value, table = settings.get(name, inner), table_of(parameter)
+        if table is None:
+            yield name, value
+        else:
+            base, given = inner if isinstance(inner, table) else None, value if value is not inner else {}
+            yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, given))
+    yield from ((name, value) for name, value in settings.items() if name not in takes)
+
+
+def takes(factory: Callable[..., Any], path: Sequence[str]) -> bool:
+    """Whether ``factory`` has the argument that the keys lead to: ``["training", "steps"]``."""
+    parameter = arguments(factory).get(path[0])
+    table = None if parameter is None else table_of(parameter)
+    return parameter is not None and (len(path) == 1 or table is None or takes(table, path[1:]))
+
+
+def _default(factory: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """What an argument is where nothing is given."""
+    for one in fields(factory) if is_dataclass(factory) else ():
+        if one.name == parameter.name and one.default_factory is not MISSING:
+            return one.default_factory()
+    return parameter.default
+
+
+def table_of(parameter: inspect.Parameter) -> type | None:
     """The dataclass that an argument is, which a scenario writes as a table; None: it is something else."""
     kind = parameter.annotation
     return kind if isinstance(kind, type) and is_dataclass(kind) else None

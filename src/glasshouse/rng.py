@@ -14,6 +14,8 @@ from typing import final
 import numpy as np
 import torch
 
+__all__ = ["Rng"]
+
 
 @final
 @dataclass(frozen=True)

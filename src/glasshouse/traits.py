@@ -6,6 +6,8 @@ from typing import Literal, final
 from glasshouse import registry
 from glasshouse.wire import Kind
 
+__all__ = ["Start", "Traits", "traits_of"]
+
 Start = Literal["model", "features"]
 
 

@@ -32,12 +32,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return read_tensors(path, most=limits.FILE_BYTES)
     subject = f"file '{path}'"
     if not path.is_file():
-        raise BadFile(
-            subject,
-            needs="a file that can be read",
-            got=_kind_of(path),
-            fix="check the path",
-        )
+        raise BadFile(subject, needs="a file that can be read", got=_kind_of(path), fix="check the path")
     size = path.stat().st_size
     check_size(size, limits.FILE_BYTES, subject=subject)
     content: Any = _unpickled(path, size)

@@ -14,6 +14,31 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 
+__all__ = [
+    "Aggregate",
+    "Architecture",
+    "Batch",
+    "Behaviour",
+    "Broadcast",
+    "Crafted",
+    "Defense",
+    "GradientDefense",
+    "Inspection",
+    "Kind",
+    "LocalDefense",
+    "Mechanism",
+    "Place",
+    "Recorder",
+    "Refusal",
+    "Tamper",
+    "Terms",
+    "Trained",
+    "Trainer",
+    "Update",
+    "UpdateDefense",
+    "Value",
+]
+
 Kind = Literal["gradient", "delta", "parameters", "logits"]
 Place = Literal["local", "gradient", "update"]
 Value = float | int | str | bool

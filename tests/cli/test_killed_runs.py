@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from glasshouse.audit.jobs import Workers
 from glasshouse.errors import WorkerKilled
-from glasshouse.process import each
+from glasshouse.process import Workers, each
 
 KILLS = 8
 LONGEST = 14.0

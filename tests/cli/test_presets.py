@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from glasshouse.cli import main
-from glasshouse.registry import arguments, load
+from glasshouse.registry import arguments, load, table_of
 from glasshouse.scenario.shipped import preset_text, presets
 
 PAPER = [name for name in presets() if name.endswith("-paper")]
@@ -17,14 +17,25 @@ SMALL = {
     "restarts": 1,
     "evaluations": 4,
     "population": 4,
-    "training_steps": 3,
-    "width": 4,
-    "epochs": 1,
+    "training": {"steps": 3, "width": 4, "epochs": 1},
+    "head": {"epochs": 1},
+    "inversion": {"iterations": 2},
     "networks": 2,
-    "method": "{ pairs = 8 }",
+    "method": {"pairs": 8},
     "translator_epochs": 1,
 }
 """What attacks call their sizes; each is set where an attack takes it."""
+
+
+def shorter(sizes, taken) -> list[str]:
+    """``path=value`` of every size that is among the arguments, in their tables too."""
+    paths = []
+    for key, value in sizes.items():
+        if key in taken and isinstance(value, dict):
+            paths += [f"{key}.{path}" for path in shorter(value, arguments(table_of(taken[key])))]
+        elif key in taken:
+            paths.append(f"{key}={value}")
+    return paths
 
 
 def shrunk(name: str) -> list[str]:
@@ -69,7 +80,7 @@ def shrunk(name: str) -> list[str]:
         sets.append("model.pretraining.epochs=1")
     for index, attack in enumerate(raw["attacks"]):
         taken = arguments(load("attacks", attack["name"]))
-        sets += [f"attacks.{index}.{key}={value}" for key, value in SMALL.items() if key in taken]
+        sets += [f"attacks.{index}.{path}" for path in shorter(SMALL, taken)]
     return [part for text in sets for part in ("--set", text)]
 
 

@@ -50,8 +50,8 @@ LOGITS = {
     "rounds": 2, "clients": 2, "learning_rate": 1e-2,
 }  # fmt: skip
 CASES: Mapping[str, Case] = {
-    "pli": Case(kind="run", settings={"width": 8, "epochs": 1}, toy=LOGITS),
-    "tbi": Case(kind="run", settings={"width": 8, "epochs": 1}, toy=LOGITS),
+    "pli": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
+    "tbi": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
     "class_inversion": Case(
         kind="run",
         settings={"iterations": 3},
@@ -65,15 +65,27 @@ CASES: Mapping[str, Case] = {
     ),
     "gradinversion": Case(settings={"iterations": 4, "restarts": 2}),
     "ggl": Case(
-        settings={"training_steps": 3, "evaluations": 20, "population": 10, "latent": 4, "optimizer": "adam"}
+        settings={
+            "training": {"steps": 3},
+            "evaluations": 20,
+            "population": 10,
+            "latent": 4,
+            "optimizer": "adam",
+        }
     ),
     "linear_input": Case(),
     "label_inference": Case(toy={"examples": 4}),
-    "scale_mia": Case(kind="crafted", settings={"training_steps": 3, "mirror": False}, toy={"examples": 2}),
+    "scale_mia": Case(
+        kind="crafted", settings={"training": {"steps": 3, "mirror": False}}, toy={"examples": 2}
+    ),
     "robbing_the_fed": Case(kind="crafted", settings={"bins": 16}),
     "loki": Case(kind="crafted", settings={"width": 4}),
-    "maui": Case(kind="crafted", settings={"epochs": 2, "batches": 4, "iterations": 3}, toy=HEAD),
-    "nex": Case(settings={"iterations": 3}, toy=HEAD),
+    "maui": Case(
+        kind="crafted",
+        settings={"head": {"epochs": 2, "batches": 4}, "inversion": {"iterations": 3}},
+        toy=HEAD,
+    ),
+    "nex": Case(settings={"inversion": {"iterations": 3}}, toy=HEAD),
     **{
         name: Case(kind="run", settings=LOOKS, toy=SUMS)
         for name in ("disaggregation", "ols", "reg", "prolin_posterior")
@@ -101,7 +113,7 @@ def test_every_attack_is_held_to_the_contract():
 def made(name: str) -> tuple[Attack, View]:
     """The attack and its view; views are never changed, and a test checks that."""
     case = CASES[name]
-    attack = registry.load("attacks", name)(**case.settings)
+    attack = registry.create(registry.load("attacks", name), case.settings)
     if case.kind == "crafted":
         _, view, _ = attacked(attack, **case.toy)
         return attack, view
@@ -163,7 +175,7 @@ class TestActiveAttack(ActiveAttackContract):
 
     @pytest.fixture
     def attack(self, name):
-        return registry.load("attacks", name)(**CASES[name].settings)
+        return registry.create(registry.load("attacks", name), CASES[name].settings)
 
     @pytest.fixture
     def settings(self, name):

@@ -52,10 +52,10 @@ def test_sampled_bound_agrees_with_simulation(noise, steps, rate):
     release = Release(noise_multiplier=noise, steps=steps, rate=rate)
     ceiling, rng = attack_ceiling([release], unit="example"), np.random.default_rng(1)
     for chance in (0.01, 0.1):
-        drawn = simulate_share(release, chance, draws=50_000, rng=rng)
-        assert abs(ceiling.share(chance).value - drawn.value) < 4 * drawn.error
-    drawn = simulate_share(release, 0.5, draws=50_000, rng=rng)
-    assert ceiling.share(0.5).value > drawn.value - 4 * drawn.error
+        simulated = simulate_share(release, chance, draws=50_000, rng=rng)
+        assert abs(ceiling.share(chance).value - simulated.value) < 4 * simulated.error
+    simulated = simulate_share(release, 0.5, draws=50_000, rng=rng)
+    assert ceiling.share(0.5).value > simulated.value - 4 * simulated.error
 
 
 def test_one_sampled_step_in_closed_form():
@@ -70,8 +70,8 @@ def test_one_sampled_step_in_closed_form():
 def hockey_stick(epsilon: float, mu: float) -> float:
     """δ as the integral that defines it."""
     start = epsilon / mu + mu / 2  # where the ratio of the densities is e^ε
-    found, _ = quad(lambda x: norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x), start, start + 40)
-    return found
+    delta, _ = quad(lambda x: norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x), start, start + 40)
+    return delta
 
 
 @pytest.mark.parametrize(("epsilon", "mu"), [(0.0, 0.5), (1.0, 1.0), (-1.0, 1.0), (8.0, 1.7), (4.0, 4.0)])
@@ -87,15 +87,15 @@ def test_gaussian_epsilon_and_mu_are_inverses(epsilon):
 @pytest.mark.parametrize(("guesses", "correct"), [(100, 100), (100, 90), (1000, 600), (10, 10)])
 def test_without_delta_it_is_clopper_and_pearson(guesses, correct):
     low = beta.ppf(0.05, correct, guesses - correct + 1)
-    found = one_run_epsilon(Guesses(canaries=1000, guesses=guesses, correct=correct), delta=0.0)
-    assert found.epsilon == pytest.approx(math.log(low / (1 - low)), abs=1e-6)
+    bound = one_run_epsilon(Guesses(canaries=1000, guesses=guesses, correct=correct), delta=0.0)
+    assert bound.epsilon == pytest.approx(math.log(low / (1 - low)), abs=1e-6)
 
 
 def test_a_hundred_of_a_hundred():
-    found = one_run_epsilon(Guesses(canaries=1000, guesses=100, correct=100), delta=0.0)
+    bound = one_run_epsilon(Guesses(canaries=1000, guesses=100, correct=100), delta=0.0)
     right = 0.05 ** (1 / 100)
-    assert found.epsilon == pytest.approx(math.log(right / (1 - right)), abs=1e-9)
-    assert found.epsilon == pytest.approx(3.49, abs=0.005)
+    assert bound.epsilon == pytest.approx(math.log(right / (1 - right)), abs=1e-9)
+    assert bound.epsilon == pytest.approx(3.49, abs=0.005)
 
 
 def written_p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
@@ -113,13 +113,11 @@ def test_p_value_is_the_formula(correct, epsilon):
     assert one_run_p_value(counts, epsilon=epsilon, delta=1e-5) == pytest.approx(expected, rel=1e-9)
 
 
-def test_one_canary_by_hand():
-    """One coin, always guessed: right with probability A <= Φ(Φ⁻¹(1 - A) + μ), so A <= Φ(μ / 2).
-
-    At level 0.3 the hypothesis falls where Φ(μ / 2) < 0.7.
-    """
-    counts = Guesses(canaries=1, guesses=1, correct=1)
-    edge = 2 * norm.ppf(0.7)
+@pytest.mark.parametrize("canaries", [1, 10, 1000])
+def test_one_guess_by_hand(canaries):
+    """One guess among m coins, right with probability 0.7: 0.7 / m <= Φ(Φ⁻¹(0.3 / m) + μ)."""
+    counts = Guesses(canaries=canaries, guesses=1, correct=1)
+    edge = norm.ppf(0.7 / canaries) - norm.ppf(0.3 / canaries)
     assert gaussian_run_rejects(counts, mu=edge - 1e-6, level=0.3)
     assert not gaussian_run_rejects(counts, mu=edge + 1e-6, level=0.3)
 

@@ -82,6 +82,37 @@ EDITS: Final = {
         new="if utility.high < 0:",
         test=f"{RULES}::test_an_accuracy_below_the_least_one_is_broken",
     ),
+    "single victims do not stop a policy": Edit(
+        file="audit/scoring/verdicts/policy.py",
+        old="if count := sum(victim.leaks for victim in single):",
+        new="if count := 0:",
+        test="tests/unit/test_policy.py::test_victims_that_another_metric_of_the_same_claims_judged_count",
+    ),
+    "headline not corrected for the number of findings": Edit(
+        file="results/judgement.py",
+        old="values[i] * (len(values) - place) < ALPHA",
+        new="values[i] < ALPHA",
+        test="tests/unit/test_report_headline.py"
+        "::test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not",
+    ),
+    "luck counts as a leak in the headline": Edit(
+        file="results/judgement.py",
+        old="finding.p_adjusted >= ALPHA",
+        new="finding.p_adjusted >= 1.1",
+        test="tests/unit/test_report_headline.py::test_what_luck_would_lift_is_no_headline",
+    ),
+    "a null replaces a known chance by luck": Edit(
+        file="audit/scoring/nulls.py",
+        old="< LUCK / len(every)",
+        new="< 1.1",
+        test="tests/unit/test_few_victims.py::test_luck_on_pseudo_victims_does_not_replace_a_known_chance",
+    ),
+    "few victims are compared with a null at its luckiest": Edit(
+        file="audit/scoring/verdicts/finding.py",
+        old="max(mean, scored.null_most or 0.0)",
+        new="mean",
+        test="tests/unit/test_few_victims.py::test_few_victims_are_compared_with_the_most_that_the_null_can_get",
+    ),
     "exchange score dropped": Edit(
         file="audit/scoring/verdicts/finding.py",
         old="gains = [gain] if exchange is None else [gain, exchange]",

@@ -17,8 +17,8 @@ pytestmark = [
 ]
 
 GGL = (
-    '{name="ggl",label="GGL",latent=32,width=16,training_steps=1500,training_batch=32,training_rate=1e-3,'
-    "critic_steps=2,population=20,evaluations=600,mirror=true}"
+    '{name="ggl",label="GGL",latent=32,population=20,evaluations=600,'
+    "training={width=16,steps=1500,batch_size=32,learning_rate=1e-3,critic_steps=2,mirror=true}}"
 )
 IG = '{name="inverting_gradients",label="IG",adaptive=true,iterations=60,restarts=1}'
 SMALL = (

@@ -20,7 +20,7 @@ SETS = (
     'model.pretraining.adversarial.method="fgsm"',
     "model.pretraining.epochs=6",
     "federation.clients=4",
-    'attacks=[{name="maui", mode="exemplars", output_epochs=20}]',
+    'attacks=[{name="maui", head={mode="exemplars", output_epochs=20}}]',
 )
 
 

@@ -20,8 +20,8 @@ SETS = [
     'axes."federation.clients"=[1]',
     (
         "attacks=["
-        '{name="pli", width=64, epochs=6, learning_rate=1e-3}, '
-        '{name="tbi", width=64, epochs=2, batch_size=16, learning_rate=1e-3}]'
+        '{name="pli", training={width=64, epochs=6, learning_rate=1e-3}}, '
+        '{name="tbi", training={width=64, epochs=2, batch_size=16, learning_rate=1e-3}}]'
     ),
     'audit.metrics=["attack_accuracy", "class_identification"]',
 ]

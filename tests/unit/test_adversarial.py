@@ -8,8 +8,9 @@ from glasshouse.data.sources import load
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.models.adversarial import PGD10, Ascent, robust_accuracy
 from glasshouse.models.build import build
-from glasshouse.models.fit import Recipe, accuracy, fit
+from glasshouse.models.fit import accuracy, fit
 from glasshouse.rng import Rng
+from glasshouse.settings import Recipe
 from glasshouse.wire import Architecture, Batch
 
 MODEL = Architecture(name="mlp", input_shape=(1, 8, 8), classes=3, arguments={"hidden": 16})

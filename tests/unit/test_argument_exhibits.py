@@ -105,7 +105,7 @@ def test_values_stand_at_equal_distances_and_the_line_beside_has_no_marks():
 
 
 def test_an_axis_over_an_argument_is_joined_across_its_cells(tmp_path):
-    attack = '[{name="pli", width=8, epochs=1}, {name="tbi", width=8, epochs=1}]'
+    attack = '[{name="pli", training={width=8, epochs=1}}, {name="tbi", training={width=8, epochs=1}}]'
     sets = [
         "data.domains.per_class=12",
         f"attacks={attack}",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from glasshouse.attacks.inversion.ggl import generators
-from glasshouse.attacks.inversion.ggl.wgan import Recipe
+from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.audit.attacking.call import AttackTask, run_attack
 from glasshouse.audit.attacking.claims import Unit, read_outcome
 from glasshouse.audit.attacking.threat import threat_of
@@ -56,8 +56,8 @@ def weights(tmp_path, monkeypatch):
     return tmp_path
 
 
-def made(architecture=IMAGENET, **settings):
-    return generators.generator("biggan", architecture, Recipe(**settings), auxiliary=None)
+def made(architecture=IMAGENET, latent=128):
+    return generators.generator("biggan", architecture, GeneratorTraining(), latent=latent, auxiliary=None)
 
 
 def test_the_label_conditions_its_images_which_are_made_smaller(package, weights):

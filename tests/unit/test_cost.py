@@ -1,10 +1,12 @@
 """What ``check`` says an audit will cost: how evaluations are counted, and what a probe shortens."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from glasshouse.attacks.inversion.ggl.attack import GGL
+from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.audit import cost as costs
@@ -36,9 +38,15 @@ def test_a_closed_form_has_no_budget_and_counts_once_per_call():
     [
         (InvertingGradients(), {"iterations": 3}),
         (InvertingGradients(iterations=2), {"iterations": 2}),
-        (GGL(), {"evaluations": 50, "training_steps": 3, "processes": 1}),
-        (GGL(population=2, processes=4), {"evaluations": 3, "training_steps": 3, "processes": 1}),
-        (GGL(evaluations=7), {"evaluations": 7, "training_steps": 3, "processes": 1}),
+        (GGL(), {"evaluations": 50, "training": asdict(GeneratorTraining(steps=3)), "processes": 1}),
+        (
+            GGL(population=2, processes=4),
+            {"evaluations": 3, "training": asdict(GeneratorTraining(steps=3)), "processes": 1},
+        ),
+        (
+            GGL(evaluations=7),
+            {"evaluations": 7, "training": asdict(GeneratorTraining(steps=3)), "processes": 1},
+        ),
     ],
 )
 def test_a_probe_is_shorter_in_whatever_the_attack_calls_its_budget(attack, short):
@@ -61,13 +69,13 @@ def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypat
     ("sets", "evaluations"),
     [
         ([], 4 * 8 * 300),
-        (["attacks.0.iterations=0"], 4 * 8 * 500),
-        (["attacks.0.iterations=0", 'attacks.0.invert="generator"'], 4 * 8 * 600),
-        (['attacks.0.invert="pixels+generator"'], 4 * 8 * (500 + 300)),
-        (['attacks.0.invert="none"'], 1),
-        (["attacks.0.images=3"], 4 * 3 * 300),
+        (["attacks.0.inversion.iterations=0"], 4 * 8 * 500),
+        (["attacks.0.inversion.iterations=0", 'attacks.0.inversion.invert="generator"'], 4 * 8 * 600),
+        (['attacks.0.inversion.invert="pixels+generator"'], 4 * 8 * (500 + 300)),
+        (['attacks.0.inversion.invert="none"'], 1),
+        (["attacks.0.inversion.images=3"], 4 * 3 * 300),
         (["federation.secure_sum=true"], 32 * 300),
-        (["federation.secure_sum=true", "attacks.0.images=20"], 20 * 300),
+        (["federation.secure_sum=true", "attacks.0.inversion.images=20"], 20 * 300),
         (['federation.sends="delta"', "data.examples=12"], 4 * 12 * 300),
         (["federation.rounds=3", "audit.rounds=[0, 2]", "audit.seeds=[0, 1]"], 2 * 2 * 4 * 8 * 300),
     ],
@@ -75,14 +83,14 @@ def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypat
 def test_inversions_count_the_steps_of_every_image_that_may_be_read(sets, evaluations):
     """Four clients with batches of eight, and one head for all of them."""
     assert rows("quickstart-transfer", *sets)["maui"]["evaluations"] == evaluations
-    steps = rows("quickstart-transfer", "attacks.1.iterations=0")["nex"]["evaluations"]
+    steps = rows("quickstart-transfer", "attacks.1.inversion.iterations=0")["nex"]["evaluations"]
     assert steps == 4 * 8 * 500
 
 
 def test_inversions_are_probed_image_by_image_also_those_of_a_malicious_server(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr(probes, "seconds_of", lambda run: (run(), 6.0)[1])  # of three steps of eight images
-    sets = ['attacks.0.invert="pixels+generator"', "attacks.0.iterations=200"]
+    sets = ['attacks.0.inversion.invert="pixels+generator"', "attacks.0.inversion.iterations=200"]
     found = rows("quickstart-transfer", *sets, probe=True)
     assert found["maui"]["seconds"] == pytest.approx((500 + 200) * 2.0 * 4)
     assert found["nex"]["seconds"] == pytest.approx(300 * 2.0 * 4)

@@ -163,11 +163,11 @@ class TestPromises:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"restarts": 0}, "a whole number from 1"),
-            ({"evaluations": 0}, "a whole number from 1"),
-            ({"processes": 0}, "a whole number from 1"),
-            ({"optimizer": "sgd"}, "adam or cma_es or turbo"),
-            ({"regulariser": "tv"}, "kl or norm or none"),
+            ({"restarts": 0}, "restarts >= 1"),
+            ({"evaluations": 0}, "evaluations >= 1"),
+            ({"processes": 0}, "processes >= 1"),
+            ({"optimizer": "sgd"}, "optimizer one of adam, cma_es, turbo"),
+            ({"regulariser": "tv"}, "regulariser one of kl, norm, none"),
         ],
     )
     def test_refuses_wrong_settings(self, settings, message):

@@ -13,8 +13,9 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.vectors import normalised_entropy
 from glasshouse.models.build import build, state
-from glasshouse.models.fit import Recipe, fit
+from glasshouse.models.fit import fit
 from glasshouse.rng import Rng
+from glasshouse.settings import Recipe
 from glasshouse.store import write_tensors
 from glasshouse.wire import Architecture
 

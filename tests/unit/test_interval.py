@@ -10,7 +10,7 @@ from scipy import stats
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.statistics import interval
-from glasshouse.metrics.statistics.interval import Interval, mean_bound, mean_interval, paired_gain
+from glasshouse.metrics.statistics.interval import Interval, mean_interval, paired_gain
 from glasshouse.metrics.statistics.shares import (
     paired_share_gain,
     proportion_bounds,
@@ -83,14 +83,6 @@ def test_refuses_what_is_no_number_and_no_level():
         mean_interval([1.0, math.nan], rng=RNG)
     with pytest.raises(BadValue, match=r"level in \(0, 1\)"):
         mean_interval([1.0, 2.0], rng=RNG, level=95)
-    with pytest.raises(BadValue, match=r"level in \(0.5, 1\)"):
-        mean_bound([1.0, 2.0], rng=RNG, level=0.4)
-
-
-def test_bound_holds_one_tail_alone():
-    x = [1.0, 2.0, 4.0, 5.0]
-    one_sided = 3 - stats.t.ppf(0.95, 3) * np.std(x, ddof=1) / 2
-    assert mean_bound(x, rng=RNG) == pytest.approx(one_sided)
 
 
 def test_gain_is_paired_by_victim_and_signed_for_the_attack():

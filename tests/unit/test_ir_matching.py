@@ -87,5 +87,5 @@ def test_generators_refuse_odd_sides(features):
 
 
 def test_the_distance_is_checked():
-    with pytest.raises(BadValue, match="alpha in"):
+    with pytest.raises(BadValue, match="alpha <= 1"):
         Distance(alpha=2.0)

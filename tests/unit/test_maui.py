@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from glasshouse.attacks.base import Appendix, Reconstruction, Representations
+from glasshouse.attacks.parts.readout.head_gradient import Inversion
 from glasshouse.attacks.transfer.maui.attack import Maui
 from glasshouse.attacks.transfer.maui.exemplars import exemplars
-from glasshouse.attacks.transfer.maui.head import Recipe, calibrate, made
+from glasshouse.attacks.transfer.maui.head import HeadSettings, calibrate, made
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units, leakage
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
 from glasshouse.attacks.transfer.maui.tune import searched
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.registry import create
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut
@@ -23,7 +25,18 @@ from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Batch
 
 MODEL = {"model": "maui_cnn", "arguments": {"width": 8, "hidden": 64}, "trained": "head."}
-ATTACK = Maui(mode="quantile", invert="none")
+QUANTILE = HeadSettings(mode="quantile")
+ATTACK = Maui(head=QUANTILE, inversion=Inversion(invert="none"))
+
+
+def with_shares(shares):
+    return replace(ATTACK, head=replace(QUANTILE, shares=shares))
+
+
+def head_for(sample, *, units=512, behind=512, **settings):
+    return made(
+        sample, units=units, classes=4, behind=behind, settings=HeadSettings(**settings), rng=Rng.root(0)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +78,8 @@ def test_a_ladder_passes_shares_from_one_end_to_the_other():
 
 def test_training_makes_a_head_sparse_and_calibration_fits_it_to_the_batch():
     def head(**changes):
-        recipe = Recipe(units=64, epochs=6, batches=40, batch=16, shares=(1 / 16,), **changes)
-        return made(sample(), classes=4, recipe=recipe, rng=Rng.root(0))
+        settings = {"epochs": 6, "batches": 40, "shares": (1 / 16,), **changes}
+        return head_for(sample(), units=64, behind=16, **settings)
 
     trained, both = head(mode="trained"), head(mode="trained+quantile")
     assert len(trained.leakage) == 7
@@ -78,23 +91,16 @@ def test_training_makes_a_head_sparse_and_calibration_fits_it_to_the_batch():
 
 def test_training_the_output_makes_the_head_classify():
     one = sample(800)
-    random = made(one, classes=4, recipe=Recipe(mode="quantile", shares=(0.2,), units=64), rng=Rng.root(0))
-    fitted = made(
-        one,
-        classes=4,
-        recipe=Recipe(mode="quantile", shares=(0.2,), units=64, output_epochs=20),
-        rng=Rng.root(0),
-    )
+    random = head_for(one, mode="quantile", shares=(0.2,), units=64)
+    fitted = head_for(one, mode="quantile", shares=(0.2,), units=64, output_epochs=20)
     assert accuracy(random.head, one) < 0.5
     assert accuracy(fitted.head, one) > 0.6
 
 
 def test_a_loud_head_gives_updates_of_the_length_asked_for_and_classifies_as_before():
     one = sample(800)
-    plain = Recipe(mode="quantile", shares=(0.2,), units=64, batch=16, output_epochs=20)
-    quiet, loud = (
-        made(one, classes=4, recipe=r, rng=Rng.root(0)) for r in (plain, replace(plain, loudness=40))
-    )
+    plain = {"mode": "quantile", "shares": (0.2,), "units": 64, "behind": 16, "output_epochs": 20}
+    quiet, loud = head_for(one, **plain), head_for(one, **plain, loudness=40)
     assert accuracy(loud.head, one) == pytest.approx(accuracy(quiet.head, one), abs=0.01)
     few, head = one.pick(torch.arange(400)), loud.head.requires_grad_()
     lengths = []
@@ -106,30 +112,36 @@ def test_a_loud_head_gives_updates_of_the_length_asked_for_and_classifies_as_bef
 
 
 def test_the_search_starts_from_the_given_settings_and_is_never_worse():
-    recipe = Recipe(mode="trained", units=32, epochs=2, batches=5, batch=16)
-    found = searched(sample(), classes=4, recipe=recipe, trials=3, rng=Rng.root(0))
-    again = searched(sample(), classes=4, recipe=recipe, trials=3, rng=Rng.root(0))
-    leaks = [made(sample(), classes=4, recipe=r, rng=Rng.root(0)).leakage[-1] for r in (recipe, found)]
+    settings, sizes = HeadSettings(mode="trained", epochs=2, batches=5), {"units": 32, "behind": 16}
+    found = searched(sample(), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
+    again = searched(sample(), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
+    leaks = [head_for(sample(), **sizes, **vars(s)).leakage[-1] for s in (settings, found)]
     assert leaks[1] >= leaks[0]
     assert found == again
-    assert (found.epochs, found.units) == (2, 32)
+    assert found.epochs == 2
 
 
 def test_the_search_leaves_a_setting_of_zero_alone():
-    recipe = Recipe(mode="trained", units=16, epochs=1, batches=3, batch=16, noise=0.0)
-    found = searched(sample(100), classes=4, recipe=recipe, trials=3, rng=Rng.root(0))
+    settings, sizes = (
+        HeadSettings(mode="trained", epochs=1, batches=3, noise=0.0),
+        {"units": 16, "behind": 16},
+    )
+    found = searched(sample(100), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
     assert found.noise == 0
     for name in ("rate", "beta1", "beta2"):
-        assert getattr(found, name) == pytest.approx(getattr(recipe, name), rel=10)
-    assert searched(sample(100), classes=4, recipe=recipe, trials=3, rng=Rng.root(0)) == found
+        assert getattr(found, name) == pytest.approx(getattr(settings, name), rel=10)
+    assert searched(sample(100), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0)) == found
 
 
 @pytest.mark.parametrize("mode", ["quantile", "exemplars"])
 def test_a_mode_that_trains_nothing_is_not_searched(mode):
     with pytest.raises(BadValue, match="a mode that trains the head"):
-        searched(sample(100), classes=4, recipe=Recipe(mode=mode), trials=2, rng=Rng.root(0))
+        searched(
+            sample(100), units=16, classes=4, behind=16, settings=HeadSettings(mode=mode), trials=2,
+            rng=Rng.root(0),
+        )  # fmt: skip
     with pytest.raises(BadValue, match="trials = 2, mode = "):
-        Maui(mode=mode, trials=2)
+        Maui(head=HeadSettings(mode=mode), trials=2)
 
 
 def test_alone_counts_what_the_paper_counts():
@@ -213,19 +225,19 @@ def test_a_change_of_many_steps_is_of_all_local_examples(secure):
     """Clients hold 24 examples and step over 2 at a time; what they send is fitted to 24, or 3 · 24."""
     share = 1 / 72 if secure else 1 / 24
     told, given = (
-        read_rightly(replace(ATTACK, shares=shares), number=1, secure_sum=secure) for shares in ((), (share,))
+        read_rightly(with_shares(shares), number=1, secure_sum=secure) for shares in ((), (share,))
     )
     assert told[0] == given[0] >= (5 if secure else 15)
     for name, t in given[1].memory.items():
         assert torch.equal(t, told[1].memory[name])
-    by_batch, _ = read_rightly(replace(ATTACK, shares=(0.5,)), number=1, secure_sum=secure)
+    by_batch, _ = read_rightly(with_shares((0.5,)), number=1, secure_sum=secure)
     assert by_batch < told[0] / 3
 
 
 def test_the_leakage_of_the_head_is_reported_for_the_examples_behind_an_update():
     model = {"width": 8, "hidden": 256}
     few, many = (
-        attacked(replace(ATTACK, shares=(1 / 24,)), number=1, **{**LOCAL, "examples": n, "arguments": model})
+        attacked(with_shares((1 / 24,)), number=1, **{**LOCAL, "examples": n, "arguments": model})
         for n in (8, 24)
     )
     assert float(few[2].memory["leakage.1"][-1]) > float(many[2].memory["leakage.1"][-1])
@@ -234,7 +246,7 @@ def test_the_leakage_of_the_head_is_reported_for_the_examples_behind_an_update()
 def test_where_nothing_tells_how_many_examples_will_be_behind_it_asks_for_shares():
     with pytest.raises(Inapplicable, match=r"shares to \[1 / that number\]"):
         attacked(ATTACK, **LOCAL)
-    right, _ = read_rightly(replace(ATTACK, shares=(1 / 24,)))
+    right, _ = read_rightly(with_shares((1 / 24,)))
     assert right >= 15
 
 
@@ -247,7 +259,7 @@ def test_the_features_and_the_architecture_stay_as_they_were():
 
 
 def test_images_are_claimed_within_the_range():
-    attack = Maui(mode="quantile", iterations=5)
+    attack = Maui(head=QUANTILE, inversion=Inversion(iterations=5))
     _, _, _, view = attacked(attack)
     images = [c for c in attack.run(view, rng=Rng.root(0)) if isinstance(c, Reconstruction)]
     assert images
@@ -270,7 +282,7 @@ def test_a_free_ball_reaches_any_features_and_a_small_one_does_not():
 def test_nex_needs_no_tampering():
     made = toy(protocol="transfer", examples=1, **MODEL)
     view = cut(made.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None)
-    claims = Nex(invert="none").run(view, rng=Rng.root(0))
+    claims = Nex(inversion=Inversion(invert="none")).run(view, rng=Rng.root(0))
     assert len(claims) == 3
     for claim in claims:
         torch.testing.assert_close(claim.vectors, truth(made, claim.about.client), rtol=1e-3, atol=1e-4)
@@ -280,7 +292,10 @@ def test_a_single_layer_head_is_refused_with_the_way_out():
     single = {**MODEL, "arguments": {"width": 4, "hidden": 0}}
     made = toy(protocol="transfer", examples=1, **single)
     view = cut(made.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None)
-    for run in (lambda: Nex(invert="none").run(view, rng=Rng.root(0)), lambda: attacked(ATTACK, **single)):
+    for run in (
+        lambda: Nex(inversion=Inversion(invert="none")).run(view, rng=Rng.root(0)),
+        lambda: attacked(ATTACK, **single),
+    ):
         with pytest.raises(Inapplicable, match="two or more consecutive linear layers") as caught:
             run()
         assert caught.value.fix == "set model.hidden, or use a model with a two-layer head"
@@ -288,11 +303,19 @@ def test_a_single_layer_head_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"mode": "best"}, {"shares": (0.1, 0.2, 0.3)}, {"shares": (2.0,)}, {"epochs": 0}, {"invert": "x"}],
+    [
+        {"head": {"mode": "best"}},
+        {"head": {"shares": (0.1, 0.2, 0.3)}},
+        {"head": {"shares": (2.0,)}},
+        {"head": {"epochs": 0}},
+        {"inversion": {"invert": "x"}},
+    ],
 )
 def test_settings_are_checked(wrong):
-    with pytest.raises(BadValue, match=r"mode among|invert among"):
-        Maui(**wrong)
+    with pytest.raises(
+        BadValue, match=r"mode one of|at most two shares in \(0, 1\)|epochs >= 1|invert one of"
+    ):
+        create(Maui, wrong)
 
 
 def test_units_made_from_examples_leak_more_than_random_ones():
@@ -300,12 +323,7 @@ def test_units_made_from_examples_leak_more_than_random_ones():
     one = sample(1500)
     loud = Sample(features=one.features * torch.linspace(0.3, 3, len(one))[:, None], labels=one.labels)
     leaks = {
-        mode: made(
-            loud,
-            classes=4,
-            recipe=Recipe(mode=mode, shares=(1 / 128,), units=128, batch=128),
-            rng=Rng.root(0),
-        ).leakage[-1]
+        mode: head_for(loud, mode=mode, shares=(1 / 128,), units=128, behind=128).leakage[-1]
         for mode in ("quantile", "exemplars")
     }
     assert leaks["exemplars"] > leaks["quantile"] + 0.03
@@ -314,8 +332,8 @@ def test_units_made_from_examples_leak_more_than_random_ones():
 def test_a_feature_that_is_never_on_leaves_no_column_of_zeros_for_a_guard_to_see():
     one = sample(60)
     one.features[:, 3] = 0
-    recipe = Recipe(mode="exemplars", shares=(0.1,), units=16)
-    assert bool((made(one, classes=4, recipe=recipe, rng=Rng.root(0)).head.hidden.weight[:, 3] != 0).all())
+    head = head_for(one, mode="exemplars", shares=(0.1,), units=16).head
+    assert bool((head.hidden.weight[:, 3] != 0).all())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 from glasshouse import registry
 from glasshouse.errors import BadFile, BadValue, NotInstalled, UnknownName
 from glasshouse.models.base import SplitModel
-from glasshouse.models.build import architecture_of, build, load, parameters, state
+from glasshouse.models.build import build, load, parameters, state
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
@@ -170,13 +170,6 @@ def test_load_says_what_does_not_fit_and_changes_nothing():
     assert "unknown extra" in caught.value.got
     assert "'head.bias' is (3,), not (10,)" in caught.value.got
     assert all(torch.equal(before[n], t) for n, t in state(model).items())
-
-
-def test_architecture_is_remembered():
-    wanted = architecture("mlp", hidden=4)
-    assert architecture_of(build(wanted)) == wanted
-    with pytest.raises(BadValue, match="made elsewhere"):
-        architecture_of(nn.Linear(1, 1))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Training:
 class Trained:
     card: ClassVar[Card] = Card(summary="toy", renamed={"training_steps": "training.steps"})
 
-    training: Training = field(default_factory=Training)
+    training: Training = field(default_factory=lambda: Training(schedule="cosine"))
     restarts: int = 1
 
 
@@ -40,9 +40,26 @@ def problems(**arguments):
 
 def test_a_table_becomes_the_dataclass():
     assert attack_of("trained", {"training": {"steps": 5}, "restarts": 2}) == Trained(
-        training=Training(steps=5), restarts=2
+        training=Training(steps=5, schedule="cosine"), restarts=2
     )
     assert attack_of("trained", {}) == Trained()
+
+
+def test_all_arguments_with_their_values_by_path():
+    assert registry.flat_settings(Trained, {"training": {"steps": 5}}) == {
+        "training.steps": 5,
+        "training.schedule": "cosine",
+        "training.shares": (),
+        "restarts": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "takes"),
+    [("training", True), ("training.steps", True), ("training.step", False), ("steps", False)],
+)
+def test_a_path_leads_to_an_argument_or_nowhere(path, takes):
+    assert registry.takes(Trained, path.split(".")) is takes
 
 
 def test_a_right_table_has_no_problems():

@@ -1,16 +1,21 @@
 """Attacks on a device that is not the CPU: they run there, and claim what they claim on the CPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pretend_device import DEVICE, pretended
 
 from glasshouse.attacks.inversion.dlg import DLG
 from glasshouse.attacks.inversion.ggl.attack import GGL
+from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.gradinversion.attack import GradInversion
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.readout.columns import read_columns
+from glasshouse.attacks.parts.readout.head_gradient import Inversion
+from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.audit.attacking.device import copy_to
 from glasshouse.rng import Rng
@@ -25,7 +30,8 @@ HEAD = {
     "trained": "head.",
 }
 STEPS = {"examples": 2, "protocol": "fedavg", "batch_size": 1}
-GENERATOR = {"latent": 4, "width": 4, "training_steps": 2, "training_batch": 4}
+GENERATOR = {"latent": 4, "training": GeneratorTraining(width=4, steps=2, batch_size=4)}
+PIXELS = Inversion(iterations=2, distance=Distance())
 CASES = [
     (DLG(iterations=1, restarts=2, adaptive=True), {}),
     (InvertingGradients(iterations=3, restarts=2, adaptive=True), {"examples": 4}),
@@ -34,8 +40,8 @@ CASES = [
     (LinearInput(), {}),
     (LabelInference(), {"examples": 4}),
     (GGL(**GENERATOR, optimizer="adam", evaluations=3, restarts=2), {}),
-    (Nex(iterations=2, bf16=False), HEAD),
-    (Nex(iterations=2, bf16=False, invert="generator"), HEAD),
+    (Nex(inversion=PIXELS), HEAD),
+    (Nex(inversion=replace(PIXELS, invert="generator")), HEAD),
 ]
 
 

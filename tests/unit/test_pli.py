@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
-from glasshouse.attacks.logits.invert import Task, Training, each
+from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
 from glasshouse.attacks.logits.pli.attack import Pli
@@ -41,7 +41,7 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Batch
 
-SMALL = {"width": 8, "epochs": 1, "learning_rate": 1e-3}
+SMALL = {"training": InversionTraining(width=8, epochs=1, learning_rate=1e-3)}
 
 
 def rand(*shape, seed=0):
@@ -181,7 +181,7 @@ def test_the_choice_by_predictions_changes_whose_image_is_claimed_and_no_image()
         assert other.source.tolist() == surest(rows, 4).tolist()
         same = one.source == other.source
         assert torch.equal(one.inputs[same], other.inputs[same])
-    with pytest.raises(BadValue, match="images or predictions"):
+    with pytest.raises(BadValue, match="choice one of images, predictions"):
         Pli(choice="guess")
 
 
@@ -222,17 +222,15 @@ def test_a_network_learns_to_invert():
     """Four vectors, four images: training brings the queries' images to them; a prior pulls them away."""
     images = rand(4, 1, 8, 8) * 2 - 1
     task = Task(
-        how=Training(epochs=150, batch_size=4, learning_rate=1e-2, prior_weight=0.0, width=16),
+        how=InversionTraining(epochs=150, batch_size=4, learning_rate=1e-2, width=16),
         images=images, vectors=(torch.eye(4),), queries=torch.eye(4), priors=None, wanted=None,
         key=Rng.root(0).key,
     )  # fmt: skip
     (made,) = each([task], processes=1, label="test")
     assert F.mse_loss(made[0], images) < 0.02
     zero = torch.zeros(1, 1, 8, 8)
-    pulled = Training(epochs=150, batch_size=4, learning_rate=1e-2, prior_weight=1.0, width=16)
-    (other,) = each(
-        [Task(**{**vars(task), "how": pulled, "priors": zero, "wanted": zero})], processes=1, label="t"
-    )
+    pulled = {"priors": zero, "wanted": zero, "prior_weight": 1.0, "tuning": True}
+    (other,) = each([Task(**{**vars(task), **pulled})], processes=1, label="t")
     assert other[0].abs().mean() < 0.7 * made[0].abs().mean()
 
 

@@ -35,13 +35,13 @@ SMALL = [
     'audit.metrics=["attack_accuracy", "ssim_private", "ssim_gap", "owner"]',
     "audit.controls=false",
     "federation.rounds=2",
-    "attacks.*.width=8",
-    "attacks.*.epochs=1",
+    "attacks.*.training.width=8",
+    "attacks.*.training.epochs=1",
     "audit.seeds=[0, 1]",
 ]
 
 
-TBI = 'attacks=[{name="tbi", width=8, epochs=1}]'
+TBI = 'attacks=[{name="tbi", training={width=8, epochs=1}}]'
 
 
 def rounds_read(run):

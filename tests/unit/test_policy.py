@@ -114,6 +114,25 @@ def test_a_cell_that_lacks_a_number_which_others_have_is_unmeasured():
     assert [row.state for row in rows] == ["holds", "holds", "holds", "unmeasured"]
 
 
+def test_victims_that_another_metric_of_the_same_claims_judged_count():
+    """The mean of one metric is small; by another one, two of the three came out."""
+    every = audit()[:1]
+    judged = dataclasses.replace(found(every[0], "dlg", metric="label_accuracy"), victims=specimen.VICTIMS)
+    rows = limits(every, [found(every[0], "dlg"), judged, found(every[0], "idlg")])
+    assert [row.state for row in rows] == ["undecided", "holds"]
+    assert "2 of 3 came out" in rows[0].text
+
+
+def test_victims_on_whom_the_attack_could_not_run_are_no_success():
+    every = audit()[:1]
+    partly = dataclasses.replace(found(every[0], "dlg"), claimed=12)
+    whole = found(every[0], "idlg")
+    crashed = refused(every[0], "attack 'dlg' on r0-c3")
+    assert [row.state for row in limits(every, [partly, whole], (crashed,))] == ["undecided", "holds"]
+    silent = limits(every, [partly, whole])  # it ran, and had nothing to say of eight: misses
+    assert [row.state for row in silent] == ["holds", "holds"]
+
+
 def test_a_metric_that_was_never_scored_is_unmeasured():
     every = audit()
     labels = [found(c, a, metric="label_accuracy") for c in every for a in ("dlg", "idlg")]

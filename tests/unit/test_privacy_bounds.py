@@ -35,9 +35,9 @@ def test_bound_is_above_chance_and_rises_with_it(ceiling):
 
 
 def test_bound_says_which_line_it_is(ceiling):
-    found = ceiling.share(0.01)
-    assert np.exp(found.epsilon) * 0.01 + found.delta == pytest.approx(found.value)
-    assert gaussian_delta(found.epsilon, mu=1.0) == pytest.approx(found.delta, abs=1e-5)
+    bound = ceiling.share(0.01)
+    assert np.exp(bound.epsilon) * 0.01 + bound.delta == pytest.approx(bound.value)
+    assert gaussian_delta(bound.epsilon, mu=1.0) == pytest.approx(bound.delta, abs=1e-5)
 
 
 def test_errors_mirror_scores(ceiling):
@@ -48,8 +48,8 @@ def test_errors_mirror_scores(ceiling):
 
 
 def test_mean_is_in_the_metric_s_unit(ceiling):
-    found = ceiling.mean(-0.8, low=-1.0, high=1.0, higher_leaks=True)
-    assert found.value == pytest.approx(2 * ceiling.share(0.1).value - 1)
+    bound = ceiling.mean(-0.8, low=-1.0, high=1.0, higher_leaks=True)
+    assert bound.value == pytest.approx(2 * ceiling.share(0.1).value - 1)
 
 
 def test_no_noise_promises_nothing():

@@ -69,7 +69,7 @@ def test_holders_of_an_attribute_are_marked():
     [
         ({"looks_for": "nothing"}, "registered name of properties"),
         ({"settings": {"scale": 2}}, "settings among target"),
-        ({"method": {"pears": 3}}, "settings among pairs"),
+        ({"method": {"pears": 3}}, "one of pairs"),
         ({"every": 0}, "every  needs an int >= 1"),
     ],
 )

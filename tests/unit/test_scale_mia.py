@@ -8,7 +8,7 @@ from linear_attacks import AUXILIARY, attacked, errors, silenced
 from torch.nn import functional as F
 
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
-from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, trained
+from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining, trained
 from glasshouse.attacks.linear.scale_mia.crafting import Strength, crafted_head, ladder, measure_of, strength
 from glasshouse.attacks.linear.scale_mia.decoders import Reader, decoder_for
 from glasshouse.attacks.parts.readout.linear_tail import find_tail, latents
@@ -19,7 +19,7 @@ from glasshouse.wire import Architecture
 
 RNG = Rng.root(0)
 SMALL = {"name": "scale_mia_cnn", "input_shape": (1, 8, 8), "classes": 10, "arguments": {"bins": 64}}
-QUICK = {"training_steps": 200, "training_batch": 32, "mirror": False}
+QUICK = {"training": AutoencoderTraining(steps=200, batch_size=32, mirror=False)}
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_a_model_without_two_linear_layers_is_refused():
 
 def test_two_linear_layers_are_enough():
     """Nothing of the derivation needs a third."""
-    attack = ScaleMia(training_steps=100, training_batch=16, mirror=False)
+    attack = ScaleMia(training=AutoencoderTraining(steps=100, batch_size=16, mirror=False))
     _, view, played = attacked(attack, model="mlp", arguments={"hidden": "512"}, clients=2, examples=3)
     (claim,) = attack.run(view, rng=RNG)
     assert int((errors(claim, played.setting.private) < 0.05).sum()) >= 4
@@ -125,7 +125,7 @@ def test_two_linear_layers_are_enough():
 
 def test_the_order_of_auxiliary_images_does_not_matter_and_training_is_cached(target, monkeypatch):
     _, tail = target
-    architecture, recipe = Architecture(**SMALL), Recipe(steps=3)
+    architecture, recipe = Architecture(**SMALL), AutoencoderTraining(steps=3, learning_rate=4e-3)
     first = trained(architecture, AUXILIARY.inputs, tail=tail, recipe=recipe)
     monkeypatch.setattr("glasshouse.attacks.linear.scale_mia.autoencoder._train", None)
     again = trained(architecture, AUXILIARY.inputs.flip(0), tail=tail, recipe=recipe)
@@ -135,7 +135,10 @@ def test_the_order_of_auxiliary_images_does_not_matter_and_training_is_cached(ta
 
 def test_interrupted_training_goes_on_where_it_stopped(target, monkeypatch, tmp_path):
     _, tail = target
-    architecture, recipe = Architecture(**SMALL), Recipe(steps=6, variational=1e-4)
+    architecture, recipe = (
+        Architecture(**SMALL),
+        AutoencoderTraining(steps=6, learning_rate=4e-3, variational=1e-4),
+    )
     module = "glasshouse.attacks.linear.scale_mia.autoencoder"
     whole = trained(architecture, AUXILIARY.inputs, tail=tail, recipe=recipe)
     shorter = AUXILIARY.inputs.clone()
@@ -194,8 +197,8 @@ def test_strength_grows_gentler_with_local_steps():
 def test_bad_settings_are_refused():
     with pytest.raises(BadValue, match="fit"):
         ScaleMia(fit="laplace")
-    with pytest.raises(BadValue, match="training_steps"):
-        ScaleMia(training_steps=0)
+    with pytest.raises(BadValue, match="steps"):
+        AutoencoderTraining(steps=0)
 
 
 @pytest.mark.parametrize(("precision", "apart"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])

@@ -1,5 +1,6 @@
 """Axes become cells; overrides reach what they name, and nothing else."""
 
+import copy
 import tomllib
 
 import pytest
@@ -11,7 +12,8 @@ from glasshouse.audit.simulation.pretraining import ascent
 from glasshouse.errors import BadScenario
 from glasshouse.models import adversarial
 from glasshouse.scenario.axes import STEP, cells, content_hash, expanded
-from glasshouse.scenario.overrides import PathError, assign, override
+from glasshouse.scenario.load import load
+from glasshouse.scenario.overrides import PathError, assign, split_assignment
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import frozen
 from glasshouse.scenario.write import resolved_toml, toml
@@ -22,6 +24,14 @@ def factories(monkeypatch):
     """Two attacks: only one takes ``iterations``."""
     known = {"slow": lambda *, iterations=5: None, "exact": lambda *, layer="fc": None}
     monkeypatch.setattr(registry, "load", lambda group, name: known[name])
+
+
+def override(raw, assignments):
+    """A copy with every assignment made."""
+    result = copy.deepcopy(raw)
+    for text in assignments:
+        assign(result, *split_assignment(text))
+    return result
 
 
 def scenario(**tables: object) -> Scenario:
@@ -144,14 +154,16 @@ def test_entries_are_reached_by_index_name_or_star(assignment, expected):
     ],
 )
 def test_an_assignment_that_cannot_be_made_says_why(assignment, words):
-    with pytest.raises(BadScenario) as caught:
+    with pytest.raises(PathError) as caught:
         override({"name": "toy", **ATTACKS}, [assignment])
-    assert words in str(caught.value)
+    problem = caught.value.problem
+    assert words in f"needs {problem.needs}; got {problem.got}; {problem.hint}"
 
 
-def test_all_bad_assignments_are_reported():
+def test_all_bad_assignments_are_reported(monkeypatch):
+    monkeypatch.undo()  # the real registry
     with pytest.raises(BadScenario) as caught:
-        override({}, ["seed", "also"])
+        load("dlg", ["seed", "also"])
     assert len(caught.value.problems) == 2
 
 

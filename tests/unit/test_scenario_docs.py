@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from glasshouse.errors import BadScenario
 from glasshouse.scenario import spec
 from glasshouse.scenario.load import load
-from glasshouse.scenario.overrides import override
+from glasshouse.scenario.overrides import assign, split_assignment
 from glasshouse.scenario.problems import condition
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical, frozen
@@ -81,7 +81,9 @@ def test_the_examples_are_scenarios():
 
 def test_the_assignments_can_be_made():
     lines = [line.strip("'") for line in re.findall(r"--set (.*)", "".join(blocks("text")))]
-    made = override({"attacks": [{"name": "dlg"}]}, lines)
+    made = {"attacks": [{"name": "dlg"}]}
+    for line in lines:
+        assign(made, *split_assignment(line))
     assert made == {
         "federation": {"batch_size": 4},
         "attacks": [{"name": "dlg", "iterations": 50, "restarts": 8}],

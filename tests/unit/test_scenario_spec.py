@@ -1,13 +1,10 @@
 """The spec says the same as the packages it describes, though it may not import them."""
 
-from dataclasses import fields
 from typing import get_args
 
 import pytest
 
-from glasshouse.audit.simulation.pretraining import OURS
-from glasshouse.models.fit import Recipe
-from glasshouse.scenario.spec import Federation, Grants, Pretraining, Scenario, Threat
+from glasshouse.scenario.spec import Federation, Grants, Scenario, Threat
 from glasshouse.scenario.table import Message
 from glasshouse.transcript import grants, threat
 
@@ -22,12 +19,6 @@ def test_literals_are_those_of_the_threat():
 
 def test_grants_have_the_names_of_the_transcript():
     assert set(Grants.model_fields) == set(grants.NAMES)
-
-
-def test_pretraining_is_a_recipe_with_the_same_defaults():
-    theirs = {f.name: f.default for f in fields(Recipe) if f.name != "epochs"}
-    assert Pretraining().model_dump(exclude=OURS) == {"epochs": 0, **theirs}
-    assert Recipe(**Pretraining(epochs=2, flip=True).model_dump(exclude=OURS)).flip
 
 
 @pytest.mark.parametrize(("secure", "kind"), [(True, "aggregate"), (False, "update")])

@@ -13,7 +13,8 @@ from glasshouse.transcript.files import read_transcript
 SMALL = [
     "data.public=200", "data.auxiliary=100", "data.heldout=50", "data.examples=4", "federation.clients=2",
     "federation.batch_size=4", "model.width=8", "model.hidden=64", "model.pretraining.epochs=2",
-    "attacks.maui.epochs=2", "attacks.maui.batches=10", "attacks.*.iterations=20", "audit.controls=false",
+    "attacks.maui.head.epochs=2", "attacks.maui.head.batches=10", "attacks.*.inversion.iterations=20",
+    "audit.controls=false",
 ]  # fmt: skip
 
 

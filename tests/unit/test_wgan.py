@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from glasshouse.attacks.inversion.ggl import wgan
-from glasshouse.attacks.inversion.ggl.wgan import Critic, Generator, Recipe, trained
+from glasshouse.attacks.inversion.ggl.wgan import Critic, Generator, GeneratorTraining, trained
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
-SMALL = Recipe(latent=4, width=8, steps=120, batch_size=16, critic_steps=2, learning_rate=2e-3)
+SMALL = GeneratorTraining(width=8, steps=120, batch_size=16, critic_steps=2, learning_rate=2e-3)
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +45,10 @@ def test_the_paper_s_sizes():
 
 
 def test_it_learns_what_a_class_looks_like():
-    recipe = Recipe(
-        latent=4, width=16, conditional=True, steps=400, batch_size=32, critic_steps=2, learning_rate=2e-3
+    training = GeneratorTraining(
+        width=16, conditional=True, steps=400, batch_size=32, critic_steps=2, learning_rate=2e-3
     )
-    generator = trained(left_or_right(), classes=2, recipe=recipe)
+    generator = trained(left_or_right(), classes=2, latent=4, training=training)
     latent = torch.randn(200, 4, generator=Rng.root(2).torch())
     for label, bright in ((0, slice(0, 4)), (1, slice(4, 8))):
         images = generator(latent, torch.full((200,), label))
@@ -58,16 +58,16 @@ def test_it_learns_what_a_class_looks_like():
 
 def test_trained_once_whatever_the_order(monkeypatch):
     data = left_or_right()
-    one = trained(data, classes=2, recipe=SMALL)
+    one = trained(data, classes=2, latent=4, training=SMALL)
     monkeypatch.setattr(wgan, "_train", lambda *_, **__: pytest.fail("trained again"))
-    two = trained(data.pick(torch.arange(len(data)).flip(0)), classes=2, recipe=SMALL)
+    two = trained(data.pick(torch.arange(len(data)).flip(0)), classes=2, latent=4, training=SMALL)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not any(p.requires_grad for p in two.parameters())
     assert not two.training
 
 
 def test_an_interrupted_training_goes_on_to_the_same_end(monkeypatch, tmp_path):
-    whole = trained(left_or_right(), classes=2, recipe=SMALL)
+    whole = trained(left_or_right(), classes=2, latent=4, training=SMALL)
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(wgan, "_SAVE_EVERY", 50)
     calls, descend = [], wgan._descend
@@ -80,15 +80,15 @@ def test_an_interrupted_training_goes_on_to_the_same_end(monkeypatch, tmp_path):
 
     monkeypatch.setattr(wgan, "_descend", stopping)
     with pytest.raises(KeyboardInterrupt):
-        trained(left_or_right(), classes=2, recipe=SMALL)
+        trained(left_or_right(), classes=2, latent=4, training=SMALL)
     monkeypatch.setattr(wgan, "_descend", descend)
-    rest = trained(left_or_right(), classes=2, recipe=SMALL)
+    rest = trained(left_or_right(), classes=2, latent=4, training=SMALL)
     for name, t in whole.state_dict().items():
         torch.testing.assert_close(rest.state_dict()[name], t, rtol=0, atol=0)
 
 
 def test_refuses():
     with pytest.raises(BadValue, match="at least 2 auxiliary images"):
-        trained(left_or_right(1), classes=2, recipe=SMALL)
-    with pytest.raises(BadValue, match="steps, batch_size"):
-        Recipe(steps=0)
+        trained(left_or_right(1), classes=2, latent=4, training=SMALL)
+    with pytest.raises(BadValue, match="steps >= 1"):
+        GeneratorTraining(steps=0)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse.audit.jobs import Workers
+from glasshouse.process import Workers
 
 SCRIPT = """
 import os, sys, time
-from glasshouse.audit.jobs import Workers
+from glasshouse.process import Workers
 
 def pid(seconds):
     sys.stdout.write(f"{os.getpid()}\\n")

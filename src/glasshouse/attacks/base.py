@@ -17,6 +17,26 @@ from glasshouse.transcript.threat import Changes, Sees
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Batch, Crafted, Terms, Value
 
+__all__ = [
+    "About",
+    "ActiveAttack",
+    "Appendix",
+    "Attack",
+    "Claim",
+    "ClassRepresentatives",
+    "ClientScores",
+    "DefenseGuess",
+    "GenerativeAttack",
+    "Labels",
+    "ModelBound",
+    "Needs",
+    "PriorSamples",
+    "Reconstruction",
+    "Representations",
+    "Scope",
+    "tensors_of",
+]
+
 Scope = Literal["update", "round", "run"]
 
 

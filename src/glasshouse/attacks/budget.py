@@ -5,11 +5,13 @@ Shape letters: B images, C channels, H and W pixels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 
 from glasshouse.wire import Architecture, Value
+
+__all__ = ["PROBE", "Budget", "Piece", "Pieces", "search_budget"]
 
 PROBE = 3
 """Iterations of a search that is run only to be timed."""
@@ -46,7 +48,8 @@ class Budget:
         amount: how many in one search; 0: no search, only training beforehand.
         restarts: independent searches, of which the attack's own loss picks one.
         images: the amount is spent on each of at most so many images read from one update; 0: on each call.
-        probe: arguments that make one call short enough to be timed; empty: calls are not timed.
+        probe: arguments that make one call short enough to be timed, tables as a whole; empty: calls are not
+            timed.
         pieces: times the work on each image instead of a whole call; None: there is none.
         training: steps of training before the first call, which is done once and cached; 0: none.
         trained: what is trained by them, in words. Attacks that say the same share it.
@@ -57,7 +60,7 @@ class Budget:
     amount: int
     restarts: int = 1
     images: int = 0
-    probe: Mapping[str, Value] = field(default_factory=dict)
+    probe: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
     pieces: Pieces | None = None
     training: int = 0
     trained: str = ""

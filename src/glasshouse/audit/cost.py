@@ -8,7 +8,7 @@ from glasshouse.attacks.base import Attack
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import attack_of, foreseen
 from glasshouse.federation.setting import FederationProtocol
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.passes import passes
 from glasshouse.scenario.spec import Scenario, Suite
@@ -202,7 +202,7 @@ def _simulation(every: Sequence[Cell], timer: Timer | None) -> Row:
 def client_passes(scenario: Scenario) -> int:
     """Private images times passes through the model in one federation, over all rounds and clients."""
     federation, examples = scenario.federation, scenario.data.examples
-    protocol: FederationProtocol = load("protocols", federation.protocol)(**federation.options)
+    protocol: FederationProtocol = create(load("protocols", federation.protocol), federation.options)
     if (whole := protocol.passes(federation.rounds)) is not None:
         return whole * federation.clients * examples
     each = federation.batch_size if federation.kind == "gradient" else federation.local_epochs * examples

@@ -18,12 +18,12 @@ from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.cost import client_passes
 from glasshouse.audit.simulation.build import build, held
 from glasshouse.audit.simulation.group import Group, simulate
-from glasshouse.audit.simulation.pretraining import OURS, ascent
+from glasshouse.audit.simulation.pretraining import ascent
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.models import build as models
-from glasshouse.models.fit import Recipe, fit
+from glasshouse.models.fit import fit
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import write_resolved
@@ -50,10 +50,10 @@ class Stopwatch:
         built = build(_short(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, held(built.public, "public")
         few = public.pick(torch.arange(min(PROBED_IMAGES, how.batch_size, len(public))))
-        recipe = Recipe(**{**how.model_dump(exclude=OURS), "epochs": PROBE})
+        short = how.model_copy(update={"epochs": PROBE})
         model, against = models.build(built.setting.terms.architecture, rng=Rng.root(0)), ascent(how)
         run = partial(
-            fit, model, few, recipe, rng=Rng.root(0), perturb=against, label="a probe of the training"
+            fit, model, few, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
         )
         return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
 

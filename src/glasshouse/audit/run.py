@@ -13,7 +13,6 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.hashes import part_hashes, verify_hashes
-from glasshouse.audit.jobs import Workers
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
@@ -29,6 +28,7 @@ from glasshouse.audit.simulation.record import read_record
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.figures.drawing import draw_run
+from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Result
@@ -38,6 +38,7 @@ from glasshouse.scenario.spec import Suite
 from glasshouse.store import read_json, write_json
 
 T = TypeVar("T")
+_PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
 
 
 @final
@@ -99,9 +100,10 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     log.write("start", suite=suite.name, resume=resume)
     with tempfile.TemporaryDirectory() as place:
         wanted = _control_tasks(plans, Path(place), device)
-        with Workers(jobs, apart=True) as plugin_workers:
+        with Workers(jobs, apart=True, preload=_PRELOAD) as plugin_workers:
             _run_plugins(plans, wanted, plugin_workers, device, log)
-        with Workers(jobs) as workers:  # new processes: no attack ever ran where its claims are scored
+        # new processes: no attack ever ran where its claims are scored
+        with Workers(jobs, preload=_PRELOAD) as workers:
             judged = _drained(workers.each(judge_control, wanted), len(wanted), "controls judged", log)
             pieces = [
                 CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=dict(judged))

@@ -8,12 +8,12 @@ import torch
 import typer
 from rich.console import Console
 
-from glasshouse.audit.jobs import default_jobs
 from glasshouse.audit.run import audit as run_audit
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
 from glasshouse.errors import BadValue
+from glasshouse.process import default_jobs
 from glasshouse.report import write_html
 from glasshouse.report.terminal import summary
 from glasshouse.results.judgement import primaries
@@ -73,12 +73,13 @@ def shares(result: Result) -> str:
 def exit_code(result: Result) -> int:
     """0 done, and every limit was shown to hold; 1 a limit is broken; 3 not shown.
 
-    Not shown: a limit is undecided or unmeasured, a control failed, or nothing was measured at all.
+    Not shown: a limit is undecided or unmeasured, no attack of a scenario had power, or nothing was measured.
     """
     states = {limit.state for limit in result.limits}
     if "broken" in states:
         return POLICY_BROKEN
-    powerless = any(f.verdict == "no power" for f in primaries(result.findings))
+    deciding = primaries(result.findings)
+    powerless = {f.scenario for f in deciding} - {f.scenario for f in deciding if f.verdict != "no power"}
     return NOT_SHOWN if states - {"holds"} or powerless or not result.findings else 0
 
 

@@ -18,6 +18,17 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.wire import Batch
 
+__all__ = [
+    "DataSource",
+    "Images",
+    "assemble",
+    "check_count",
+    "check_labels",
+    "check_pixels",
+    "resized",
+    "with_channels",
+]
+
 _CHUNK: Final = 2048
 _LUMA: Final = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in a grey picture (ITU-R BT.601)."""

@@ -12,6 +12,8 @@ from glasshouse.rng import Rng
 from glasshouse.traits import Traits
 from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Recorder, Tamper, Terms
 
+__all__ = ["Build", "FederationProtocol", "Setting"]
+
 
 class Build(Protocol):
     """Makes a module of an architecture."""

@@ -27,6 +27,23 @@ from glasshouse.transcript.view import View
 from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch
 
+__all__ = [
+    "AttackEvidence",
+    "C",
+    "CellEvidence",
+    "Federation",
+    "Figure",
+    "GroupEvidence",
+    "Part",
+    "PartyAccuracy",
+    "PluginSettings",
+    "PublicModel",
+    "RunFigure",
+    "Share",
+    "has_any",
+    "pixels",
+]
+
 Part = Literal["active", "curve", "entropies", "parties", "public_model", "sent"]
 """A field of :class:`Federation` that not every federation has."""
 C = TypeVar("C")  # a claim type

@@ -22,6 +22,19 @@ from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
 
+__all__ = [
+    "ClaimKind",
+    "Features",
+    "Layers",
+    "Metric",
+    "PooledMetric",
+    "Reads",
+    "Requirement",
+    "ScoreContext",
+    "Wording",
+    "check_images",
+]
+
 ClaimKind = str
 """Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
 ``representations``, ``defense``, or another package's."""

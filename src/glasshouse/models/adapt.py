@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.models.base import Normalize
 
+__all__ = ["Adapted", "Logits", "adapt"]
+
 Logits = Callable[[Any], Tensor]
 """From what a network returns to its logits (B, K)."""
 

@@ -13,6 +13,17 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 
+__all__ = [
+    "SMALLEST_SIDE",
+    "Normalize",
+    "SplitModel",
+    "check_shape",
+    "check_width",
+    "flat_size",
+    "head_of",
+    "published",
+]
+
 SMALLEST_SIDE = 8
 """Fewest pixels on a side that every model of the zoo takes (the digits are 8 × 8)."""
 

@@ -5,23 +5,18 @@ called as ``factory(input_shape, classes, **arguments)`` and return a classifier
 made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`).
 """
 
-import importlib
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from glasshouse import registry
-from glasshouse.errors import BadFile, BadValue, GlasshouseError
+from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import SplitModel
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
-
-_MARK = "glasshouse_architecture"
 
 
 def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
@@ -38,7 +33,7 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
             layer, or one that does not fit images or classes.
         BadFile: the module of ``module:factory`` cannot be imported.
     """
-    factory = _factory(architecture.name)
+    factory = registry.load_model(architecture.name)
     _check_arguments(factory, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
@@ -62,26 +57,8 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
             model = adapt(model)
         if ":" in architecture.name:
             _check_forward(model, architecture)
-    model.__dict__[_MARK] = architecture
     built: nn.Module = model
     return built
-
-
-def architecture_of(model: nn.Module) -> Architecture:
-    """What :func:`build` made ``model`` from.
-
-    Raises:
-        BadValue: the module was not built here.
-    """
-    found = model.__dict__.get(_MARK)
-    if not isinstance(found, Architecture):
-        raise BadValue(
-            f"architecture of a {type(model).__name__}",
-            needs="a module that glasshouse.models.build made",
-            got="one made elsewhere",
-            fix="give the architecture as well",
-        )
-    return found
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
@@ -136,39 +113,12 @@ def renamed(architecture: Architecture, tensors: Mapping[str, Tensor]) -> dict[s
     They are those already, unless the factory's :func:`~glasshouse.models.base.published` knows the names
     under which others publish the same layers.
     """
-    rename = getattr(_factory(architecture.name), "published", None)
+    rename = getattr(registry.load_model(architecture.name), "published", None)
     return dict(tensors) if rename is None else dict(rename(tensors))
 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    if ":" not in name:
-        return registry.load("models", name)
-    module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a console script does not look where its user stands
-        sys.path.append(here)
-    try:
-        found = getattr(importlib.import_module(module_name), attribute, None)
-    except ImportError as error:
-        raise BadFile(
-            f"model '{name}'",
-            needs=f"a Python module '{module_name}' that can be imported from here",
-            got=str(error),
-            fix="run from the folder that holds it, or install its package",
-        ) from error
-    if not callable(found):
-        raise BadValue(
-            f"model '{name}'",
-            needs=f"a function '{attribute}(input_shape, classes, ...)' in '{module_name}'",
-            got="no such name" if found is None else f"a {type(found).__name__}",
-            fix="write it as module:factory",
-        )
-    factory: Callable[..., Any] = found
-    return factory
 
 
 def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:

@@ -7,8 +7,6 @@ which it came.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -18,81 +16,11 @@ from glasshouse.cache import Checkpoint
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.settings import Recipe
 from glasshouse.wire import Batch
 
 Perturb = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
 """(model, inputs, labels, generator) → inputs to train on instead, e.g. adversarial ones."""
-
-_WARM_UP: Final = 0.3
-_FIRST: Final = 1 / 25
-_LAST: Final = 1e-4 / 25
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How to train; together with data, model and stream it decides the result.
-
-    Attributes:
-        epochs: passes over the data. batch_size: examples per step; a last, smaller batch is used too.
-        learning_rate: the highest of the schedule.
-        schedule: ``constant``; ``cosine`` down to 0; ``onecycle``: up over the first 30 % of the
-            steps from 1/25, then down to 1/250,000, both along a cosine (Smith & Topin 2018);
-            ``quarters``: a tenth after each quarter of the steps.
-        optimizer: ``sgd`` with Nesterov's momentum where ``momentum`` > 0, ``adam``, or ``adamw``.
-        momentum: of sgd. weight_decay: of all three.
-        flip: mirror each image with probability 1/2. shift: move each by up to so many pixels, zeros enter.
-        cutout: side of a square of mid-grey that covers a random place of each image (DeVries & Taylor 2017).
-        precision: ``bfloat16`` computes layers in it; weights and losses stay float32.
-        channels_last: memory layout of images and convolutions; often faster, same result up to rounding.
-    """
-
-    epochs: int
-    batch_size: int = 64
-    learning_rate: float = 0.05
-    schedule: Literal["constant", "cosine", "onecycle", "quarters"] = "onecycle"
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    flip: bool = False
-    shift: int = 0
-    cutout: int = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    channels_last: bool = False
-
-    def __post_init__(self) -> None:
-        least = min(self.epochs, self.batch_size - 1, self.shift, self.cutout, self.weight_decay)
-        if not least >= 0:
-            raise BadValue(
-                "training recipe",
-                needs="epochs >= 0, batch_size >= 1, shift >= 0, cutout >= 0, weight_decay >= 0",
-                got=f"{self.epochs}, {self.batch_size}, {self.shift}, {self.cutout}, {self.weight_decay}",
-                fix="correct the training settings",
-            )
-        if not (0 < self.learning_rate < math.inf and 0 <= self.momentum < 1):
-            raise BadValue(
-                "training recipe",
-                needs="learning_rate > 0 and momentum in [0, 1)",
-                got=f"{self.learning_rate} and {self.momentum}",
-                fix="correct the training settings",
-            )
-
-    def rate(self, done: float) -> float:
-        """Learning rate when the share ``done`` of all steps, in [0, 1], is behind us.
-
-        Example:
-            >>> Recipe(epochs=1, learning_rate=1.0, schedule="cosine").rate(0.5)
-            0.5
-        """
-        if self.schedule == "constant":
-            return self.learning_rate
-        if self.schedule == "quarters":
-            return float(self.learning_rate * 0.1 ** int(4 * done))
-        if self.schedule == "cosine":
-            return self.learning_rate * _cosine(1, 0, done)
-        if done < _WARM_UP:
-            return self.learning_rate * _cosine(_FIRST, 1, done / _WARM_UP)
-        return self.learning_rate * _cosine(1, _LAST, (done - _WARM_UP) / (1 - _WARM_UP))
 
 
 def fit(
@@ -281,7 +209,3 @@ def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Chec
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
     return [(name, t) for name, t in tensors.items() if name.startswith(prefix)]
-
-
-def _cosine(start: float, end: float, done: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * done)) / 2

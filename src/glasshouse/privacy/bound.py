@@ -163,9 +163,9 @@ class Ceiling:
                 fix="for a metric without a finite range, use the share of victims above a threshold",
             )
         width = high - low
-        found = self.share((chance - low) / width if higher_leaks else (high - chance) / width)
-        value = low + width * found.value if higher_leaks else high - width * found.value
-        return Bound(value=value, chance=chance, epsilon=found.epsilon, delta=found.delta)
+        bound = self.share((chance - low) / width if higher_leaks else (high - chance) / width)
+        value = low + width * bound.value if higher_leaks else high - width * bound.value
+        return Bound(value=value, chance=chance, epsilon=bound.epsilon, delta=bound.delta)
 
     def auc(self) -> float:
         """The largest area under the ROC curve of any membership attack; chance 0.5, higher is worse.
@@ -262,8 +262,8 @@ def simulate_share(
         Hayes, Mahloujifar & Balle 2023, Algorithm 1.
 
     Example:
-        >>> found = simulate_share(Release(noise_multiplier=1.0), 0.1, rng=np.random.default_rng(0))
-        >>> abs(found.value - 0.389) < 4 * found.error
+        >>> simulated = simulate_share(Release(noise_multiplier=1.0), 0.1, rng=np.random.default_rng(0))
+        >>> abs(simulated.value - 0.389) < 4 * simulated.error
         True
     """
     check_share("chance", chance)
@@ -275,8 +275,8 @@ def simulate_share(
             fix="ask for more draws",
         )
     without = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps))
-    taken = rng.random((draws, release.steps)) < release.rate
-    present = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps)) + taken
+    part = rng.random((draws, release.steps)) < release.rate
+    present = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps)) + part
     threshold = float(np.quantile(_log_ratios(without, release), 1 - chance))
     value = float((_log_ratios(present, release) > threshold).mean())
     # An error of the quantile moves the value by the ratio there.

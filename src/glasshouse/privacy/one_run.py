@@ -168,11 +168,11 @@ def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> Lo
     """
     check_level(level)
 
-    def rejected(epsilon: float) -> bool:
+    def rejects(epsilon: float) -> bool:
         return one_run_p_value(counts, epsilon=epsilon, delta=delta) <= 1 - level
 
-    found = _largest_rejected(rejected, _LARGEST_EPSILON) if rejected(0.0) else 0.0
-    return LowerBound(epsilon=found, delta=delta, level=level, assumes="any", counts=counts)
+    epsilon = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="any", counts=counts)
 
 
 def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> bool:
@@ -240,12 +240,12 @@ def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) 
     """
     check_delta(delta, lowest_allowed=False)
 
-    def rejected(mu: float) -> bool:
+    def rejects(mu: float) -> bool:
         return gaussian_run_rejects(counts, mu=mu, level=level)
 
-    mu = _largest_rejected(rejected, _LARGEST_EPSILON) if rejected(0.0) else 0.0
-    found = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
-    return LowerBound(epsilon=found, delta=delta, level=level, assumes="gaussian", counts=counts)
+    mu = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    epsilon = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
+    return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="gaussian", counts=counts)
 
 
 def check_level(level: float) -> None:
@@ -258,12 +258,12 @@ def check_level(level: float) -> None:
         raise BadValue("audit from one run", needs="level in (0, 1)", got=f"{level}", fix="give 0.95")
 
 
-def _largest_rejected(rejected: Callable[[float], bool], top: float) -> float:
+def _largest_rejected(rejects: Callable[[float], bool], top: float) -> float:
     """The end of the rejected hypotheses from 0 up, by bisection; never beyond a rejected one."""
     low, high = 0.0, 1.0
-    while high < top and rejected(high):
+    while high < top and rejects(high):
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
+        low, high = (middle, high) if rejects(middle) else (low, middle)
     return low

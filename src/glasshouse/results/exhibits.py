@@ -12,6 +12,20 @@ from numpy.typing import NDArray
 from glasshouse.errors import BadValue
 from glasshouse.results.records import Exhibit, Settings
 
+__all__ = [
+    "KINDS",
+    "Images",
+    "Place",
+    "Series",
+    "boxes",
+    "check_exhibit",
+    "histogram",
+    "line",
+    "lines",
+    "pictures",
+    "table",
+]
+
 Images = NDArray[np.floating[Any]]
 """(rows, H, W, C) in [0, 1]."""
 Series = Mapping[str, Any]

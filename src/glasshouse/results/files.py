@@ -27,6 +27,8 @@ from glasshouse.results.records import (
     Utility,
 )
 
+__all__ = ["FORMAT", "READABLE", "pictures", "read_result", "write_result"]
+
 FORMAT = 2
 READABLE = (1, 2)
 

@@ -4,6 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
+__all__ = [
+    "AttackCard",
+    "Contrast",
+    "Control",
+    "Exchange",
+    "Exhibit",
+    "Finding",
+    "Limit",
+    "MetricCard",
+    "Reference",
+    "Refused",
+    "Result",
+    "Settings",
+    "ThreatCard",
+    "Utility",
+    "Verdict",
+    "Victim",
+]
+
 Verdict = Literal["leaks", "no leak found", "inconclusive", "no power"]
 Settings = Mapping[str, Any]
 

@@ -5,39 +5,16 @@ A path is dotted keys. In a list of tables a key is an index, an entry's name or
 axis goes away. A path below an axis (``attacks.*.iterations`` with an axis ``attacks``) reaches its values.
 """
 
-import copy
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from glasshouse import registry
-from glasshouse.errors import BadScenario, GlasshouseError, Problem
+from glasshouse.errors import GlasshouseError, Problem
 
 _PART = re.compile(r'"([^"]*)"|([^."\[\]=\s]+)|\[(\d+)\]')
 _ENTRIES = ("attacks", "defenses")
-
-
-def override(raw: dict[str, Any], assignments: Sequence[str], *, subject: str = "--set") -> dict[str, Any]:
-    """A copy of ``raw`` with every ``path=value`` of ``assignments`` made, in order.
-
-    Raises:
-        BadScenario: all assignments that cannot be made.
-
-    Example:
-        >>> override({"attacks": [{"name": "dlg"}]}, ["attacks.0.iterations=5", "seed = 3"])
-        {'attacks': [{'name': 'dlg', 'iterations': 5}], 'seed': 3}
-    """
-    result, problems = copy.deepcopy(raw), []
-    for text in assignments:
-        try:
-            path, value = split_assignment(text)
-            assign(result, path, value)
-        except PathError as error:
-            problems.append(error.problem)
-    if problems:
-        raise BadScenario(subject, problems)
-    return result
 
 
 class PathError(Exception):
@@ -180,17 +157,19 @@ def _chosen(entries: list[Any], key: str, rest: list[str], path: str, group: str
         known = tuple(str(e[k]) for e in names for k in ("name", "label") if k in e)
         hint = registry.nearest(key, known)
         raise PathError(path, needs="an index, '*', or the name of an entry", got=f"'{key}'", hint=hint)
-    taking = [i for i in hits if not rest or _takes(group, names[i].get("name"), rest[0])]
+    taking = [i for i in hits if not rest or _takes(group, names[i].get("name"), rest)]
     if key == "*" and not taking:
-        raise PathError(path, needs=f"an entry that takes '{rest[0]}'", got=f"none of {len(entries)} does")
+        raise PathError(
+            path, needs=f"an entry that takes '{joined(rest)}'", got=f"none of {len(entries)} does"
+        )
     return taking if key == "*" else hits
 
 
-def _takes(group: str, name: object, argument: str) -> bool:
-    """Whether the plug-in ``name`` takes ``argument``; unknown plug-ins are reported later, by name."""
-    if group not in _ENTRIES or argument in ("name", "label"):
+def _takes(group: str, name: object, path: list[str]) -> bool:
+    """Whether the plug-in ``name`` takes the argument at ``path``; unknown ones are reported later."""
+    if group not in _ENTRIES or path[0] in ("name", "label"):
         return True
     try:
-        return argument in registry.arguments(registry.load(group, str(name)))
+        return registry.takes(registry.load(group, str(name)), path)
     except GlasshouseError:
         return True

@@ -1,18 +1,15 @@
 """Checks a plug-in's name and arguments against its factory, before anything is built with them."""
 
-import importlib
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from glasshouse import registry
-from glasshouse.errors import GlasshouseError, Problem, UnknownName
+from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.scenario.problems import condition, shown
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
@@ -53,7 +50,7 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
     if group not in CHECKED and not plugin.arguments and plugin.name in registry.names(group):
         return []  # nothing to check, and nothing slow to import
     try:
-        factory = resolve(group, plugin.name)
+        factory = registry.load_model(plugin.name) if group == "models" else registry.load(group, plugin.name)
     except GlasshouseError as error:
         return [
             Problem(path=NAMED.get(group, f"{path}.name"), needs=error.needs, got=error.got, hint=error.fix)
@@ -82,33 +79,6 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
             needs = f"a value ('{plugin.name}' has no default for it)"
             problems.append(Problem(path=f"{path}.{key}", needs=needs, got="nothing"))
     return problems
-
-
-def resolve(group: str, name: str) -> Callable[..., Any]:
-    """The factory called ``name``: registered, or ``module:factory`` for models.
-
-    Raises:
-        UnknownName: not registered; the module or its attribute does not exist.
-    """
-    if group != "models" or ":" not in name:
-        return registry.load(group, name)
-    module, _, attribute = name.partition(":")
-    if str(Path.cwd()) not in sys.path:  # a console script does not look where its user stands
-        sys.path.append(str(Path.cwd()))
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownName(
-            f"model '{name}'",
-            needs="module:factory that can be imported",
-            got=f"'{name}' ({error})",
-            fix="run from the folder that holds the module, or install it",
-        ) from error
-    if not callable(factory):
-        raise UnknownName(
-            f"model '{name}'", needs="a function or class", got=type(factory).__name__, fix="name the factory"
-        )
-    return factory  # type: ignore[no-any-return]  # the user's own module: callable is all we can know
 
 
 def _renamed(group: str, name: str) -> Mapping[str, str]:

@@ -12,18 +12,13 @@ from pydantic import Field, model_validator
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
-    Count,
     Message,
     Name,
-    Natural,
-    NotNegative,
     Plugin,
-    Positive,
     Rounds,
-    Share,
     Split,
-    Table,
 )
+from glasshouse.settings import Count, Natural, Positive, Recipe, Share, Table
 from glasshouse.traits import traits_of
 from glasshouse.wire import Kind
 
@@ -111,32 +106,18 @@ class Adversarial(Table):
 
 
 @final
-class Pretraining(Table):
-    """``[model.pretraining]``: training on the public part before round 0, as ``models.fit.Recipe`` says it.
+class Pretraining(Recipe):
+    """``[model.pretraining]``: training on the public part before round 0, as :class:`Recipe` says it.
 
     Attributes:
-        epochs: passes over the public part; 0: none. batch_size: examples per step.
-        learning_rate: the highest of the schedule. schedule, optimizer, momentum, weight_decay: of the steps.
-        flip: mirror images at random. shift: move them by up to so many pixels. cutout: side of a square
-            of mid-grey put over each, 0 for none.
-        precision, channels_last: how it is computed. adversarial: see :class:`Adversarial`.
+        epochs: passes over the public part; 0: none.
+        adversarial: see :class:`Adversarial`.
         behind: under protocol transfer, what follows the features in their training: the agreed ``head``,
             or one ``linear`` layer that is thrown away.
         head_epochs: under transfer, passes that then fit the agreed head (``linear``, or ``weights`` given).
     """
 
     epochs: Natural = 0
-    batch_size: Count = 64
-    learning_rate: Positive = 0.05
-    schedule: Literal["constant", "cosine", "onecycle", "quarters"] = "onecycle"
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    momentum: Share = 0.9
-    weight_decay: NotNegative = 5e-4
-    flip: bool = False
-    shift: Natural = 0
-    cutout: Natural = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    channels_last: bool = False
     adversarial: Adversarial = Adversarial()
     behind: Literal["head", "linear"] = "head"
     head_epochs: Natural = 0

@@ -1,4 +1,4 @@
-"""What every table of a scenario is made of: number types, :class:`Table`, and :class:`Plugin`."""
+"""What tables of a scenario are made of: names, rounds, clients, and :class:`Plugin`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -7,7 +7,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     WithJsonSchema,
     model_serializer,
@@ -15,23 +14,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-NotNegative = Annotated[float, Field(ge=0)]
+from glasshouse.settings import Table
+
 Name = Annotated[str, Field(min_length=1)]
 Split = Literal["", "train", "val", "test"]
 Message = Literal["broadcast", "update", "aggregate", "own"]
 
 ROUNDS_NEEDS = '"all", "attacked", or a list of round numbers'
 CLIENTS_NEEDS = "a number of clients >= 1, or a list of their ids"
-
-
-class Table(BaseModel):
-    """One table: frozen, no unknown keys, no conversion of types, no NaN."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _is_ids(value: object) -> bool:

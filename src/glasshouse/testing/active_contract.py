@@ -17,6 +17,8 @@ from glasshouse.testing.toys import AttackedToy, play_attacked
 from glasshouse.transcript.view import View
 from glasshouse.wire import Crafted
 
+__all__ = ["ActiveAttackContract"]
+
 
 class ActiveAttackContract(AttackContract):
     """Promises of an attack that crafts what the server sends, and reads what clients answer."""

@@ -18,6 +18,8 @@ from glasshouse.audit.attacking.claims import Unit
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
+__all__ = ["AttackContract", "tensors_of"]
+
 
 class AttackContract:
     """Promises of an attack on one view that it accepts."""
@@ -89,7 +91,7 @@ class AttackContract:
         assert budget.unit
         assert min(budget.amount, budget.images, budget.training) >= 0
         assert budget.restarts >= 1
-        short = type(attack)(**{**vars(attack), **budget.probe}).budget
+        short = registry.create(type(attack), {**vars(attack), **budget.probe}).budget
         assert short is not None
         assert short.units <= budget.units
         assert short.training <= budget.training
@@ -102,7 +104,12 @@ class AttackContract:
 
 
 def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
-    """Every tensor inside nested dataclasses, mappings and sequences, by its path."""
+    """Every tensor inside nested dataclasses, mappings and sequences, by its path.
+
+    Example:
+        >>> list(tensors_of({"a": [torch.zeros(1), {"b": torch.ones(2)}]}))
+        ['/a/0', '/a/1/b']
+    """
     if isinstance(value, Tensor):
         return {path: value}
     if isinstance(value, Mapping):

@@ -14,6 +14,8 @@ from glasshouse import registry
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Defense, Trainer, Update
 
+__all__ = ["DefenseContract", "Send"]
+
 Send = Callable[[], Mapping[str, Tensor]]
 
 

@@ -11,6 +11,8 @@ from glasshouse.data.base import DataSource
 from glasshouse.data.sources import load
 from glasshouse.errors import GlasshouseError
 
+__all__ = ["DataContract"]
+
 
 class DataContract:
     """Promises of one registered kind of data on one small example of it."""

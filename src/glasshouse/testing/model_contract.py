@@ -12,6 +12,8 @@ from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Batch
 
+__all__ = ["ModelContract"]
+
 
 class ModelContract:
     """Promises of a model under audit: built by name, split into features and head, fair to each example."""

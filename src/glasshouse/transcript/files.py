@@ -32,6 +32,16 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
 
+__all__ = [
+    "FORMAT",
+    "read_grants",
+    "read_own",
+    "read_transcript",
+    "write_grants",
+    "write_own",
+    "write_transcript",
+]
+
 FORMAT = 1
 
 

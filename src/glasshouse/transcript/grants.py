@@ -8,6 +8,8 @@ from torch import Tensor
 
 from glasshouse.wire import Batch, Mechanism
 
+__all__ = ["NAMES", "Cohort", "Grants"]
+
 NAMES = ("auxiliary", "labels", "batch_norm", "defense", "challenge", "cohorts")
 
 

@@ -5,6 +5,8 @@ from typing import Literal, final
 
 from glasshouse.errors import BadValue
 
+__all__ = ["Changes", "Role", "Sees", "Threat"]
+
 Sees = Literal["broadcast", "update", "aggregate", "own"]
 Changes = Literal["parameters", "architecture", "addressing"]
 Role = Literal["server", "client", "bystander"]

@@ -14,6 +14,8 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Aggregate, Broadcast, Terms, Update
 
+__all__ = ["RoundView", "View"]
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)

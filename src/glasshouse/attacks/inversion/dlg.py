@@ -23,7 +23,7 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import claimed, search
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.limits import Count, NotNegative
+from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -56,6 +56,9 @@ class DLG:
     iterations: Count = 300
     goal: NotNegative = 1e-8
     adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'dlg'")
 
     @property
     def budget(self) -> Budget:

@@ -16,7 +16,7 @@ from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import claimed, search
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.limits import Count, NotNegative
+from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -48,6 +48,9 @@ class IDLG:
     iterations: Count = 300
     goal: NotNegative = 1e-8
     adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'idlg'")
 
     @property
     def budget(self) -> Budget:

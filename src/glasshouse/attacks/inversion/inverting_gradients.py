@@ -28,11 +28,11 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import step_order
 from glasshouse.attacks.parts.matching.distance import Steps, objective
-from glasshouse.attacks.parts.matching.exact import check_positive, claimed
+from glasshouse.attacks.parts.matching.exact import claimed
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
-from glasshouse.limits import Count, NotNegative, Positive
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -80,6 +80,9 @@ class InvertingGradients:
     local_steps: Steps = "simulate"
     bf16: bool = False
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'inverting_gradients'")
+
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
@@ -91,7 +94,6 @@ class InvertingGradients:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        check_positive(restarts=self.restarts, iterations=self.iterations)
         client = replica(view, subject="attack 'inverting_gradients'")
         labels = known_labels(view, client, rng=rng.child("labels"))
         how = Descent(iterations=self.iterations, learning_rate=self.learning_rate, signed=self.signed)

@@ -25,8 +25,7 @@ from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
 from glasshouse.attacks.parts.readout.summed import summed
-from glasshouse.errors import BadValue
-from glasshouse.limits import Count
+from glasshouse.limits import Count, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -69,10 +68,7 @@ class Loki:
     width: Count = 4
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise BadValue(
-                "attack 'loki'", needs="width >= 1", got=f"{self.width}", fix="correct the attack's table"
-            )
+        check_ranges(self, "attack 'loki'")
 
     budget: ClassVar[None] = None
 

@@ -11,17 +11,17 @@ is. Shape letters: B images, C, H, W, R bins.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows, read_single_rows
 from glasshouse.attacks.parts.readout.summed import summed
-from glasshouse.errors import BadValue
-from glasshouse.limits import Count
+from glasshouse.limits import check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -63,17 +63,11 @@ class RobbingTheFed:
         },
     )
 
-    bins: Count = 1024
+    bins: Annotated[int, Ge(2), Le(2**31 - 1)] = 1024
     variant: Literal["linear", "sparse"] = "linear"
 
     def __post_init__(self) -> None:
-        if self.bins < 2 or self.variant not in ("linear", "sparse"):
-            raise BadValue(
-                "attack 'robbing_the_fed'",
-                needs='bins >= 2 and variant = "linear" or "sparse"',
-                got=f'bins = {self.bins}, variant = "{self.variant}"',
-                fix="correct the attack's table",
-            )
+        check_ranges(self, "attack 'robbing_the_fed'")
 
     budget: ClassVar[None] = None
 

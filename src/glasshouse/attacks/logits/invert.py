@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from glasshouse import process
 from glasshouse.attacks.logits.network import InversionNet, network
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.rng import Rng
 
 QUERIES = 64
@@ -21,25 +22,24 @@ QUERIES = 64
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class InversionTraining:
     """How a network is trained.
 
-    Args:
+    Attributes:
         epochs: over the public images, per round. batch_size: examples per step.
         learning_rate, weight_decay: of Adam, whose state is carried over the rounds.
-        prior_weight: the paper's γ, of the distance to the prior images; 0: no prior.
-        tuning: after each epoch, pull the queries' images to their priors (Eq. 10).
         width: channels of the network's first map. bfloat16: multiply its maps in it, for wide networks.
     """
 
-    epochs: int = 3
-    batch_size: int = 8
-    learning_rate: float = 3e-5
-    weight_decay: float = 1e-4
-    prior_weight: float = 0.03
-    tuning: bool = True
-    width: int = 1024
+    epochs: Count = 3
+    batch_size: Count = 8
+    learning_rate: Positive = 3e-5
+    weight_decay: NotNegative = 1e-4
+    width: Count = 1024
     bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "training of an inversion network")
 
 
 @final
@@ -51,16 +51,20 @@ class Task:
         how: the training. images: (n, C, H, W) in [-1, 1]; example i shows image i modulo n.
         vectors: prediction vectors (N, D), one table per round. queries: (L, D).
         priors: of each image, (n, C, H, W) or (1, ...); None without a prior. wanted: of each query.
+        prior_weight: the paper's γ, of the distance to the prior images; 0: no prior.
+        tuning: after each epoch, pull the queries' images to their priors (Eq. 10).
         key: of the network's stream of randomness.
     """
 
-    how: Training
+    how: InversionTraining
     images: Tensor
     vectors: tuple[Tensor, ...]
     queries: Tensor
     priors: Tensor | None
     wanted: Tensor | None
     key: bytes
+    prior_weight: float = 0.0
+    tuning: bool = False
 
 
 def inverted(task: Task) -> Tensor:
@@ -78,7 +82,7 @@ def inverted(task: Task) -> Tensor:
         for epoch in range(how.epochs):
             stream = rng.child(f"round/{number}/epoch/{epoch}")
             _epoch(net, optimiser, task, vectors, rng=stream)
-            if how.tuning and how.prior_weight and task.wanted is not None:
+            if task.tuning and task.prior_weight and task.wanted is not None:
                 _tune(net, optimiser, task)
         net.eval()
         with torch.no_grad():
@@ -98,7 +102,7 @@ def _epoch(
     net: InversionNet, optimiser: torch.optim.Optimizer, task: Task, vectors: Tensor, *, rng: Rng
 ) -> None:
     """Eq. 3, with squared distances."""
-    weight = task.how.prior_weight if task.priors is not None else 0.0
+    weight = task.prior_weight if task.priors is not None else 0.0
     order = torch.randperm(len(vectors), generator=rng.torch()).to(vectors.device)
     for rows in torch.split(order, task.how.batch_size):
         if len(rows) < 2:
@@ -120,7 +124,7 @@ def _tune(net: InversionNet, optimiser: torch.optim.Optimizer, task: Task) -> No
             continue
         made = net(task.queries[rows])
         wanted = task.wanted[rows] if len(task.wanted) > 1 else task.wanted.expand_as(made)
-        step(optimiser, task.how.prior_weight * F.mse_loss(made, wanted))
+        step(optimiser, task.prior_weight * F.mse_loss(made, wanted))
 
 
 def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:

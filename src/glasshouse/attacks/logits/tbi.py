@@ -5,7 +5,7 @@ Where we differ from the latter's code: every client is bound to its own logits 
 makes all K entries call the last client).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import torch
@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.logits.invert import Task, Training, each
+from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
-from glasshouse.limits import Count, NotNegative, Positive
+from glasshouse.limits import Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -29,8 +29,7 @@ class Tbi:
 
     Args:
         temperature: of the softmax over logits, the paper's τ, > 0.
-        epochs, batch_size, learning_rate, weight_decay, width, bfloat16: see
-            :class:`glasshouse.attacks.logits.invert`.
+        training: of the inversion networks.
     """
 
     card: ClassVar[Card] = Card(
@@ -38,39 +37,33 @@ class Tbi:
         summary="an inversion network on clients' public logits, asked for each private class (TBI)",
         source="Yang et al. 2019, arXiv:1902.08552",
         threat="server, sees single uploads of logits",
+        renamed={
+            "epochs": "training.epochs",
+            "batch_size": "training.batch_size",
+            "learning_rate": "training.learning_rate",
+            "weight_decay": "training.weight_decay",
+            "width": "training.width",
+            "bfloat16": "training.bfloat16",
+        },
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
     )
 
     temperature: Positive = 3.0
-    epochs: Count = 3
-    batch_size: Count = 8
-    learning_rate: Positive = 3e-5
-    weight_decay: NotNegative = 1e-4
-    width: Count = 1024
-    bfloat16: bool = False
+    training: InversionTraining = field(default_factory=InversionTraining)
 
     @property
     def budget(self) -> Budget:
         """Epochs of the inversion network."""
-        return Budget(unit="epochs", amount=self.epochs)
+        return Budget(unit="epochs", amount=self.training.epochs)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, of all private classes; it names no client."""
         held = material(view, subject="attack 'tbi'")
         classes = held.server[0].shape[1]
-        how = Training(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            prior_weight=0.0,
-            width=self.width,
-            bfloat16=self.bfloat16,
-        )
         task = Task(
-            how=how,
+            how=self.training,
             images=held.scaled(held.public.inputs),
             vectors=tuple(
                 torch.cat([F.softmax(t / self.temperature, 1) for t in table.values()])

@@ -27,9 +27,10 @@ from glasshouse.attacks.property.shadow import HONEST, Cast, updates
 from glasshouse.cache import Checkpoint, cached
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.client import LocalTraining
+from glasshouse.limits import Count, Natural, Positive, Share, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Batch, Value
@@ -54,29 +55,30 @@ class Method:
         penalty, iterations: of L-BFGS. epochs, learning_rate, batch_size: of SGD. shrinkage: of the
             discriminant, a share of the trace of the covariance.
         features: t; the coordinates are cut into so many runs, each with a detector of its own.
+        seed: another one draws other shadow clients.
     """
 
-    pairs: int = 400
-    held: float = 0.2
-    pool: int = 1500
+    pairs: Count = 400
+    held: Share = 0.2
+    pool: Natural = 1500
     detector: Literal["lbfgs", "sgd", "discriminant"] = "lbfgs"
-    penalty: float = 0.1
-    iterations: int = 15
-    epochs: int = 50
-    learning_rate: float = 0.01
-    batch_size: int = 16
-    shrinkage: float = 1e-5
-    features: int = 1
+    penalty: Positive = 0.1
+    iterations: Count = 15
+    epochs: Count = 50
+    learning_rate: Positive = 0.01
+    batch_size: Count = 16
+    shrinkage: Positive = 1e-5
+    features: Count = 1
+    seed: Natural = 0
 
     def __post_init__(self) -> None:
         kept = round(self.pairs * self.held)
-        good = 0 < self.held < 1 and kept >= 2 and self.pairs - kept >= 2 and self.features >= 1
-        good = good and (self.features == 1 or self.detector != "discriminant") and self.shrinkage > 0
-        if not (good and self.penalty > 0 and self.iterations >= 1 and self.epochs >= 1 and self.pool >= 0):
+        check_ranges(self, "shadow clients and detector")
+        if kept < 2 or self.pairs - kept < 2 or (self.features > 1 and self.detector == "discriminant"):
             raise BadValue(
                 "shadow clients and detector",
-                needs="held in (0, 1) with at least 2 pairs on either side, features, iterations and epochs "
-                ">= 1, penalty and shrinkage > 0, pool >= 0, features = 1 with the discriminant",
+                needs="held in (0, 1) with at least 2 pairs on either side, features = 1 with the "
+                "discriminant",
                 got=str(self),
                 fix="try pairs = 400, held = 0.2",
             )
@@ -163,7 +165,7 @@ def gather(
     Raises:
         Inapplicable: no sums, or what the property needs was not granted.
     """
-    what: Property = load("properties", looks_for)(**settings)
+    what: Property = create(load("properties", looks_for), settings)
     subject = f"property '{looks_for}' from sums"
     rounds = [r for r in view.rounds if r.aggregate is not None]
     if len(rounds) < 2 or view.grants.auxiliary is None:
@@ -185,7 +187,7 @@ def gather(
         "sums": sums,
         "given": [{"inputs": b.inputs, "labels": b.labels} for b in given],
         "property": [looks_for, dict(settings)],
-        "method": vars(method),
+        "method": {name: value for name, value in vars(method).items() if name != "seed"},
         "rng": rng.seed(),
     }
     maker = Maker(view=view, rounds=rounds, sums=sums, what=what, method=method, rng=rng)

@@ -32,7 +32,6 @@ from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.mtadam import Floats, MTAdam
 from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.attacks.property.reg import expected_features
-from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative
 from glasshouse.progress import track
 from glasshouse.registry import Card
@@ -78,16 +77,6 @@ class Prolin(SumReader):
     def search(self) -> tuple[str, int]:
         """Iterations over all prefixes at once."""
         return "iterations", self.iterations
-
-    def fault(self) -> BadValue | None:
-        if not (self.ridge >= 0 and self.iterations >= 1):
-            return BadValue(
-                "attack 'prolin'",
-                needs="ridge >= 0, iterations >= 1",
-                got=f"ridge = {self.ridge}, iterations = {self.iterations}",
-                fix="5 and 5000 are the defaults",
-            )
-        return None
 
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are log odds of tau (paper) or tau itself (reference)."""

@@ -18,17 +18,17 @@ with the client, estimated on the held-out shadow clients, which keep their data
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import Annotated, ClassVar, Protocol, final
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import CONTROL, SumReader
-from glasshouse.errors import BadValue
 from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -63,24 +63,14 @@ class ProlinPosterior(SumReader):
     )
 
     name: ClassVar[str] = "prolin_posterior"
-    prior: float = 0.1
+    prior: Annotated[float, Gt(0), Lt(1)] = 0.1
     persistence: bool = True
-    sweeps: Count = 200
+    sweeps: Annotated[int, Ge(4), Le(2**31 - 1)] = 200
     chains: Count = 4
 
     def search(self) -> tuple[str, int]:
         """Sweeps of all chains, per prefix."""
         return "sweeps", self.sweeps * self.chains
-
-    def fault(self) -> BadValue | None:
-        if not (0 < self.prior < 1 and self.sweeps >= 4 and self.chains >= 1):
-            return BadValue(
-                "attack 'prolin_posterior'",
-                needs="prior in (0, 1), sweeps >= 4, chains >= 1",
-                got=f"prior = {self.prior}, sweeps = {self.sweeps}, chains = {self.chains}",
-                fix="0.1, 200 and 4 are the defaults",
-            )
-        return None
 
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are log odds of the marginals."""

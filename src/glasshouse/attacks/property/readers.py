@@ -17,8 +17,8 @@ from glasshouse.attacks.property.evidence import Evidence, Method, gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
-from glasshouse.limits import Count
-from glasshouse.registry import Card, arguments, load
+from glasshouse.limits import Count, check_ranges
+from glasshouse.registry import Card, arguments, create, load
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Value
@@ -52,7 +52,7 @@ CONTROL: Final[Mapping[str, Any]] = {
 class SumReader(ABC):
     """An adversary who sees broadcasts and sums of many rounds, and judges clients at prefixes of them.
 
-    Concrete ones write ``judge``, and ``fault`` where they have settings of their own.
+    Concrete ones write ``judge``.
 
     Args:
         looks_for, settings: registered property, and its arguments.
@@ -65,7 +65,7 @@ class SumReader(ABC):
 
     looks_for: str = "membership"
     settings: Settings = field(default_factory=dict)
-    method: Mapping[str, Any] = field(default_factory=dict)
+    method: Method = field(default_factory=Method)
     every: Count = 10
 
     @abstractmethod
@@ -76,18 +76,13 @@ class SumReader(ABC):
         """Unit and length of the search, for estimators that search; None: a closed form."""
         return None
 
-    def fault(self) -> BadValue | None:
-        """What is wrong with the settings beyond the shared ones."""
-        return None
-
     def __post_init__(self) -> None:
-        check_settings(self.name, self.looks_for, self.settings, self.method, self.every)
-        if (fault := self.fault()) is not None:
-            raise fault
+        check_ranges(self, f"attack '{self.name}'")
+        check_settings(self.looks_for, self.settings)
 
     @property
     def needs(self) -> Needs:
-        what: Property = load("properties", self.looks_for)(**self.settings)
+        what: Property = create(load("properties", self.looks_for), self.settings)
         return Needs(
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",
@@ -101,7 +96,7 @@ class SumReader(ABC):
         return Budget(
             unit=unit,
             amount=amount,
-            training=2 * method_of(self.method).pairs,
+            training=2 * self.method.pairs,
             trained="shadow clients",
             every_round=True,
         )
@@ -114,46 +109,24 @@ class SumReader(ABC):
         return claims(evidence, lengths, scores, decisions)
 
 
-def read(view: View, *, looks_for: str, settings: Settings, method: Mapping[str, Any]) -> Evidence:
+def read(view: View, *, looks_for: str, settings: Settings, method: Method) -> Evidence:
     """The evidence of the view.
 
     Its randomness is a stream of its own, salted with what was seen, so that estimators (each of which has
-    another stream) share it; ``seed`` among the method's settings draws other shadow clients.
+    another stream) share it.
     """
-    chosen = dict(method)
-    seed = int(chosen.pop("seed", 0))
     seen = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
-    rng = Rng.root(seed, salt=seen).child("property-evidence")
-    return gather(view, looks_for=looks_for, settings=settings, method=method_of(chosen), rng=rng)
+    rng = Rng.root(method.seed, salt=seen).child("property-evidence")
+    return gather(view, looks_for=looks_for, settings=settings, method=method, rng=rng)
 
 
-def method_of(settings: Mapping[str, Any]) -> Method:
-    """The method with these settings.
-
-    Raises:
-        BadValue: a setting that it does not have.
-    """
-    plain = {name: value for name, value in settings.items() if name != "seed"}
-    if unknown := sorted(plain.keys() - Method.__dataclass_fields__.keys()):
-        raise BadValue(
-            "method of a property attack",
-            needs=f"settings among {', '.join(Method.__dataclass_fields__)}, seed",
-            got=", ".join(unknown),
-            fix="correct attacks.method",
-        )
-    return Method(**plain)
-
-
-def check_settings(
-    name: str, looks_for: str, settings: Settings, method: Mapping[str, Any], every: int
-) -> None:
+def check_settings(looks_for: str, settings: Settings) -> None:
     """Raise at the door what would fail later.
 
     Raises:
         UnknownName: no such property.
-        BadValue: a setting of property or method that does not exist or makes no sense, ``every`` < 1.
+        BadValue: a setting that the property does not have.
     """
-    method_of(method)
     known = arguments(load("properties", looks_for))
     if unknown := sorted(settings.keys() - known.keys()):
         raise BadValue(
@@ -162,8 +135,6 @@ def check_settings(
             got=", ".join(unknown),
             fix="correct attacks.settings",
         )
-    if every < 1:
-        raise BadValue(f"attack '{name}'", needs="every >= 1", got=str(every), fix="10 is the paper's")
 
 
 def prefixes(rounds: int, every: int) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import CONTROL, SumReader, normal_equations
-from glasshouse.errors import BadValue
 from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -42,11 +41,6 @@ class Reg(SumReader):
 
     name: ClassVar[str] = "reg"
     ridge: NotNegative = 5.0
-
-    def fault(self) -> BadValue | None:
-        if not self.ridge >= 0:
-            return BadValue("attack 'reg'", needs="ridge >= 0", got=str(self.ridge), fix="5 is the paper's")
-        return None
 
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are mean features (over the t features)."""

@@ -12,16 +12,15 @@ Breaks when: units fire for many examples (large batches, ordinary heads), or th
 preimages.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import check_tail
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, Invert, recovered
-from glasshouse.attacks.parts.search.features import Distance
-from glasshouse.limits import Count, Natural, NotNegative, Positive
+from glasshouse.attacks.parts.readout.head_gradient import Inversion, recovered
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -35,11 +34,7 @@ class Nex:
 
     Args:
         readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
-        invert: ``generator`` (a deep image prior, as published), ``pixels``, ``pixels+generator``, ``none``.
-        iterations: of the inversion; 0: 600 of the generator, 500 of pixels.
-        images: representations of one update inverted at most.
-        alpha, tv: weights of the KL term and of total variation. step: of the pixels, in units of the range.
-        bf16: compute features and generators in bfloat16.
+        inversion: how representations become images; by a ``generator`` (a deep image prior) as published.
     """
 
     card: ClassVar[Card] = Card(
@@ -55,6 +50,15 @@ class Nex:
             },
             "metric": "leakage",
         },
+        renamed={
+            "invert": "inversion.invert",
+            "iterations": "inversion.iterations",
+            "images": "inversion.images",
+            "alpha": "inversion.distance.alpha",
+            "tv": "inversion.distance.tv",
+            "step": "inversion.step",
+            "bf16": "inversion.distance.bfloat16",
+        },
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast"}),
@@ -64,28 +68,7 @@ class Nex:
     )
 
     readout: Readout = "unexplained"
-    invert: Invert = "generator"
-    iterations: Natural = 0
-    images: Count = 64
-    alpha: NotNegative = 0.1
-    tv: NotNegative = 0.5
-    step: Positive = 0.8
-    bf16: bool = True
-
-    def __post_init__(self) -> None:
-        _ = self.inversion  # its settings are checked
-
-    @property
-    def inversion(self) -> Inversion:
-        """How representations become images."""
-        distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
-        return Inversion(
-            invert=self.invert,
-            iterations=self.iterations,
-            images=self.images,
-            distance=distance,
-            step=self.step,
-        )
+    inversion: Inversion = field(default_factory=partial(Inversion, invert="generator"))
 
     @property
     def budget(self) -> Budget:

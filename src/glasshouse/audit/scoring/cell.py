@@ -24,7 +24,7 @@ from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.results.records import Finding, Refused, Utility
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -75,7 +75,7 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
 def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackScores:
     """Every metric of the scenario on one attack's claims."""
     plugins = task.cell.scenario.audit.metrics
-    metrics: dict[str, Metric] = {p.name: load("metrics", p.name)(**p.arguments) for p in plugins}
+    metrics: dict[str, Metric] = {p.name: create(load("metrics", p.name), p.arguments) for p in plugins}
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
     findings, numbers, notes = [], {}, []

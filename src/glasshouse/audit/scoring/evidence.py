@@ -24,7 +24,7 @@ from glasshouse.figures.base import (
     Share,
 )
 from glasshouse.metrics.base import Metric
-from glasshouse.registry import arguments, load
+from glasshouse.registry import create, flat_settings, load
 from glasshouse.results.exhibits import Place
 from glasshouse.results.records import Finding
 from glasshouse.scenario.axes import Cell
@@ -42,7 +42,7 @@ def cell_evidence(
     return CellEvidence(
         place=Place(scenario=scenario.name, axes=dict(cell.axes), run=Path(run)),
         defenses=tuple(_settings("defenses", defense) for defense in scenario.defenses),
-        metrics={m.name: load("metrics", m.name)(**m.arguments) for m in scenario.audit.metrics},
+        metrics={m.name: create(load("metrics", m.name), m.arguments) for m in scenario.audit.metrics},
         auxiliary_given=scenario.grants.auxiliary,
         attacks=tuple(attacks),
         federations=tuple(federations),
@@ -145,5 +145,5 @@ def _group(
 
 def _settings(group: str, plugin: Plugin) -> PluginSettings:
     """All arguments of a plug-in, defaults included."""
-    defaults = {name: p.default for name, p in arguments(load(group, plugin.name)).items()}
-    return PluginSettings(name=plugin.name, arguments=defaults | plugin.arguments)
+    settings = flat_settings(load(group, plugin.name), plugin.arguments)
+    return PluginSettings(name=plugin.name, arguments=settings)

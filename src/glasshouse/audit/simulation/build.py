@@ -21,9 +21,10 @@ from glasshouse.data.splits import Role, Roles, Want, check_disjoint, deal
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
+from glasshouse.metrics.statistics.rank import comparisons_for
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Grants, Pretraining, Scenario
@@ -33,6 +34,8 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
+SPARE_NUMBERS = 2**24
+"""Pixels of the further held-out images that are stored at most (64 MiB)."""
 
 
 @final
@@ -119,7 +122,8 @@ def _dealt(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
     wants, data = _wants(scenario), scenario.data
     if not data.private_source:
-        return deal(source, wants, by=data.deal, rng=rng.child("roles"))
+        spare = _spare(scenario, source)
+        return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
     want = wants.pop("private")
     channels, side, _ = source.input_shape
     other = load_source(data.private_source, resize=side, channels=channels)
@@ -207,6 +211,13 @@ def _wants(scenario: Scenario) -> dict[Role, Want]:
     }
 
 
+def _spare(scenario: Scenario, source: DataSource) -> int:
+    """Further held-out images, so that single victims can be named where the data have enough of them."""
+    clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
+    most = SPARE_NUMBERS // math.prod(source.input_shape)
+    return max(0, min(comparisons_for(clients * scenario.data.examples), most) - scenario.data.heldout)
+
+
 def _distractors(scenario: Scenario) -> int:
     """How many other images of the private examples' distribution the metrics need."""
     return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
@@ -218,7 +229,7 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     smallest = min(len(s) for s in setting.shards)
     steps = 1 if terms.sends == "gradient" else terms.local_epochs * math.ceil(smallest / terms.batch_size)
     rounds = setting.rounds
-    protocol: FederationProtocol = load("protocols", terms.protocol)(**terms.options)
+    protocol: FederationProtocol = create(load("protocols", terms.protocol), terms.options)
     if (passes := protocol.passes(rounds)) is not None:  # of the whole run, before the first upload too
         steps, rounds = passes * math.ceil(smallest / terms.batch_size), 1
     exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
@@ -261,7 +272,7 @@ def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
 
 
 def _defense(name: str, arguments: Mapping[str, Any]) -> Defense:
-    made: Defense = load("defenses", name)(**arguments)
+    made: Defense = create(load("defenses", name), arguments)
     return made
 
 
@@ -273,7 +284,7 @@ def _behaviours(
     taken: dict[int, tuple[str, Behaviour]] = {}
     marked: dict[str, tuple[int, ...]] = {}
     for plugin in scenario.federation.behaviours:
-        behaviour: Behaviour = load("behaviours", plugin.name)(**plugin.arguments)
+        behaviour: Behaviour = create(load("behaviours", plugin.name), plugin.arguments)
         free = [c for c in order if c not in taken]
         ids = plugin.clients if isinstance(plugin.clients, tuple) else tuple(free[: plugin.clients])
         taken |= dict.fromkeys(ids, (plugin.name, behaviour))
@@ -288,6 +299,8 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
         found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
     if roles.heldout is not None and len(roles.heldout):
         found["heldout.inputs"], found["heldout.labels"] = roles.heldout.inputs, roles.heldout.labels
+    if roles.spare is not None:
+        found["spare.inputs"], found["spare.labels"] = roles.spare.inputs, roles.spare.labels
     if count := _distractors(scenario):
         found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:

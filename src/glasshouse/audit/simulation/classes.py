@@ -8,7 +8,7 @@ from glasshouse.data.domains import hidden_rows
 from glasshouse.data.private_domain import ClassRoles, ClassWant, Shift, deal_classes
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Roles
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.traits import traits_of
@@ -95,4 +95,4 @@ def class_means(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def _shifts(scenario: Scenario) -> list[Shift]:
-    return [load("transforms", s.name)(**s.arguments) for s in scenario.data.domains.shifts]
+    return [create(load("transforms", s.name), s.arguments) for s in scenario.data.domains.shifts]

@@ -21,16 +21,15 @@ from glasshouse.errors import BadValue
 from glasshouse.models import build as models
 from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
-from glasshouse.models.fit import Recipe, accuracy, fit
+from glasshouse.models.fit import accuracy, fit
 from glasshouse.rng import Rng
 from glasshouse.scenario.passes import HEAD_IMAGES
 from glasshouse.scenario.spec import Pretraining, Scenario
+from glasshouse.settings import Recipe
 from glasshouse.traits import traits_of
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
-OURS = {"adversarial", "behind", "head_epochs"}
-"""Keys of the table that are no part of a ``Recipe``."""
 HEAD = "head."
 """What the names of the head's tensors begin with; all others are the features'."""
 ROBUST = 500
@@ -114,8 +113,7 @@ def trained(
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        recipe = Recipe(**how.model_dump(exclude=OURS))
-        fit(model, data, recipe, rng=rng, checkpoint=checkpoint, perturb=ascent(how), label="pre-training")
+        fit(model, data, how, rng=rng, checkpoint=checkpoint, perturb=ascent(how), label="pre-training")
         return models.state(model)
 
     key = {
@@ -201,4 +199,4 @@ def _described(how: Pretraining) -> dict[str, Any]:
     """For the cache's key: what decides the training, and nothing that is done afterwards."""
     against = ascent(how)
     moved = None if against is None else {**asdict(against), "step": against.share}
-    return how.model_dump(exclude=OURS) | {"adversarial": moved}
+    return how.model_dump(include=set(Recipe.model_fields)) | {"adversarial": moved}

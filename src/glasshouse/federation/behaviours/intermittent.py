@@ -45,7 +45,7 @@ class Intermittent:
             probability=self.probability,
             behaviour=self.behaviour,
         )
-        other = registry.load("behaviours", self.behaviour)(**self.arguments)
+        other = registry.create(registry.load("behaviours", self.behaviour), self.arguments)
         object.__setattr__(self, "_other", other)  # frozen: this is still construction
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:

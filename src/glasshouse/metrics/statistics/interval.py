@@ -16,6 +16,17 @@ from numpy.typing import ArrayLike, NDArray
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.rng import Rng
 
+__all__ = [
+    "RESAMPLES",
+    "Interval",
+    "bad_level",
+    "check_level",
+    "gain_p_value",
+    "mean_interval",
+    "one_victim",
+    "paired_gain",
+]
+
 RESAMPLES = 4000
 """Bootstrap samples of a mean: its 95 % ends then repeat to about 2 % of their distance."""
 
@@ -110,19 +121,6 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
     return Interval(
         value=mean, low=min(float(low), mean - half), high=max(float(high), mean + half), n=n, level=level
     )
-
-
-def mean_bound(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> float:
-    """What the mean over victims is at least, one-sided: a negative control fails where this is above 0.
-
-    The lower end of the two-sided interval at ``2 level - 1``, so that one tail holds ``1 - level``.
-
-    Raises:
-        Undefined, BadValue: as :func:`mean_interval`; ``level`` must be in (0.5, 1).
-    """
-    if not 0.5 < level < 1:
-        raise bad_level("one-sided bound", level, "(0.5, 1)")
-    return mean_interval(values, rng=rng, level=2 * level - 1).low
 
 
 def paired_gain(

@@ -5,6 +5,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue
 
+__all__ = ["holm"]
+
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     """Adjusted p-values, all of which may be compared with one α.

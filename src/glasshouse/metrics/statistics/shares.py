@@ -21,6 +21,16 @@ from numpy.typing import ArrayLike, NDArray
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.statistics.interval import Interval, bad_level, check_level, one_victim
 
+__all__ = [
+    "paired_share_gain",
+    "paired_share_p_value",
+    "proportion_bounds",
+    "proportion_interval",
+    "share_gain",
+    "share_interval",
+    "share_p_value",
+]
+
 
 def proportion_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:
     """A share of n independent yes/no outcomes with its exact interval; never of width 0.

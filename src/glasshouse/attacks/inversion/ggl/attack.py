@@ -19,7 +19,7 @@ apart; the generator is poor: its ceiling is reported beside the result.
 Shape letters: R candidates, B images of one candidate, D latent entries, C channels, H and W pixels.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
@@ -32,15 +32,13 @@ from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
 from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
 from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
-from glasshouse.attacks.inversion.ggl.wgan import Recipe
+from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
-from glasshouse.attacks.parts.matching.exact import check_positive
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.errors import BadValue
-from glasshouse.limits import Count, NotNegative, Positive
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -57,8 +55,7 @@ class GGL:
 
     Args:
         generator: ``wgan_gp`` (trained on auxiliary images), ``biggan``, or ``module:factory``.
-        latent, width, conditional, mirror, training_steps, training_batch, training_rate, critic_steps: of
-            its training, see ``wgan.Recipe``; ``latent`` holds for every generator.
+        latent: size of its latent vector. training: of ``wgan_gp``.
         optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
         evaluations: candidates per trial. seconds: limit per trial, 0 for none; makes results
             machine-dependent.
@@ -85,17 +82,20 @@ class GGL:
             "scenario": {"data": {"auxiliary": 600}},
             "fits": {"generator": generators.WGAN},  # another generator knows other images
         },
+        renamed={
+            "width": "training.width",
+            "conditional": "training.conditional",
+            "mirror": "training.mirror",
+            "training_steps": "training.steps",
+            "training_batch": "training.batch_size",
+            "training_rate": "training.learning_rate",
+            "critic_steps": "training.critic_steps",
+        },
     )
 
     generator: str = generators.WGAN
     latent: Count = 128
-    width: Count = 32
-    conditional: bool = False
-    mirror: bool = False
-    training_steps: Count = 5000
-    training_batch: Count = 64
-    training_rate: Positive = 2e-4
-    critic_steps: Count = 5
+    training: GeneratorTraining = field(default_factory=GeneratorTraining)
     optimizer: Optimiser = "cma_es"
     evaluations: Count = 2500
     seconds: NotNegative = 0.0
@@ -112,19 +112,7 @@ class GGL:
     processes: Count = 1
 
     def __post_init__(self) -> None:
-        counts = {"restarts": self.restarts, "evaluations": self.evaluations, "population": self.population}
-        check_positive(**counts, processes=self.processes)
-        chosen = {"optimizer": self.optimizer, "regulariser": self.regulariser, "distance": self.distance}
-        known = {
-            "optimizer": ("adam", "cma_es", "turbo"),
-            "regulariser": ("kl", "norm", "none"),
-            "distance": ("squared", "cosine"),
-        }
-        for name, value in chosen.items():
-            if value not in known[name]:
-                raise BadValue(
-                    f"attack 'ggl': {name}", needs=" or ".join(known[name]), got=repr(value), fix="correct it"
-                )
+        check_ranges(self, "attack 'ggl'")
 
     @property
     def needs(self) -> Needs:
@@ -145,10 +133,10 @@ class GGL:
             restarts=self.restarts,
             probe={
                 "evaluations": min(max(PROBE, self.population), self.evaluations),
-                "training_steps": min(PROBE, self.training_steps),
+                "training": asdict(replace(self.training, steps=min(PROBE, self.training.steps))),
                 "processes": 1,
             },
-            training=self.training_steps if generators.needs_data(self.generator) else 0,
+            training=self.training.steps if generators.needs_data(self.generator) else 0,
             trained="the generator",
         )
 
@@ -190,22 +178,11 @@ class GGL:
             _draws(prior, labels, about, latent=self.latent, rng=rng.child("draws")),
         )
 
-    def recipe(self) -> Recipe:
-        """Of the generator's training."""
-        return Recipe(
-            latent=self.latent,
-            width=self.width,
-            conditional=self.conditional,
-            steps=self.training_steps,
-            batch_size=self.training_batch,
-            critic_steps=self.critic_steps,
-            learning_rate=self.training_rate,
-            mirror=self.mirror,
-        )
-
     def prior(self, terms: Terms, auxiliary: Batch | None) -> Prior:
         """The generator, trained now or taken from the cache."""
-        return generators.generator(self.generator, terms.architecture, self.recipe(), auxiliary=auxiliary)
+        return generators.generator(
+            self.generator, terms.architecture, self.training, latent=self.latent, auxiliary=auxiliary
+        )
 
     def fit(self, client: Replica, prior: Prior, labels: Tensor, adaptation: Adaptation) -> Fit:
         """The loss over latent points, for one update."""

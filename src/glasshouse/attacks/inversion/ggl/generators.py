@@ -4,18 +4,15 @@ Whatever it is, it maps latent vectors (N, D), N(0, 1) a priori, and labels (N,)
 [0, 1]. Shape letters: N images, D latent entries, K classes, C channels, H and W pixels.
 """
 
-import importlib
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
 
 from glasshouse.attacks.inversion.ggl import wgan
-from glasshouse.attacks.inversion.ggl.wgan import Recipe
-from glasshouse.errors import BadFile, BadValue, GlasshouseError, Inapplicable
+from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
+from glasshouse.errors import BadValue, GlasshouseError, Inapplicable
+from glasshouse.registry import import_factory
 from glasshouse.wire import Architecture, Batch
 
 WGAN: Final = "wgan_gp"
@@ -31,14 +28,22 @@ def needs_data(name: str) -> bool:
     return name == WGAN
 
 
-def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliary: Batch | None) -> Prior:
+def generator(
+    name: str,
+    architecture: Architecture,
+    training: GeneratorTraining,
+    *,
+    latent: int,
+    auxiliary: Batch | None,
+) -> Prior:
     """The generator called ``name``, frozen and in ``eval()`` mode.
 
     Args:
         name: ``wgan_gp``, ``biggan``, or ``module:factory``, called as ``factory(input_shape, classes,
             latent=D)``.
         architecture: of the model under attack: the size of the images, and K.
-        recipe: of the training; its ``latent`` is D for all generators.
+        training: of ``wgan_gp``.
+        latent: D.
         auxiliary: what ``wgan_gp`` is trained on.
 
     Raises:
@@ -54,38 +59,13 @@ def generator(name: str, architecture: Architecture, recipe: Recipe, *, auxiliar
                 got="none",
                 fix="set data.auxiliary and grants.auxiliary, or give generator = 'module:factory'",
             )
-        return wgan.trained(auxiliary, classes=architecture.classes, recipe=recipe)
-    made = _factory(_BIGGAN_FACTORY if name == BIGGAN else name)(
-        architecture.input_shape, architecture.classes, latent=recipe.latent
+        return wgan.trained(auxiliary, classes=architecture.classes, latent=latent, training=training)
+    made = import_factory(_BIGGAN_FACTORY if name == BIGGAN else name, f"generator '{name}'")(
+        architecture.input_shape, architecture.classes, latent=latent
     )
-    _check(name, made, architecture, recipe.latent)
+    _check(name, made, architecture, latent)
     found: nn.Module = made.eval().requires_grad_(False)
     return found
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a console script does not look where its user stands
-        sys.path.append(here)
-    try:
-        found = getattr(importlib.import_module(module), attribute or "?", None)
-    except ImportError as error:
-        raise BadFile(
-            f"generator '{name}'",
-            needs=f"{WGAN}, {BIGGAN}, or module:factory that can be imported",
-            got=str(error),
-            fix="run from the folder that holds the module, or install its package",
-        ) from error
-    if not callable(found):
-        raise BadValue(
-            f"generator '{name}'",
-            needs=f"{WGAN}, {BIGGAN}, or module:factory",
-            got="no such function" if found is None else f"a {type(found).__name__}",
-            fix="write factory(input_shape, classes, *, latent) and name it as module:factory",
-        )
-    factory: Callable[..., Any] = found
-    return factory
 
 
 def _check(name: str, made: object, architecture: Architecture, latent: int) -> None:

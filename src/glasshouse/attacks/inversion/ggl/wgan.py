@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from glasshouse.cache import Checkpoint, cached, digest
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -34,35 +35,26 @@ _PENALTY = 10.0
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class GeneratorTraining:
     """Sizes and schedule.
 
     Attributes:
-        latent: D. width: channels of the last stage of the generator and of the first of the critic; the
-            paper's 128.
+        width: channels of the last stage of the generator and of the first of the critic; the paper's 128.
         conditional: the generator is told the class.
         steps: of the critic. batch_size: images in each. critic_steps: of these per step of the generator.
         learning_rate: of Adam, betas (0.5, 0.999). mirror: mirror images at random.
     """
 
-    latent: int = 128
-    width: int = 32
+    width: Count = 32
     conditional: bool = False
-    steps: int = 5000
-    batch_size: int = 64
-    critic_steps: int = 5
-    learning_rate: float = 1e-4
+    steps: Count = 5000
+    batch_size: Count = 64
+    critic_steps: Count = 5
+    learning_rate: Positive = 2e-4
     mirror: bool = False
 
     def __post_init__(self) -> None:
-        counts = (self.latent, self.width, self.steps, self.batch_size, self.critic_steps)
-        if min(counts) < 1 or not self.learning_rate > 0:
-            raise BadValue(
-                "training of a generator",
-                needs="latent, width, steps, batch_size, critic_steps >= 1 and learning_rate > 0",
-                got=f"{counts}, {self.learning_rate}",
-                fix="correct the attack's table",
-            )
+        check_ranges(self, "training of a generator")
 
 
 def stages(shape: tuple[int, int, int]) -> int:
@@ -132,7 +124,7 @@ class Critic(nn.Module):
         return score if self.classes is None else score + (features * self.classes(labels)).sum(1)
 
 
-def trained(data: Batch, *, classes: int, recipe: Recipe) -> Generator:
+def trained(data: Batch, *, classes: int, latent: int, training: GeneratorTraining) -> Generator:
     """From the cache, or trained now on ``data`` alone, whose order does not matter; frozen.
 
     Raises:
@@ -146,22 +138,23 @@ def trained(data: Batch, *, classes: int, recipe: Recipe) -> Generator:
             fix="raise data.auxiliary, or give generator = 'module:factory'",
         )
     data = _sorted(data)
-    known = classes if recipe.conditional else 0
+    known = classes if training.conditional else 0
     shape = (data.inputs.shape[1], data.inputs.shape[2], data.inputs.shape[3])
     rng = Rng.root(0).child("ggl/wgan")
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        pair = _Pair(shape, recipe, known, rng=rng)
-        _train(pair, data, recipe, rng=rng, checkpoint=checkpoint)
+        pair = _Pair(shape, training, latent, known, rng=rng)
+        _train(pair, data, training, latent, rng=rng, checkpoint=checkpoint)
         return {name: t.clone() for name, t in pair.generator.state_dict().items()}
 
     key = {
         "version": _VERSION,
         "images": data.inputs,
         "labels": data.labels if known else None,
-        "recipe": asdict(recipe),
+        "latent": latent,
+        "training": asdict(training),
     }
-    generator = _Pair(shape, recipe, known, rng=rng).generator
+    generator = _Pair(shape, training, latent, known, rng=rng).generator
     generator.load_state_dict(cached("generator", key, make))
     return generator.eval().requires_grad_(False)
 
@@ -170,13 +163,15 @@ def trained(data: Batch, *, classes: int, recipe: Recipe) -> Generator:
 class _Pair:
     """Both networks with their optimisers, freshly initialised."""
 
-    def __init__(self, shape: tuple[int, int, int], recipe: Recipe, classes: int, *, rng: Rng) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], training: GeneratorTraining, latent: int, classes: int, *, rng: Rng
+    ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(rng.child("weights").seed())
-            self.generator = Generator(shape, latent=recipe.latent, width=recipe.width, classes=classes)
-            self.critic = Critic(shape, width=recipe.width, classes=classes)
+            self.generator = Generator(shape, latent=latent, width=training.width, classes=classes)
+            self.critic = Critic(shape, width=training.width, classes=classes)
         self.optimisers = {
-            name: torch.optim.Adam(net.parameters(), lr=recipe.learning_rate, betas=(0.5, 0.999))
+            name: torch.optim.Adam(net.parameters(), lr=training.learning_rate, betas=(0.5, 0.999))
             for name, net in self.networks().items()
         }
 
@@ -208,26 +203,28 @@ class _Pair:
             optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
 
 
-def _train(pair: _Pair, data: Batch, recipe: Recipe, *, rng: Rng, checkpoint: Checkpoint) -> None:
+def _train(
+    pair: _Pair, data: Batch, training: GeneratorTraining, size: int, *, rng: Rng, checkpoint: Checkpoint
+) -> None:
     found, begin = checkpoint.load(), 0
     if found is not None:
         pair.load(found[0])
         begin = found[1]
-    for step in track(range(begin, recipe.steps), "training the generator", total=recipe.steps - begin):
+    for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
         draws = rng.child(f"step/{step}").torch()
-        rows = torch.randint(len(data), (recipe.batch_size,), generator=draws)
+        rows = torch.randint(len(data), (training.batch_size,), generator=draws)
         real, labels = data.inputs[rows], data.labels[rows]
-        if recipe.mirror:
+        if training.mirror:
             flip = torch.rand(len(real), generator=draws) < 0.5
             real = torch.where(flip[:, None, None, None], real.flip(3), real)
-        latent = torch.randn(recipe.batch_size, recipe.latent, generator=draws)
-        mix = torch.rand(recipe.batch_size, 1, 1, 1, generator=draws)
+        latent = torch.randn(training.batch_size, size, generator=draws)
+        mix = torch.rand(training.batch_size, 1, 1, 1, generator=draws)
         with torch.no_grad():
             fake = pair.generator(latent, labels)
         _descend(pair, "critic", _critic_loss(pair.critic, real, fake, labels, mix))
-        if (step + 1) % recipe.critic_steps == 0:
+        if (step + 1) % training.critic_steps == 0:
             _descend(pair, "generator", -pair.critic(pair.generator(latent, labels), labels).mean())
-        if (step + 1) % _SAVE_EVERY == 0 and step + 1 < recipe.steps:
+        if (step + 1) % _SAVE_EVERY == 0 and step + 1 < training.steps:
             checkpoint.save(pair.state(), step + 1)
 
 

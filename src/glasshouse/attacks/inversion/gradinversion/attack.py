@@ -32,11 +32,11 @@ from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, known_labels
 from glasshouse.attacks.parts.matching.distance import Steps, objective
-from glasshouse.attacks.parts.matching.exact import check_positive, claimed
+from glasshouse.attacks.parts.matching.exact import claimed
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, Loss, adam, random_start, roughness
-from glasshouse.limits import Count, NotNegative, Positive
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -100,6 +100,9 @@ class GradInversion:
     local_steps: Steps = "simulate"
     bf16: bool = False
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'gradinversion'")
+
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
@@ -111,7 +114,6 @@ class GradInversion:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        check_positive(restarts=self.restarts, iterations=self.iterations)
         client = replica(view, subject="attack 'gradinversion'")
         rule: Rule = "minima" if client.images <= client.classes else "sums"
         labels = known_labels(view, client, rng=rng.child("labels"), rule=rule)

@@ -13,7 +13,7 @@ it; the auxiliary images are of another kind. Which client an example came from 
 shuffling"). Shape letters: B reconstructed images, C, H, W, K classes, R bins, D latent entries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final
 
 import torch
@@ -21,7 +21,12 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.linear.scale_mia.autoencoder import Recipe, restored_decoder, taken, trained
+from glasshouse.attacks.linear.scale_mia.autoencoder import (
+    AutoencoderTraining,
+    restored_decoder,
+    taken,
+    trained,
+)
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, measure_of, strength
 from glasshouse.attacks.parts.readout.linear_leakage import (
     labels_from,
@@ -32,7 +37,7 @@ from glasshouse.attacks.parts.readout.linear_leakage import (
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail
 from glasshouse.attacks.parts.readout.summed import summed
 from glasshouse.errors import BadValue
-from glasshouse.limits import Count, Natural, NotNegative, Positive
+from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -50,10 +55,7 @@ class ScaleMia:
     """The attack with its settings.
 
     Args:
-        training_steps, training_batch, training_rate: optimiser steps of the autoencoder, images in each, and
-            the highest learning rate of its one-cycle schedule.
-        mirror: mirror auxiliary images at random. variational: weight of the VAE's KL term; 0: none.
-        bfloat16: train it in mixed precision.
+        training: of the autoencoder.
         fit: of the thresholds: ``normal``, or ``smoothed`` for the smoothed empirical distribution.
         design: of the last layer: ``ladder`` (ours) or ``paper`` (drawn from U[0, 1)).
         span: strongest over faintest class of the ladder; small where noise is expected; 0: chosen.
@@ -78,38 +80,27 @@ class ScaleMia:
             },
             "metric": "rate_blind",
         },
+        renamed={
+            "training_steps": "training.steps",
+            "training_batch": "training.batch_size",
+            "training_rate": "training.learning_rate",
+            "mirror": "training.mirror",
+            "variational": "training.variational",
+            "bfloat16": "training.bfloat16",
+        },
     )
 
-    training_steps: Count = 24_000
-    training_batch: Count = 64
-    training_rate: Positive = 0.012
-    mirror: bool = True
-    variational: NotNegative = 0.0
-    bfloat16: bool = False
+    training: AutoencoderTraining = field(default_factory=AutoencoderTraining)
     fit: Literal["normal", "smoothed"] = "smoothed"
     design: Design = "ladder"
     span: NotNegative = 0.0
     local_steps: Natural = 0
 
     def __post_init__(self) -> None:
-        good = self.training_steps >= 1 and self.training_batch >= 1 and self.training_rate > 0
-        if not (
-            good and self.variational >= 0 and self.local_steps >= 0 and (self.span >= 1 or self.span == 0)
-        ):
+        check_ranges(self, "attack 'scale_mia'")
+        if 0 < self.span < 1:
             raise BadValue(
-                "attack 'scale_mia'",
-                needs="training_steps, training_batch >= 1, training_rate > 0, variational, local_steps >= 0 "
-                "and span >= 1 or 0",
-                got=f"{self.training_steps}, {self.training_batch}, {self.training_rate}, "
-                f"{self.variational}, {self.local_steps}, {self.span}",
-                fix="correct the attack's table",
-            )
-        if self.fit not in ("normal", "smoothed") or self.design not in ("ladder", "paper"):
-            raise BadValue(
-                "attack 'scale_mia'",
-                needs='fit = "normal" or "smoothed", design = "ladder" or "paper"',
-                got=f'fit = "{self.fit}", design = "{self.design}"',
-                fix="correct the attack's table",
+                "attack 'scale_mia'", needs="span >= 1 or 0", got=f"span = {self.span}", fix="correct it"
             )
 
     @property
@@ -132,15 +123,7 @@ class ScaleMia:
         assert auxiliary is not None  # needs.grants
         architecture, number = view.terms.architecture, view.rounds[-1].round
         tail = _tail(view.terms)
-        recipe = Recipe(
-            steps=self.training_steps,
-            batch_size=self.training_batch,
-            peak_rate=self.training_rate,
-            mirror=self.mirror,
-            variational=self.variational,
-            bfloat16=self.bfloat16,
-        )
-        pair = trained(architecture, auxiliary.inputs, tail=tail, recipe=recipe)
+        pair = trained(architecture, auxiliary.inputs, tail=tail, recipe=self.training)
         latents = pair.encode(auxiliary.inputs).double()
         measure = measure_of(latents)
         brightness = latents @ measure
@@ -202,7 +185,7 @@ class ScaleMia:
     @property
     def budget(self) -> Budget:
         """Training of the autoencoder, once per model; reading the sum is a closed form."""
-        return Budget(unit="steps", amount=0, training=self.training_steps, trained="the autoencoder")
+        return Budget(unit="steps", amount=0, training=self.training.steps, trained="the autoencoder")
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models that do not end in two linear layers with biases."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.linear.scale_mia.decoders import decoder_for, reader
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, latents
 from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -29,23 +30,26 @@ _SAVE_EVERY = 500
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class AutoencoderTraining:
     """How the autoencoder is trained.
 
     Attributes:
-        steps: optimiser steps. batch_size: images per step. peak_rate: highest learning rate of the cycle.
+        steps: optimiser steps. batch_size: images per step. learning_rate: highest of the one-cycle schedule.
         mirror: mirror each image with probability one half.
-        variational: weight of the KL term per latent entry; 0 for a plain autoencoder.
+        variational: weight of the VAE's KL term per latent entry; 0 for a plain autoencoder.
         bfloat16: train in mixed precision, channels last: twice as fast for the large models on a CPU that
             knows the format, and no gain for the small CNN.
     """
 
-    steps: int
-    batch_size: int = 64
-    peak_rate: float = 4e-3
+    steps: Count = 24_000
+    batch_size: Count = 64
+    learning_rate: Positive = 0.012
     mirror: bool = True
-    variational: float = 0.0
+    variational: NotNegative = 0.0
     bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'scale_mia': training")
 
 
 @final
@@ -70,7 +74,9 @@ class Autoencoder:
             return torch.cat([before(part) for part in torch.split(images, chunk)])
 
 
-def trained(architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: Recipe) -> Autoencoder:
+def trained(
+    architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: AutoencoderTraining
+) -> Autoencoder:
     """From the cache, or trained now on ``images`` (B, C, H, W) alone; their order does not matter."""
     images = _sorted(images)
     key = {
@@ -124,7 +130,9 @@ def _fresh(architecture: Architecture, tail: LinearTail, *, rng: Rng) -> Autoenc
     return Autoencoder(model=build(architecture, rng=rng.child("encoder")), decoder=decoder, tail=tail)
 
 
-def _train(pair: Autoencoder, images: Tensor, *, recipe: Recipe, rng: Rng, checkpoint: Checkpoint) -> None:
+def _train(
+    pair: Autoencoder, images: Tensor, *, recipe: AutoencoderTraining, rng: Rng, checkpoint: Checkpoint
+) -> None:
     whole = nn.ModuleDict({"model": pair.model, "decoder": pair.decoder}).train()
     if recipe.bfloat16:
         whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -132,9 +140,9 @@ def _train(pair: Autoencoder, images: Tensor, *, recipe: Recipe, rng: Rng, check
     head = tuple(f"model.{name}." for name in pair.tail.names)
     weights = [p for name, p in whole.named_parameters() if not name.startswith(head)]
     weights += [spread] if recipe.variational else []
-    optimiser = torch.optim.Adam(weights, lr=recipe.peak_rate)
+    optimiser = torch.optim.Adam(weights, lr=recipe.learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, max_lr=recipe.peak_rate, total_steps=recipe.steps + 1, cycle_momentum=False
+        optimiser, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, cycle_momentum=False
     )
     begin = _resume(checkpoint, whole, spread, optimiser, schedule)
     before = latents(pair.model, pair.tail.names[0])

@@ -9,8 +9,8 @@ Shape letters: K clients, L private classes, J classes, n public images of the p
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final, get_args
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -18,12 +18,12 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs, PriorSamples
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.logits.invert import Task, Training, each
+from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, prior_images
 from glasshouse.attacks.logits.queries import chosen, one_hot, surest, unsure_server
 from glasshouse.errors import BadValue
-from glasshouse.limits import Count, NotNegative, Positive, Share
+from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -31,7 +31,7 @@ from glasshouse.transcript.view import View
 Reads = Literal["paired", "client", "none"]
 Choice = Literal["images", "predictions"]
 EASY: Mapping[str, Any] = {
-    "data": {"domains": {"targets": 5, "per_class": 40, "shifts": ["box_blur"]}},
+    "data": {"domains": {"targets": 7, "per_class": 60, "shifts": ["box_blur"]}},
     "model": {"name": "shallow_cnn"},
     "federation": {
         "protocol": "fedgems",
@@ -60,8 +60,7 @@ class Pli:
         tuning: fine-tune on the queries after each epoch (Eq. 10).
         reads: ``paired``; ``client``: the client's half alone (ablation); ``none``: the server's own logits
             in the place of every upload, which is what the attack finds without the clients.
-        epochs, batch_size, learning_rate, weight_decay, width, bfloat16: see
-            :class:`glasshouse.attacks.logits.invert`.
+        training: of the inversion networks.
         translator_epochs: of a learned translation.
         networks: per client, whose images are averaged. shrink: share of the prior in the image, in [0, 1).
             Both are ours: an average differs less from the truth than a sharp guess does; 1 and 0: the paper.
@@ -74,11 +73,19 @@ class Pli:
         source="Takahashi et al. 2023, Breaching FedMD, CVPR",
         threat="server, sees single uploads of logits",
         control={
-            "setting": "five of ten digits private, one client, FedGEMS, the public domain is blurred",
+            "setting": "seven of ten digits private, one client, FedGEMS, the public domain is blurred",
             "scenario": EASY,
             # The published rate is for a hundred times more images; so few steps of it change nothing.
-            "fits": {"learning_rate": 1e-3},
+            "fits": {"training.learning_rate": 1e-3},
             "metric": "ssim_private",
+        },
+        renamed={
+            "epochs": "training.epochs",
+            "batch_size": "training.batch_size",
+            "learning_rate": "training.learning_rate",
+            "weight_decay": "training.weight_decay",
+            "width": "training.width",
+            "bfloat16": "training.bfloat16",
         },
     )
     needs: ClassVar[Needs] = Needs(
@@ -93,31 +100,14 @@ class Pli:
     choice: Choice = "images"
     tuning: bool = True
     reads: Reads = "paired"
-    epochs: Count = 3
-    batch_size: Count = 8
-    learning_rate: Positive = 3e-5
-    weight_decay: NotNegative = 1e-4
-    width: Count = 1024
-    bfloat16: bool = False
+    training: InversionTraining = field(default_factory=InversionTraining)
     translator_epochs: Count = 60
     networks: Count = 1
     shrink: Share = 0.0
     processes: Count = 1
 
     def __post_init__(self) -> None:
-        positive = self.temperature > 0 and self.confidence > 0 and self.networks >= 1
-        if not (positive and self.prior_weight >= 0 and 0 <= self.shrink < 1):
-            raise BadValue(
-                "attack 'pli'",
-                needs="temperature > 0, confidence > 0, prior_weight >= 0, networks >= 1, shrink in [0, 1)",
-                got=f"{self.temperature}, {self.confidence}, {self.prior_weight}, {self.networks}, "
-                f"{self.shrink}",
-                fix="the paper has 3, 5, 0.03, 1 and 0",
-            )
-        if self.choice not in get_args(Choice):
-            raise BadValue(
-                "attack 'pli'", needs="choice = images or predictions", got=self.choice, fix="correct it"
-            )
+        check_ranges(self, "attack 'pli'")
         if self.shrink and self.prior == "none":
             raise BadValue(
                 "attack 'pli'",
@@ -129,7 +119,7 @@ class Pli:
     @property
     def budget(self) -> Budget:
         """Epochs of all of one client's inversion networks."""
-        return Budget(unit="epochs", amount=self.epochs * self.networks)
+        return Budget(unit="epochs", amount=self.training.epochs * self.networks)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, each image attributed to a client; and the prior images."""
@@ -178,18 +168,8 @@ class Pli:
     def _task(
         self, held: Material, client: int, priors: Tensor | None, wanted: Tensor | None, rng: Rng
     ) -> Task:
-        how = Training(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            prior_weight=self.prior_weight,
-            tuning=self.tuning,
-            width=self.width,
-            bfloat16=self.bfloat16,
-        )
         return Task(
-            how=how,
+            how=self.training,
             images=held.scaled(held.known.inputs),
             vectors=tuple(
                 self._pairs(own[: held.sensitive], table[client][: held.sensitive])
@@ -199,6 +179,8 @@ class Pli:
             priors=priors,
             wanted=wanted,
             key=rng.key,
+            prior_weight=self.prior_weight,
+            tuning=self.tuning,
         )
 
     def _pairs(self, server: Tensor, client: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.attacks.parts.matching.distance import Objective
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search import lbfgs
-from glasshouse.errors import BadValue
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
@@ -56,7 +55,6 @@ def search(
         steps: outer steps of at most 20 iterations each.
         goal: all restarts end when one is this close; as :attr:`Match.loss`.
     """
-    check_positive(restarts=restarts, iterations=steps)
     shape, classes = (replica.images, *replica.shape), replica.classes
     size = torch.Size(shape).numel()
     unknowns = size if labels is not None else size + replica.images * classes
@@ -90,19 +88,3 @@ def claimed(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) ->
         labels=labels,
         confidence=torch.full((len(inputs),), -loss),
     )
-
-
-def check_positive(**settings: int) -> None:
-    """Refuse counts below 1.
-
-    Raises:
-        BadValue: names the first.
-    """
-    for name, value in settings.items():
-        if value < 1:
-            raise BadValue(
-                f"attack setting '{name}'",
-                needs="a whole number from 1",
-                got=str(value),
-                fix=f"set {name} = 1",
-            )

@@ -6,7 +6,7 @@ Shape letters: R representations, D features.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
 from glasshouse.attacks.parts.readout.summed import summed
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.search.features import Distance, Inverted, by_pixels
-from glasshouse.errors import BadValue
+from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView
@@ -43,19 +43,13 @@ class Inversion:
     """
 
     invert: Invert = "pixels"
-    iterations: int = 0
-    images: int = 64
-    distance: Distance = field(default_factory=Distance)
-    step: float = 0.8
+    iterations: Natural = 0
+    images: Count = 64
+    distance: Distance = field(default_factory=partial(Distance, bfloat16=True))
+    step: Positive = 0.8
 
     def __post_init__(self) -> None:
-        if self.invert not in get_args(Invert) or min(self.iterations, self.images - 1, self.step) < 0:
-            raise BadValue(
-                "inversion of representations",
-                needs=f"invert among {', '.join(get_args(Invert))}, iterations >= 0, images >= 1, step >= 0",
-                got=f'"{self.invert}", {self.iterations}, {self.images}, {self.step}',
-                fix="correct the attack's table",
-            )
+        check_ranges(self, "inversion of representations")
 
     @property
     def phases(self) -> tuple[tuple[Invert, int], ...]:

@@ -17,14 +17,15 @@ Shape letters: B representations, D features, C channels, H and W pixels.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Annotated, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional
 
-from glasshouse.errors import BadValue
 from glasshouse.images import total_variation
+from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
@@ -46,18 +47,12 @@ class Distance:
         bfloat16: compute features in it.
     """
 
-    alpha: float = 0.1
-    tv: float = 0.5
+    alpha: Annotated[float, Ge(0), Le(1)] = 0.1
+    tv: NotNegative = 0.5
     bfloat16: bool = False
 
     def __post_init__(self) -> None:
-        if not (0 <= self.alpha <= 1 and self.tv >= 0):
-            raise BadValue(
-                "matching of representations",
-                needs="alpha in [0, 1] and tv >= 0",
-                got=f"{self.alpha}, {self.tv}",
-                fix="the defaults are 0.1 and 0.5",
-            )
+        check_ranges(self, "matching of representations")
 
     def __call__(self, features: Features, images: Tensor, targets: Tensor) -> Tensor:
         """(B,), the loss of each image."""

@@ -7,16 +7,16 @@ Transfer Learning". The server broadcasts adversarially trained features (the sc
 inverted by matching (``parts.search.features``). Neither the architecture nor any weight
 looks odd by itself.
 
-Where we differ: see :mod:`head` for the crafting, ``parts.columns`` for the blind read-out; the head is made
-from the granted auxiliary images, none of which the features were trained on.
+Where we differ: see :mod:`head` for the crafting, ``parts.readout.columns`` for the blind read-out; the head
+is made from the granted auxiliary images, none of which the features were trained on.
 
 Breaks when: the features are not robust (images are then poor, the representations still leak), the batch is
 far larger than the units, or noise exceeds what one example adds to a unit.
 """
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, final, get_args
+from dataclasses import dataclass, field
+from typing import ClassVar, final
 
 import torch
 
@@ -24,19 +24,16 @@ from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, Invert, recovered
-from glasshouse.attacks.parts.search.features import Distance
+from glasshouse.attacks.parts.readout.head_gradient import Inversion, recovered
 from glasshouse.attacks.transfer.maui import tune
-from glasshouse.attacks.transfer.maui.head import Made, Mode, Recipe, made
+from glasshouse.attacks.transfer.maui.head import HeadSettings, Made, made
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.errors import BadValue, Inapplicable
-from glasshouse.limits import Count, Natural, NotNegative, Positive
+from glasshouse.limits import Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted
-
-_MODES = get_args(Mode)
 
 
 @final
@@ -45,20 +42,11 @@ class Maui:
     """The attack with its settings.
 
     Args:
-        mode: how the head is made: ``trained`` (Algorithm 2), ``quantile`` (calibrated), both, or
-            ``exemplars`` (calibrated, without training, each unit for one of the adversary's examples).
-        shares: of public examples that reach a unit (all modes but ``trained``): one, or two ends of a
-            geometric ladder; empty: one in as many as there are examples behind what the server sees: the
-            batch, or where clients send the change of several steps, what earlier rounds told of their sizes.
-        epochs, batches, batch_size, rate, beta1, beta2, noise: of the training; the paper's for the CNN.
-        trials: of the search for ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0) by TPE; 0: none. For
-            modes that train. Extra ``tuning``.
-        wrong_labels: train on wrong labels, which makes gradients loud (against noise).
-        output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
-        loudness: length that updates get by scaling the last layer, against noise; 0: as it comes. Best where
-            clients clip.
+        head: how the head is made.
+        trials: of the search for the head's ``rate``, ``beta1``, ``beta2`` and ``noise`` (unless 0) by TPE;
+            0: none. For modes that train. Extra ``tuning``.
         readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
-        invert, iterations, images, alpha, tv, step, bf16: of the inversion, as for ``nex``.
+        inversion: how representations become images.
     """
 
     card: ClassVar[Card] = Card(
@@ -78,6 +66,27 @@ class Maui:
             },
             "metric": "leakage",
         },
+        renamed={
+            "mode": "head.mode",
+            "shares": "head.shares",
+            "epochs": "head.epochs",
+            "batches": "head.batches",
+            "batch_size": "head.batch_size",
+            "rate": "head.rate",
+            "beta1": "head.beta1",
+            "beta2": "head.beta2",
+            "noise": "head.noise",
+            "wrong_labels": "head.wrong_labels",
+            "output_epochs": "head.output_epochs",
+            "loudness": "head.loudness",
+            "invert": "inversion.invert",
+            "iterations": "inversion.iterations",
+            "images": "inversion.images",
+            "alpha": "inversion.distance.alpha",
+            "tv": "inversion.distance.tv",
+            "step": "inversion.step",
+            "bf16": "inversion.distance.bfloat16",
+        },
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast"}),
@@ -88,63 +97,20 @@ class Maui:
         protocols=frozenset({"transfer"}),
     )
 
-    mode: Mode = "trained+quantile"
-    shares: tuple[float, ...] = ()
-    epochs: Count = 50
-    batches: Count = 400
-    batch_size: Count = 64
-    rate: Positive = 0.0075
-    beta1: Positive = 17868.661
-    beta2: Positive = 63.2169
-    noise: NotNegative = 0.0225
+    head: HeadSettings = field(default_factory=HeadSettings)
     trials: Natural = 0
-    wrong_labels: bool = False
-    output_epochs: Natural = 0
-    loudness: NotNegative = 0.0
     readout: Readout = "unexplained"
-    invert: Invert = "pixels"
-    iterations: Natural = 0
-    images: Count = 64
-    alpha: NotNegative = 0.1
-    tv: NotNegative = 0.5
-    step: Positive = 0.8
-    bf16: bool = True
+    inversion: Inversion = field(default_factory=Inversion)
 
     def __post_init__(self) -> None:
-        counts = min(self.epochs, self.batches, self.batch_size)
-        good = self.mode in _MODES and len(self.shares) <= 2 and all(0 < p < 1 for p in self.shares)
-        least = min(self.rate, self.beta1, self.beta2)
-        rest = min(self.noise, self.trials, self.output_epochs, self.loudness)
-        if not (good and counts >= 1 and least > 0 and rest >= 0):
-            raise BadValue(
-                "attack 'maui'",
-                needs=f"mode among {', '.join(_MODES)}, at most two shares in (0, 1), epochs, batches, "
-                "batch_size >= 1, rate, beta1, beta2 > 0 and noise, trials, output_epochs, loudness >= 0",
-                got=f"{self.mode}, shares {list(self.shares)}, {self.epochs}, {self.batches}, "
-                f"{self.batch_size}, {self.rate}, {self.beta1}, {self.beta2}, {self.noise}, {self.trials}, "
-                f"{self.output_epochs}, {self.loudness}",
-                fix="correct the attack's table",
-            )
-        if self.trials and "trained" not in self.mode:
+        check_ranges(self, "attack 'maui'")
+        if self.trials and "trained" not in self.head.mode:
             raise BadValue(
                 "attack 'maui'",
                 needs="trials = 0 in a mode that does not train the head",
-                got=f"trials = {self.trials}, mode = {self.mode}",
+                got=f"trials = {self.trials}, mode = {self.head.mode}",
                 fix='set trials = 0, or mode = "trained+quantile"',
             )
-        _ = self.inversion  # its settings are checked
-
-    @property
-    def inversion(self) -> Inversion:
-        """How representations become images."""
-        distance = Distance(alpha=self.alpha, tv=self.tv, bfloat16=self.bf16)
-        return Inversion(
-            invert=self.invert,
-            iterations=self.iterations,
-            images=self.images,
-            distance=distance,
-            step=self.step,
-        )
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The agreed model with its features, and a head that leaks.
@@ -185,42 +151,28 @@ class Maui:
                 fix=TWO_LAYERS,
             )
         behind = self._behind(view)
-        recipe = Recipe(
-            mode=self.mode,
-            units=model.tail.widths[0],
-            epochs=self.epochs,
-            batches=self.batches,
-            batch_size=self.batch_size,
-            rate=self.rate,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            noise=self.noise,
-            batch=behind,
-            shares=tuple(self.shares) or (1 / max(behind, 2),),
-            wrong=self.wrong_labels,
-            output_epochs=self.output_epochs,
-            loudness=self.loudness,
-        )
         root = Rng.root(0).child("maui/head")
-        classes = model.tail.widths[1]
+        sizes = {"units": model.tail.widths[0], "classes": model.tail.widths[1], "behind": behind}
+        settings = self.head
         if self.trials:
-            recipe = tune.searched(sample, classes=classes, recipe=recipe, trials=self.trials, rng=root)
-        return made(sample, classes=classes, recipe=recipe, rng=root)
+            settings = tune.searched(sample, **sizes, settings=settings, trials=self.trials, rng=root)
+        return made(sample, **sizes, settings=settings, rng=root)
 
     def _behind(self, view: View) -> int:
         """Examples behind what the server will see; where nothing told their number, as ``shares`` imply."""
         known = examples_behind(view)
         if known is not None:
             return known
-        if not self.shares:
+        shares = self.head.shares
+        if not shares:
             raise Inapplicable(
                 "attack 'maui'",
                 needs="the number of examples behind an update, to fit the head to",
                 got=f"clients send '{view.terms.sends}' of all their data, and no earlier round was seen",
-                fix="set the attack's shares to [1 / that number] or to two ends of a ladder, or attack a "
-                'later round (audit.rounds) with federation.keep.rounds = "all"',
+                fix="set the attack's head.shares to [1 / that number] or to two ends of a ladder, or attack "
+                'a later round (audit.rounds) with federation.keep.rounds = "all"',
             )
-        return max(1, round(1 / math.sqrt(min(self.shares) * max(self.shares))))
+        return max(1, round(1 / math.sqrt(min(shares) * max(shares))))
 
     @property
     def budget(self) -> Budget:

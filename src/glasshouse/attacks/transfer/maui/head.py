@@ -25,6 +25,8 @@ from torch.nn import functional
 from glasshouse.attacks.transfer.maui.exemplars import exemplars
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, leakage
 from glasshouse.cache import cached
+from glasshouse.errors import BadValue
+from glasshouse.limits import Count, Natural, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
@@ -38,35 +40,45 @@ _HELD = 0.3  # share of the auxiliary features that choose the epoch and measure
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class HeadSettings:
     """How a head is made; the defaults are the paper's for the CNN (Table 3).
 
     Attributes:
-        mode: see the module. units: N.
+        mode: ``trained`` (Algorithm 2), ``quantile`` (calibrated), both, or ``exemplars`` (calibrated,
+            without training, each unit for one of the adversary's examples).
+        shares: of public examples that reach a unit (all modes but ``trained``): one, or two ends of a
+            geometric ladder over the units; empty: one in as many as there are examples behind an update.
         epochs: of ``batches`` batches of ``batch_size``. rate: of Adam.
         beta1, beta2: weights of activation and of softplus(-Z). noise: standard deviation put on w and b
             before every epoch.
-        batch: examples behind an update; the leakage of the head as sent is measured there.
-        shares: of the public data that reach a unit: one, or the ends of a geometric ladder over the units.
-        wrong: train on wrong labels, so that most clients' examples are misclassified and loud.
-        output_epochs: afterwards, passes that train the last layer alone.
-        loudness: length that updates of ``batch`` examples get by scaling the last layer; 0: as it comes.
+        wrong_labels: train on wrong labels, so that most clients' examples are misclassified and loud.
+        output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
+        loudness: length that updates get by scaling the last layer, against noise; 0: as it comes. Best where
+            clients clip.
     """
 
     mode: Mode = "trained+quantile"
-    units: int = 512
-    epochs: int = 50
-    batches: int = 400
-    batch_size: int = 64
-    rate: float = 0.0075
-    beta1: float = 17868.661
-    beta2: float = 63.2169
-    noise: float = 0.0225
-    batch: int = 512
-    shares: tuple[float, ...] = (1 / 512,)
-    wrong: bool = False
-    output_epochs: int = 0
-    loudness: float = 0.0
+    shares: tuple[float, ...] = ()
+    epochs: Count = 50
+    batches: Count = 400
+    batch_size: Count = 64
+    rate: Positive = 0.0075
+    beta1: Positive = 17868.661
+    beta2: Positive = 63.2169
+    noise: NotNegative = 0.0225
+    wrong_labels: bool = False
+    output_epochs: Natural = 0
+    loudness: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'maui': head")
+        if len(self.shares) > 2 or not all(0 < p < 1 for p in self.shares):
+            raise BadValue(
+                "attack 'maui': head",
+                needs="at most two shares in (0, 1)",
+                got=f"shares = {list(self.shares)}",
+                fix="correct it",
+            )
 
 
 @final
@@ -86,71 +98,79 @@ class Made:
     best: int
 
 
-def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
+def made(sample: Sample, *, units: int, classes: int, behind: int, settings: HeadSettings, rng: Rng) -> Made:
     """A head for these features, from the cache where it was made before.
 
     Args:
         sample: features of the adversary's images, with labels; 70 % train, the rest judges.
-        classes: K. recipe: how. rng: of weights, batches and noise.
+        units: N.
+        classes: K.
+        behind: examples behind an update; the leakage of the head as sent is measured there.
+        settings: how.
+        rng: of weights, batches and noise.
     """
     order = torch.randperm(len(sample), generator=rng.child("split").torch())
     cut = round(_HELD * len(sample))
     held, own = sample.pick(order[:cut]), sample.pick(order[cut:])
-    head = _fresh(sample.features.shape[1], classes, recipe=recipe, rng=rng)
+    head = _fresh(sample.features.shape[1], units, classes, rng=rng)
     curves, best = torch.zeros((0, 2), dtype=torch.float64), -1
-    if "trained" in recipe.mode:
+    if "trained" in settings.mode:
         found = cached(
-            "maui-head", _key(sample, recipe, rng), lambda _: _trained(head, own, held, recipe, rng)
+            "maui-head",
+            _key(sample, settings, units, rng),
+            lambda _: _trained(head, own, held, settings, rng),
         )
-        which = "most" if "quantile" in recipe.mode else "late"
+        which = "most" if "quantile" in settings.mode else "late"
         head.load_state_dict({n: found[f"{which}.{n}"] for n in head.state_dict()})
         curves, best = found["curves"], int(found[f"{which}.epoch"])
-    if recipe.mode == "exemplars":
-        _look_for_examples(head, own.features, recipe)
-    if recipe.mode != "trained":
-        calibrate(head, own.features, recipe.shares)
-    if recipe.output_epochs:
-        _fit_output(head, own, recipe=recipe, rng=rng.child("output"))
-    if recipe.loudness:
-        amplify(head, own, length=recipe.loudness, batch=recipe.batch, rng=rng.child("loudness"))
-    last = (leakage(head, held, batch=recipe.batch, rng=rng.child("leakage")), accuracy(head, held))
+    shares = settings.shares or (1 / max(behind, 2),)
+    if settings.mode == "exemplars":
+        _look_for_examples(head, own.features, shares)
+    if settings.mode != "trained":
+        calibrate(head, own.features, shares)
+    if settings.output_epochs:
+        _fit_output(head, own, settings=settings, rng=rng.child("output"))
+    if settings.loudness:
+        amplify(head, own, length=settings.loudness, batch=behind, rng=rng.child("loudness"))
+    last = (leakage(head, held, batch=behind, rng=rng.child("leakage")), accuracy(head, held))
     curves = torch.cat([curves, torch.tensor([last], dtype=torch.float64)])
     return Made(head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best)
 
 
-def _key(sample: Sample, recipe: Recipe, rng: Rng) -> dict[str, object]:
+def _key(sample: Sample, settings: HeadSettings, units: int, rng: Rng) -> dict[str, object]:
     """All that the training depends on; what is done to the head afterwards is done anew each time."""
-    later = ("mode", "batch", "shares", "output_epochs", "loudness")
+    later = ("mode", "shares", "output_epochs", "loudness")
     return {
         "version": _VERSION,
         "features": sample.features,
         "labels": sample.labels,
-        "recipe": {k: v for k, v in asdict(recipe).items() if k not in later},
+        "settings": {k: v for k, v in asdict(settings).items() if k not in later},
+        "units": units,
         "rng": rng.seed(),
     }
 
 
-def _fresh(features: int, classes: int, *, recipe: Recipe, rng: Rng) -> Spab:
+def _fresh(features: int, units: int, classes: int, *, rng: Rng) -> Spab:
     """Normal weights with variance 1/D before the units, biases 0; the last layer as torch draws it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("head").seed())
-        head = Spab(features, recipe.units, classes)
+        head = Spab(features, units, classes)
         with torch.no_grad():
-            head.hidden.weight.copy_(torch.randn(recipe.units, features) / features**0.5)
+            head.hidden.weight.copy_(torch.randn(units, features) / features**0.5)
             head.hidden.bias.zero_()
     return head
 
 
-def _look_for_examples(head: Spab, features: Tensor, recipe: Recipe) -> None:
+def _look_for_examples(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
     """Directions of examples; where a feature is never on, the random weight stays: zeros would be seen."""
-    share = math.sqrt(min(recipe.shares) * max(recipe.shares))
-    directions = exemplars(features, units=recipe.units, share=share)
+    share = math.sqrt(min(shares) * max(shares))
+    directions = exemplars(features, units=len(head.hidden.bias), share=share)
     with torch.no_grad():
         head.hidden.weight.copy_(torch.where((directions == 0).all(0), head.hidden.weight, directions))
 
 
 def calibrate(head: Spab, features: Tensor, shares: tuple[float, ...]) -> None:
-    """Set the biases so that unit j passes its share of ``features``; see :class:`Recipe`."""
+    """Set the biases so that unit j passes its share of ``features``; see :class:`HeadSettings`."""
     count = len(head.hidden.bias)
     low, high = min(shares), max(shares)
     ladder = torch.logspace(math.log10(high), math.log10(low), count, dtype=torch.float64)
@@ -190,28 +210,28 @@ def _length(head: Spab, one: Sample) -> float:
     return float(sum(float(g.square().sum()) for g in found) ** 0.5)
 
 
-def _trained(head: Spab, own: Sample, held: Sample, recipe: Recipe, rng: Rng) -> dict[str, Tensor]:
+def _trained(head: Spab, own: Sample, held: Sample, settings: HeadSettings, rng: Rng) -> dict[str, Tensor]:
     """Algorithm 2 in place: the curves (epochs, 2) of leakage and accuracy, and the weights of two epochs.
 
     ``most``: the epoch that leaked most; ``late``: the last one that leaked nearly as much.
     Half a minute at most: begun anew rather than resumed after an interrupt.
     """
-    optimiser = torch.optim.Adam(head.parameters(), lr=recipe.rate)
+    optimiser = torch.optim.Adam(head.parameters(), lr=settings.rate)
     curves: list[tuple[float, float]] = []
     kept: list[dict[str, Tensor]] = []
-    labels = _wrong(own.labels, head.out.out_features, rng=rng) if recipe.wrong else own.labels
-    for epoch in track(range(recipe.epochs), "training the head"):
-        alpha = 1 - math.cos((epoch + 1) * math.pi / (2 * recipe.epochs)) ** 2
+    labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
+    for epoch in track(range(settings.epochs), "training the head"):
+        alpha = 1 - math.cos((epoch + 1) * math.pi / (2 * settings.epochs)) ** 2
         stream = rng.child(f"epoch/{epoch}")
         draws = stream.child("noise").torch()
         with torch.no_grad():
             for p in head.hidden.parameters():
-                p.add_(torch.randn(p.shape, generator=draws), alpha=recipe.noise)
-        for rows in _batches(len(own), recipe, generator=stream.child("order").torch()):
+                p.add_(torch.randn(p.shape, generator=draws), alpha=settings.noise)
+        for rows in _batches(len(own), settings, generator=stream.child("order").torch()):
             z = head.hidden(own.features[rows])
             active = torch.relu(z)
             loss = alpha * functional.cross_entropy(head.out(active), labels[rows])
-            sparse = recipe.beta1 * active.mean() + recipe.beta2 * functional.softplus(-z).mean()
+            sparse = settings.beta1 * active.mean() + settings.beta2 * functional.softplus(-z).mean()
             loss = loss + (1 - alpha) * sparse
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -227,11 +247,11 @@ def _trained(head: Spab, own: Sample, held: Sample, recipe: Recipe, rng: Rng) ->
     return found
 
 
-def _batches(count: int, recipe: Recipe, *, generator: torch.Generator) -> list[Tensor]:
+def _batches(count: int, settings: HeadSettings, *, generator: torch.Generator) -> list[Tensor]:
     """``batches`` batches, running through the data in random order as often as that takes."""
-    wanted = recipe.batches * recipe.batch_size
+    wanted = settings.batches * settings.batch_size
     rounds = [torch.randperm(count, generator=generator) for _ in range(-(-wanted // count))]
-    return list(torch.split(torch.cat(rounds)[:wanted], recipe.batch_size))
+    return list(torch.split(torch.cat(rounds)[:wanted], settings.batch_size))
 
 
 def _wrong(labels: Tensor, classes: int, *, rng: Rng) -> Tensor:
@@ -239,13 +259,13 @@ def _wrong(labels: Tensor, classes: int, *, rng: Rng) -> Tensor:
     return (labels + shift) % classes
 
 
-def _fit_output(head: Spab, own: Sample, *, recipe: Recipe, rng: Rng) -> None:
+def _fit_output(head: Spab, own: Sample, *, settings: HeadSettings, rng: Rng) -> None:
     """Train the last layer alone, on what the units pass."""
-    labels = _wrong(own.labels, head.out.out_features, rng=rng) if recipe.wrong else own.labels
+    labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
     with torch.no_grad():
         active = torch.relu(head.hidden(own.features))
     optimiser = torch.optim.Adam(head.out.parameters(), lr=0.01)
-    for epoch in range(recipe.output_epochs):
+    for epoch in range(settings.output_epochs):
         order = torch.randperm(len(own), generator=rng.child(f"order/{epoch}").torch())
         for rows in torch.split(order, 256):
             loss = functional.cross_entropy(head.out(active[rows]), labels[rows])

@@ -5,12 +5,13 @@ we differ: optuna's sampler; what is maximised is the leakage on held-out auxili
 data.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.transfer.maui.head import Recipe, made
+from glasshouse.attacks.transfer.maui.head import HeadSettings, made
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.cache import Checkpoint, cached
 from glasshouse.errors import BadValue, NotInstalled
@@ -27,20 +28,23 @@ NAMES = ("rate", "beta1", "beta2", "noise")
 _VERSION = 1
 
 
-def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: Rng) -> Recipe:
-    """The recipe, of ``trials``, whose head leaks most on held-out features; the given ones are the first.
+def searched(
+    sample: Sample, *, units: int, classes: int, behind: int, settings: HeadSettings, trials: int, rng: Rng
+) -> HeadSettings:
+    """The settings, of ``trials``, whose head leaks most on held-out features; the given ones are the first.
 
-    Ranges: a factor of 10 either way around ``recipe`` for ``rate`` and ``noise``, of 4 for the two weights.
+    Ranges: a factor of 10 either way around ``settings`` for ``rate`` and ``noise``, of 4 for the two
+    weights.
     A setting of 0 is switched off, and stays so.
 
     Raises:
-        NotInstalled: optuna is missing. BadValue: the recipe's mode trains nothing that could be searched.
+        NotInstalled: optuna is missing. BadValue: their mode trains nothing that could be searched.
     """
-    if "trained" not in recipe.mode:
+    if "trained" not in settings.mode:
         raise BadValue(
             "search of attack 'maui' (trials > 0)",
             needs="a mode that trains the head: trained, trained+quantile",
-            got=f"{recipe.mode}, which uses none of {', '.join(NAMES)}",
+            got=f"{settings.mode}, which uses none of {', '.join(NAMES)}",
             fix='set trials = 0, or mode = "trained+quantile"',
         )
     if _MISSING:
@@ -50,7 +54,7 @@ def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: 
             got=_MISSING,
             fix="pip install 'glasshouse[tuning]', or set trials = 0",
         )
-    base = {name: float(getattr(recipe, name)) for name in NAMES if getattr(recipe, name)}
+    base = {name: float(getattr(settings, name)) for name in NAMES if getattr(settings, name)}
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -66,8 +70,8 @@ def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: 
                 )
                 for name in base
             }
-            changed = _with(recipe, chosen)
-            found = made(sample, classes=classes, recipe=changed, rng=rng)
+            changed = replace(settings, **chosen)
+            found = made(sample, units=units, classes=classes, behind=behind, settings=changed, rng=rng)
             return float(found.leakage[-1])
 
         study.optimize(leak, n_trials=trials)
@@ -77,17 +81,13 @@ def searched(sample: Sample, *, classes: int, recipe: Recipe, trials: int, rng: 
         "version": _VERSION,
         "features": sample.features,
         "labels": sample.labels,
-        "recipe": {k: list(v) if isinstance(v, tuple) else v for k, v in vars(recipe).items()},
+        "settings": {k: list(v) if isinstance(v, tuple) else v for k, v in vars(settings).items()},
+        "sizes": [units, behind],
         "trials": trials,
         "rng": rng.seed(),
     }
     found = cached("maui-tuning", key, make)["best"].tolist()
-    return _with(recipe, dict(zip(base, found, strict=True)))
-
-
-def _with(recipe: Recipe, chosen: dict[str, float]) -> Recipe:
-    plain: dict[str, Any] = {**vars(recipe), **chosen}
-    return Recipe(**plain)
+    return replace(settings, **dict(zip(base, found, strict=True)))
 
 
 def _reach(name: str) -> float:

@@ -32,6 +32,7 @@ from glasshouse.registry import card, load
 from glasshouse.results.records import Control
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict, write_resolved
+from glasshouse.scenario.overrides import assign
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_json, write_json
 
@@ -201,7 +202,9 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
 def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:
     """The audited settings in the easy setting; ``fits`` replaces what has no meaning with its data."""
     scenario = _merge(EASY, easy.get("scenario", {}))
-    scenario["attacks"] = [{"name": task.attack, **json.loads(task.arguments), **easy.get("fits", {})}]
+    scenario["attacks"] = [{"name": task.attack, **json.loads(task.arguments)}]
+    for path, value in easy.get("fits", {}).items():
+        assign(scenario, f"attacks.0.{path}", value)
     return scenario
 
 

@@ -13,7 +13,7 @@ from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.audit.scoring.verdicts.finding import value_of
 from glasshouse.errors import BadFile, Undefined
 from glasshouse.metrics.base import Metric
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
 from glasshouse.truth.record import Truth, read_truth, write_truth
@@ -67,7 +67,7 @@ def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
     judge = judge_of(group, scenario)
     other = judge.against(swapped(judge.truth))
     for plugin in scenario.audit.metrics:
-        metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
+        metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
         try:
             pair = [score_outcomes(plugin.name, metric, outcomes, one) for one in (judge, other)]
             values = [value_of(one, metric, rng=Rng.root(0)).value for one in pair if one is not None]

@@ -14,7 +14,7 @@ from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
 from glasshouse.metrics.statistics.interval import Interval, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.results.records import Contrast
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
@@ -37,7 +37,7 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, Scored]]) -> Iterato
             left, right = scored.get(chosen, {}).get(plugin.name), numbers.get(plugin.name)
             if left is None or right is None or not _same_victims(left, right):
                 continue
-            metric: Metric = load("metrics", plugin.name)(**plugin.arguments)
+            metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
             stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{chosen}/{other}/{plugin.name}")
             try:
                 found = difference(left, right, metric, rng=stream)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 from glasshouse.audit.scoring.wording.wording import defense_labels
-from glasshouse.results.judgement import expected_by_luck, leaking_victims
-from glasshouse.results.records import Finding, Limit, MetricCard, Refused, Result, Utility
+from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.records import Finding, Limit, MetricCard, Refused, Result, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 
@@ -28,8 +28,18 @@ def policy_limits(cells: Sequence[Cell], result: Result) -> tuple[Limit, ...]:
     return tuple(row for cell in cells for row in (*_gain_rows(cell, result), *_accuracy_rows(cell, result)))
 
 
-def state_of_gain(finding: Finding, limit: float) -> tuple[State, str]:
-    """What a finding says of the largest tolerated gain, and why where it decides nothing."""
+def state_of_gain(
+    finding: Finding, limit: float, victims: Sequence[Victim] | None = None, *, refused: bool = False
+) -> tuple[State, str]:
+    """What a finding says of the largest tolerated gain, and why where it decides nothing.
+
+    Args:
+        finding: about one attack in one cell.
+        limit: the largest tolerated gain.
+        victims: verdicts on single victims of the same claims, where another metric judged them.
+        refused: the attack could not run on some of the victims, who count as misses.
+    """
+    single = victims or finding.victims
     control = finding.control
     if finding.verdict == "no power" or (control is not None and not control.passed):
         return "undecided", "its control failed, so the number says nothing"
@@ -43,8 +53,10 @@ def state_of_gain(finding: Finding, limit: float) -> tuple[State, str]:
         return "undecided", "the interval reaches beyond the limit"
     if control is None:
         return "undecided", "no control shows that this attack works where it must"
-    if count := len(leaking_victims(finding)):
-        return "undecided", f"the mean is within the limit, but {count} of {len(finding.victims)} came out"
+    if refused and finding.claimed is not None and finding.claimed < finding.n:
+        return "undecided", f"the attack could not run on some victims and claimed {finding.claimed}"
+    if count := sum(victim.leaks for victim in single):
+        return "undecided", f"the mean is within the limit, but {count} of {len(single)} came out"
     return "holds", ""
 
 
@@ -65,7 +77,8 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
             label = attack.label or attack.name
             here = [f for f in _of_cell(result.findings, cell) if f.attack == label and f.metric == metric]
             for f in here:
-                yield _gain_row(cell, f, card, limit, _title(attack, result))
+                state = state_of_gain(f, limit, _victims(f, result), refused=_refused(cell, attack, result))
+                yield _gain_row(cell, f, card, limit, title=_title(attack, result), judged=state)
             if not here and _belongs(label, metric, cell.scenario.name, result):
                 yield _missing_row(cell, attack, card, limit, result)
 
@@ -85,8 +98,23 @@ def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
     return refused or any(f.attack == label and f.metric == metric for f in mine)
 
 
-def _gain_row(cell: Cell, f: Finding, card: MetricCard, limit: float, title: str) -> Limit:
-    state, reason = state_of_gain(f, limit)
+def _victims(finding: Finding, result: Result) -> tuple[Victim, ...]:
+    """The verdicts on single victims of a finding's claims: its own, else those of another metric."""
+    key = finding.scenario, finding.cell, finding.attack, finding.claim
+    alike = (f.victims for f in result.findings if (f.scenario, f.cell, f.attack, f.claim) == key)
+    return finding.victims or next((victims for victims in alike if victims), ())
+
+
+def _refused(cell: Cell, attack: Plugin, result: Result) -> bool:
+    """Whether any call of the attack in the cell was refused (and not just one of its metrics)."""
+    names = f"attack '{attack.label or attack.name}'", f"attack '{attack.name}'"
+    return any(r.subject.startswith(names) for r in _of_cell(result.refusals, cell))
+
+
+def _gain_row(
+    cell: Cell, f: Finding, card: MetricCard, limit: float, *, title: str, judged: tuple[State, str]
+) -> Limit:
+    state, reason = judged
     bounds = f"[{_number(f.gain_low, card)}, {_number(f.gain_high, card)}]"
     text = f"{title}, {_place(cell)}: the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
     return Limit(

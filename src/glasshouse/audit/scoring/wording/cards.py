@@ -6,7 +6,7 @@ from typing import Any
 
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Metric
-from glasshouse.registry import card, load
+from glasshouse.registry import card, create, load
 from glasshouse.results.records import AttackCard, MetricCard
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
@@ -35,7 +35,7 @@ def metric_cards(scenarios: Iterable[Scenario]) -> tuple[MetricCard, ...]:
     for scenario in scenarios:
         for name, arguments in _metrics_of(scenario):
             if name not in cards:
-                cards[name] = _metric_card(name, load("metrics", name)(**arguments))
+                cards[name] = _metric_card(name, create(load("metrics", name), arguments))
     return tuple(cards.values())
 
 
