@@ -132,6 +132,12 @@ def test_one_more_right_guess_never_lowers_the_bound(correct, canaries, delta):
     )
 
 
+def test_scores_that_tell_all_are_all_right():
+    coins = np.random.default_rng(0).random(1000) < 0.5
+    counts = count_guesses(coins.astype(float), coins, guesses=100, rng=np.random.default_rng(1))
+    assert counts == Guesses(canaries=1000, guesses=100, correct=100)
+
+
 def test_guessing_at_random_shows_nothing():
     counts = Guesses(canaries=1000, guesses=100, correct=50)
     assert one_run_epsilon(counts, delta=1e-5).epsilon == 0.0
