@@ -215,7 +215,7 @@ def _cached_at(task: ControlTask, easy: Mapping[str, Any]) -> Path:
         "metric": easy["metric"],
         "setting": easy.get("setting", ""),
         "sources": sources_digest("attacks", task.attack),
-        "metric_sources": sources_digest("metrics", easy.get("metric", "psnr")),
+        "metric_sources": sources_digest("metrics", easy["metric"]),
         "device": task.device,
     }
     return cache_folder() / "controls" / f"{digest(key)[:24]}.json"

@@ -1,0 +1,95 @@
+"""Tables of docs/results/dp.md: ``python -m benchmarks.one_run [--runs 300] [--canaries 1000]``.
+
+Bounds on any attack for mechanisms of known noise, and lower bounds on ε from simulated runs: canaries
+that are each a direction of their own of length 1, one Gaussian release, scores are the released coordinates.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.privacy.bound import Release, attack_ceiling, simulate_share
+from glasshouse.privacy.gaussian import gaussian_mu, gaussian_share
+from glasshouse.privacy.one_run import Guesses, count_guesses, gaussian_run_epsilon, one_run_epsilon
+
+CANARIES, DELTA, GUESSES = 1000, 1e-5, 100
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Lower bounds at 95 %, one per run, in ε at δ = 1e-5."""
+
+    any_guarantee: NDArray[np.float64]
+    gaussian: NDArray[np.float64]
+
+
+def audit_runs(epsilon: float, *, runs: int, guesses: int, seed: int, canaries: int = CANARIES) -> Runs:
+    """Audit ``runs`` Gaussian releases whose true ε is known."""
+    mu = gaussian_mu(epsilon, delta=DELTA)
+    rng = np.random.default_rng(seed)
+    cache: dict[Guesses, tuple[float, float]] = {}
+    bounds = []
+    for _ in range(runs):
+        coins = rng.random(canaries) < 0.5
+        scores = coins + rng.normal(scale=1 / mu, size=canaries)
+        counts = count_guesses(scores, coins, guesses=guesses, rng=rng)
+        if counts not in cache:
+            cache[counts] = (
+                one_run_epsilon(counts, delta=DELTA).epsilon,
+                gaussian_run_epsilon(counts, delta=DELTA).epsilon,
+            )
+        bounds.append(cache[counts])
+    columns = np.array(bounds)
+    return Runs(any_guarantee=columns[:, 0], gaussian=columns[:, 1])
+
+
+def print_bounds() -> None:
+    """Upper bounds: closed form beside privacy loss distributions, simulation beside sampled ones."""
+    print("| release | chance | bound | closed form or simulation |\n|---|---|---|---|")
+    for noise, steps, rate in ((1.0, 1, 1.0), (4.0, 50, 1.0), (1.0, 50, 0.1), (0.7, 20, 0.3)):
+        release = Release(noise_multiplier=noise, steps=steps, rate=rate)
+        ceiling = attack_ceiling([release], unit="example")
+        for chance in (0.01, 0.1):
+            if rate == 1:
+                other = f"{gaussian_share(chance, mu=steps**0.5 / noise):.4f}"
+            else:
+                simulated = simulate_share(release, chance, rng=np.random.default_rng(0))
+                other = f"{simulated.value:.4f} ± {simulated.error:.4f}"
+            words = f"σ = {noise}, T = {steps}, q = {rate}"
+            print(f"| {words} | {chance} | {ceiling.share(chance).value:.4f} | {other} |")
+
+
+def print_audits(runs: int, canaries: int, guesses: tuple[int, ...]) -> None:
+    """Lower bounds: median, middle 90 %, and how often each exceeds the true ε."""
+    print("| true ε | guesses | any guarantee | exceeded | Gaussian curve | exceeded |")
+    print("|---|---|---|---|---|---|")
+    for epsilon in EPSILONS:
+        for count in guesses:
+            audits = audit_runs(epsilon, runs=runs, guesses=count, seed=2, canaries=canaries)
+            cells = []
+            for bounds in (audits.any_guarantee, audits.gaussian):
+                low, median, high = np.quantile(bounds, [0.05, 0.5, 0.95])
+                cells.append(f"{median:.2f} ({low:.2f} – {high:.2f}), {median / epsilon:.2f} ε")
+                cells.append(f"{int((bounds > epsilon).sum())} of {runs}")
+            print(f"| {epsilon:g} | {count} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    """Print both tables and what they cost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--canaries", type=int, default=CANARIES)
+    parser.add_argument("--guesses", type=int, nargs="+", default=[50, 100, 130, 200, 400])
+    arguments = parser.parse_args()
+    print_bounds()
+    print()
+    print_audits(arguments.runs, arguments.canaries, tuple(arguments.guesses))
+    print(f"\n{time.process_time():.0f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main()

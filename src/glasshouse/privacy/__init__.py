@@ -1,0 +1,1 @@
+"""What differential privacy promises about attacks, and what a single run shows of it."""

@@ -1,0 +1,299 @@
+"""The most that any attack could get under a proven guarantee.
+
+Whoever succeeds with probability κ without the update succeeds with at most e^ε κ + δ(ε) with it, for every
+real ε; the smallest of these is the bound. δ(ε) comes from dp-accounting's privacy loss distributions, which
+round up. A measured lower end above the bound means that the defence is not what it says, or that a program
+is wrong.
+
+Source: Hayes, Mahloujifar & Balle 2023, "Bounding training data reconstruction in DP-SGD", NeurIPS, Theorem 2
+(the blow-up function, here by the dual of its trade-off curve); Doroshenko et al. 2022, "Connect the Dots",
+arXiv:2207.04380 (privacy loss distributions).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.errors import BadValue, NotInstalled
+from glasshouse.privacy.gaussian import check_share
+
+try:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+except ImportError as error:
+    raise NotInstalled(
+        "bound on any attack",
+        needs="the package dp-accounting",
+        got=str(error),
+        fix="pip install 'glasshouse[dp]'",
+    ) from error
+
+Floats = NDArray[np.float64]
+Unit = Literal["example", "update"]
+"""``example``: one example more or less. ``update``: the client's update, or zeros in its place."""
+
+_RELATIONS = {
+    "example": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "update": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+}
+_LINES = 4001  # one per ε; the gap between neighbouring tangents is below 1e-4 of a share
+_REST = 1e-10  # beyond the ε of this δ, lines cannot lower a bound by more than it
+_LARGEST_EPSILON = 700.0  # e^ε is finite
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Gaussian releases of one kind, all of which the adversary sees.
+
+    Attributes:
+        noise_multiplier: standard deviation ÷ sensitivity of one unit, >= 0; 0 promises nothing.
+        steps: how many there were, >= 1.
+        rate: chance of the unit to be in one of them, in (0, 1]. It counts only where the
+            adversary cannot see who takes part (Poisson sampling).
+    """
+
+    noise_multiplier: float
+    steps: int = 1
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.noise_multiplier < math.inf and self.steps >= 1 and 0 < self.rate <= 1):
+            raise BadValue(
+                "bound on any attack",
+                needs="noise_multiplier >= 0 and finite, steps >= 1, rate in (0, 1]",
+                got=f"noise_multiplier = {self.noise_multiplier}, steps = {self.steps}, rate = {self.rate}",
+                fix="take them from the defence and the terms of the federation",
+            )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """An upper bound on what any attack reaches on average over victims, in the unit of its metric.
+
+    Attributes:
+        value: the bound; at 1 (or the metric's end) nothing is promised.
+        chance: what the best guess without the update reaches.
+        epsilon: ε of the line that gives the bound.
+        delta: δ(ε) of that line.
+    """
+
+    value: float
+    chance: float
+    epsilon: float
+    delta: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ceiling:
+    """The lines e^ε κ + δ(ε) under which every attack stays. Build one with :func:`attack_ceiling`.
+
+    It covers one unit, whether the question is "in or out" or "out or in". Where units are sampled, this
+    makes it a few hundredths looser than necessary for chances above 0.3. Data of one person in several
+    units, and clients that do not follow the protocol, are not covered.
+
+    Attributes:
+        unit: what is protected.
+        epsilons: (L,), ascending.
+        deltas: (L,), δ at each ε.
+    """
+
+    unit: Unit
+    epsilons: Floats
+    deltas: Floats
+
+    def share(self, chance: float) -> Bound:
+        """The most that any attack succeeds; higher is worse for privacy.
+
+        Args:
+            chance: κ, the success of the best adversary without the update, in [0, 1]. Identification among
+                M: 1/M, or the null's rate if that is higher. True-positive rate at a false-positive rate f:
+                f. Accuracy over classes: the share of the most frequent class. Reconstruction within a
+                distance: the share of auxiliary images within it of the best constant guess.
+
+        Raises:
+            BadValue: ``chance`` is no share.
+
+        Example:
+            >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="example")
+            >>> round(ceiling.share(0.01).value, 3)
+            0.092
+        """
+        check_share("chance", chance)
+        values = np.exp(self.epsilons) * chance + self.deltas
+        best = int(values.argmin())
+        return Bound(
+            value=min(1.0, float(values[best])),
+            chance=chance,
+            epsilon=float(self.epsilons[best]),
+            delta=float(self.deltas[best]),
+        )
+
+    def mean(self, chance: float, *, low: float, high: float, higher_leaks: bool) -> Bound:
+        """The most that any attack reaches in a metric with a finite range, such as SSIM, on average.
+
+        A mean over [low, high] is an average of shares "better than t" over all t. Each share has the bound
+        of :meth:`share`, which is concave, so the mean has it too (Jensen).
+
+        Args:
+            chance: the best mean without the update, in the metric's unit, in [low, high].
+            low: smallest possible value.
+            high: largest possible value.
+            higher_leaks: False for errors and distances: the bound is then the least that must remain.
+
+        Raises:
+            BadValue: the range is empty or infinite, or ``chance`` is outside.
+
+        Example:
+            >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="example")
+            >>> round(ceiling.mean(0.9, low=0.0, high=1.0, higher_leaks=False).value, 3)
+            0.611
+        """
+        if not (math.isfinite(low) and math.isfinite(high) and low <= chance <= high and low < high):
+            raise BadValue(
+                "bound on any attack",
+                needs="finite low <= chance <= high, low < high",
+                got=f"low = {low}, chance = {chance}, high = {high}",
+                fix="for a metric without a finite range, use the share of victims above a threshold",
+            )
+        width = high - low
+        bound = self.share((chance - low) / width if higher_leaks else (high - chance) / width)
+        value = low + width * bound.value if higher_leaks else high - width * bound.value
+        return Bound(value=value, chance=chance, epsilon=bound.epsilon, delta=bound.delta)
+
+    def auc(self) -> float:
+        """The largest area under the ROC curve of any membership attack; chance 0.5, higher is worse.
+
+        The mean of the bound at the midpoints of 1,000 false-positive rates: never below the integral of a
+        concave curve.
+
+        Example:
+            >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="update")
+            >>> round(ceiling.auc(), 3)
+            0.76
+        """
+        rates = (np.arange(1000) + 0.5) / 1000
+        slopes = np.exp(self.epsilons)
+        return float(np.mean([min(1.0, float((slopes * f + self.deltas).min())) for f in rates]))
+
+
+def attack_ceiling(releases: Sequence[Release], *, unit: Unit) -> Ceiling:
+    """The bound of everything that was released, composed.
+
+    Args:
+        releases: all that the adversary saw of the unit, at least one. With noise 0 nothing is promised and
+            every bound is 1.
+        unit: what the sensitivity of the releases is about.
+
+    Raises:
+        BadValue: there are no releases.
+
+    Source:
+        Hayes, Mahloujifar & Balle 2023, Theorem 2. Where every unit is in every step, it is
+        Φ(Φ⁻¹(κ) + √T / σ), which :func:`glasshouse.privacy.gaussian.gaussian_share` computes.
+
+    Example:
+        >>> sampled = Release(noise_multiplier=1.0, steps=50, rate=0.1)
+        >>> round(attack_ceiling([sampled], unit="example").share(0.01).value, 3)
+        0.083
+    """
+    if not releases:
+        raise BadValue(
+            "bound on any attack",
+            needs="at least one release",
+            got="none",
+            fix="without a guarantee there is no bound: only the attacks that were tried limit what came out",
+        )
+    if any(r.noise_multiplier == 0 for r in releases):
+        return Ceiling(unit=unit, epsilons=np.array([-_LARGEST_EPSILON]), deltas=np.ones(1))
+    effective = [r.noise_multiplier / math.sqrt(r.steps if r.rate == 1 else 1) for r in releases]
+    # The loss of one step spreads over about 1/σ² + 10/σ.
+    accountant = PLDAccountant(_RELATIONS[unit], 5e-5 * min(1 / s**2 + 10 / s for s in effective))
+    for release in releases:
+        accountant.compose(_event(release))
+    edge = min(_LARGEST_EPSILON, float(accountant.get_epsilon(_REST)))
+    epsilons = np.linspace(-edge, edge, _LINES)
+    deltas = np.asarray(accountant.get_delta(epsilons), dtype=np.float64)
+    return Ceiling(unit=unit, epsilons=epsilons, deltas=deltas)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """A Monte Carlo estimate.
+
+    Attributes:
+        value: the estimate.
+        error: its standard error.
+        draws: how many draws it rests on.
+    """
+
+    value: float
+    error: float
+    draws: int
+
+
+def simulate_share(
+    release: Release, chance: float, *, draws: int = 100_000, rng: np.random.Generator
+) -> Simulated:
+    """The bound of one kind of releases by simulation: a check of :meth:`Ceiling.share`, not a bound itself.
+
+    Args:
+        release: noise must be > 0.
+        chance: κ, in (0, 1).
+        draws: N, with the unit and as many without it; memory grows with draws x steps.
+        rng: where the draws come from.
+
+    Returns:
+        The share of draws with the unit whose likelihood ratio exceeds the (1 - κ) quantile of those without.
+        The source averages the largest ratios instead, which has the same expectation, but a variance
+        that explodes where the noise is small.
+
+    Raises:
+        BadValue: noise 0, or fewer than 100 draws beyond the quantile.
+
+    Source:
+        Hayes, Mahloujifar & Balle 2023, Algorithm 1.
+
+    Example:
+        >>> simulated = simulate_share(Release(noise_multiplier=1.0), 0.1, rng=np.random.default_rng(0))
+        >>> abs(simulated.value - 0.389) < 4 * simulated.error
+        True
+    """
+    check_share("chance", chance)
+    if release.noise_multiplier == 0 or not 100 <= chance * draws <= draws - 100:
+        raise BadValue(
+            "simulated bound",
+            needs="noise > 0 and at least 100 draws on either side of the quantile",
+            got=f"noise {release.noise_multiplier}, {draws} draws, chance {chance}",
+            fix="ask for more draws",
+        )
+    without = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps))
+    part = rng.random((draws, release.steps)) < release.rate
+    present = rng.normal(scale=release.noise_multiplier, size=(draws, release.steps)) + part
+    threshold = float(np.quantile(_log_ratios(without, release), 1 - chance))
+    value = float((_log_ratios(present, release) > threshold).mean())
+    # An error of the quantile moves the value by the ratio there.
+    variance = value * (1 - value) + math.exp(2 * threshold) * chance * (1 - chance)
+    return Simulated(value=value, error=math.sqrt(variance / draws), draws=draws)
+
+
+def _log_ratios(outputs: Floats, release: Release) -> Floats:
+    """Log-likelihood ratio of "the unit took part" for each row of outputs (N, T)."""
+    losses = (outputs - 0.5) / release.noise_multiplier**2
+    ratios = np.logaddexp(
+        math.log(release.rate) + losses, np.log1p(-release.rate) if release.rate < 1 else -np.inf
+    )
+    return np.asarray(ratios.sum(axis=1), dtype=np.float64)
+
+
+def _event(release: Release) -> Any:  # dp-accounting ships no types
+    once = dp_accounting.GaussianDpEvent(release.noise_multiplier)
+    sampled = once if release.rate == 1 else dp_accounting.PoissonSampledDpEvent(release.rate, once)
+    return dp_accounting.SelfComposedDpEvent(sampled, release.steps)

@@ -1,0 +1,153 @@
+"""Gaussian differential privacy: one number μ instead of (ε, δ), in closed form.
+
+A mechanism is μ-GDP if telling neighbouring data apart is at least as hard as telling N(0, 1) from N(μ, 1).
+T Gaussian releases with noise multiplier σ in which every record takes part have μ = √T / σ. Larger μ is less
+private.
+"""
+
+import math
+
+import scipy
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from glasshouse.errors import BadValue
+
+LARGEST_MU = 1e4
+
+
+def gaussian_delta(epsilon: float, *, mu: float) -> float:
+    """Smallest δ for which μ-GDP is (ε, δ)-DP; larger is less private.
+
+    Args:
+        epsilon: any real number. The negative ones are needed for shares near 1.
+        mu: > 0.
+
+    Raises:
+        BadValue: ``mu`` is not a number in (0, 1e4].
+
+    Source:
+        Balle & Wang 2018, arXiv:1805.06530, Theorem 8; Dong, Roth & Su 2022, "Gaussian Differential Privacy",
+        arXiv:1905.02383, Corollary 2.13.
+
+    Example:
+        >>> round(gaussian_delta(1.0, mu=1.0), 6)
+        0.126937
+    """
+    _check_mu(mu)
+    far = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
+    return max(0.0, float(ndtr(mu / 2 - epsilon / mu)) - math.exp(far))
+
+
+def gaussian_epsilon(mu: float, *, delta: float) -> float:
+    """Smallest ε >= 0 for which μ-GDP is (ε, δ)-DP; larger is less private.
+
+    Args:
+        mu: in [0, 1e4]; 0 is perfect privacy.
+        delta: in (0, 1).
+
+    Raises:
+        BadValue: an argument is out of range.
+
+    Source:
+        The inverse of :func:`gaussian_delta`.
+
+    Example:
+        >>> round(gaussian_epsilon(1.0, delta=0.126937), 3)
+        1.0
+    """
+    check_delta(delta, lowest_allowed=False)
+    if mu == 0 or gaussian_delta(0.0, mu=mu) <= delta:
+        return 0.0
+    top = mu * mu / 2 + mu * (abs(float(ndtri(delta))) + 1)  # there the first term alone is below δ
+    return float(scipy.optimize.brentq(lambda e: gaussian_delta(e, mu=mu) - delta, 0.0, top, xtol=1e-10))
+
+
+def gaussian_mu(epsilon: float, *, delta: float) -> float:
+    """Largest μ for which μ-GDP is (ε, δ)-DP.
+
+    Args:
+        epsilon: >= 0 and finite.
+        delta: in (0, 1).
+
+    Raises:
+        BadValue: an argument is out of range.
+
+    Source:
+        The inverse of :func:`gaussian_delta` in μ.
+
+    Example:
+        >>> round(gaussian_mu(1.0, delta=0.126937), 3)
+        1.0
+    """
+    check_delta(delta, lowest_allowed=False)
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise BadValue("privacy budget", needs="epsilon >= 0", got=f"{epsilon}", fix="give a finite number")
+    top = 1.0
+    while gaussian_delta(epsilon, mu=top) < delta:
+        top *= 2
+    return float(
+        scipy.optimize.brentq(lambda m: gaussian_delta(epsilon, mu=m) - delta, 1e-12, top, xtol=1e-12)
+    )
+
+
+def gaussian_share(chance: float, *, mu: float) -> float:
+    """The most that any attack succeeds against μ-GDP: Φ(Φ⁻¹(κ) + μ); larger is worse for privacy.
+
+    Args:
+        chance: κ, the success of the best guess without the update, in [0, 1].
+        mu: >= 0.
+
+    Raises:
+        BadValue: an argument is out of range.
+
+    Source:
+        Dong, Roth & Su 2022, arXiv:1905.02383, Equation (6), read as power at level κ.
+
+    Example:
+        >>> round(gaussian_share(0.01, mu=1.0), 4)
+        0.0924
+    """
+    check_share("chance", chance)
+    if mu != 0:
+        _check_mu(mu)
+    return float(ndtr(ndtri(chance) + mu))
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise unless ``value`` is a share.
+
+    Raises:
+        BadValue: it is not a number in [0, 1].
+    """
+    if not 0 <= value <= 1:
+        raise BadValue(
+            "privacy bound",
+            needs=f"{name} in [0, 1]",
+            got=f"{value}",
+            fix="give rates as fractions: 0.01 for one in a hundred",
+        )
+
+
+def check_delta(delta: float, *, lowest_allowed: bool) -> None:
+    """Raise unless ``delta`` is in (0, 1), or 0 where that is allowed.
+
+    Raises:
+        BadValue: it is out of range.
+    """
+    if not (0 < delta < 1 or (lowest_allowed and delta == 0)):
+        raise BadValue(
+            "privacy budget",
+            needs="delta in [0, 1)" if lowest_allowed else "delta in (0, 1)",
+            got=f"{delta}",
+            fix="take one below 1 / number of records, such as 1e-5",
+        )
+
+
+def _check_mu(mu: float) -> None:
+    if not 0 < mu <= LARGEST_MU:
+        raise BadValue(
+            "Gaussian differential privacy",
+            needs=f"mu in (0, {LARGEST_MU:g}]",
+            got=f"{mu}",
+            fix="mu is the square root of the number of releases, over the noise multiplier",
+        )

@@ -1,0 +1,269 @@
+"""How private was this run? A lower bound on ε from canaries, without a second run.
+
+Each of m canaries (examples or clients made for the audit) takes part by its own fair coin. From the released
+models the auditor guesses r of the coins and abstains on the rest; v guesses are right. A mechanism with a
+small ε allows only so many. The bound exceeds the true ε in at most 5 % of runs, provided that the number of
+guesses was fixed before the run, and that scores depend on the coins only through what was released.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr, ndtri
+from scipy.stats import binom
+
+from glasshouse.errors import BadValue
+from glasshouse.privacy.gaussian import check_delta, gaussian_epsilon
+
+_LARGEST_EPSILON = 100.0
+_HALVINGS = 50
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Guesses:
+    """What the auditor guessed.
+
+    Attributes:
+        canaries: m, each in by its own fair coin.
+        guesses: r, how many coins were guessed; fixed before the run.
+        correct: v, how many of them rightly; by chance half.
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.correct <= self.guesses <= self.canaries and self.guesses >= 1):
+            raise BadValue(
+                "audit from one run",
+                needs="0 <= correct <= guesses <= canaries, at least one guess",
+                got=f"{self.correct} correct of {self.guesses} guesses, {self.canaries} canaries",
+                fix="count every canary that had a coin, guessed or not",
+            )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LowerBound:
+    """What a run shows of ε; larger is less private.
+
+    Attributes:
+        epsilon: ε is at least this, with confidence ``level``; 0: the run shows nothing.
+        delta: δ at which ε is meant.
+        level: one-sided confidence.
+        assumes: ``any``: an (ε, δ) guarantee of any kind; ``gaussian``: that of a Gaussian mechanism.
+        counts: what it rests on.
+    """
+
+    epsilon: float
+    delta: float
+    level: float
+    assumes: Literal["any", "gaussian"]
+    counts: Guesses
+
+
+def count_guesses(
+    scores: NDArray[np.float64], included: NDArray[np.bool_], *, guesses: int, rng: np.random.Generator
+) -> Guesses:
+    """Guess "in" for the highest scores and "out" for the lowest, and count how many are right; chance half.
+
+    Args:
+        scores: (m,), finite; higher is more likely in. They may depend on what was released and on the
+            canaries, not on the coins.
+        included: (m,), the coins.
+        guesses: r, even, at most m; fixed before the run. Half of them go to each end.
+        rng: breaks ties, so that the order in which canaries are listed does not matter.
+
+    Raises:
+        BadValue: shapes differ, a score is not finite, or ``guesses`` is odd or out of range.
+
+    Source:
+        Steinke, Nasr & Jagielski 2023, arXiv:2305.08846, Algorithm 1.
+
+    Example:
+        >>> scores, coins = np.array([0.1, 2.0, 1.5, -1.0]), np.array([False, True, False, False])
+        >>> count_guesses(scores, coins, guesses=2, rng=np.random.default_rng(0))
+        Guesses(canaries=4, guesses=2, correct=2)
+    """
+    if scores.ndim != 1 or scores.shape != included.shape or not np.isfinite(scores).all():
+        raise BadValue(
+            "audit from one run",
+            needs="scores and coins of one shape (m,), every score finite",
+            got=f"shapes {scores.shape} and {included.shape}, {int((~np.isfinite(scores)).sum())} not finite",
+            fix="score every canary that had a coin",
+        )
+    if not (2 <= guesses <= len(scores) and guesses % 2 == 0):
+        raise BadValue(
+            "audit from one run",
+            needs=f"an even number of guesses, from 2 to {len(scores)}",
+            got=f"{guesses}",
+            fix="about a tenth of the canaries is a good number",
+        )
+    order = np.lexsort((rng.permutation(len(scores)), scores))
+    half = guesses // 2
+    right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
+    return Guesses(canaries=len(scores), guesses=guesses, correct=right)
+
+
+def one_run_p_value(counts: Guesses, *, epsilon: float, delta: float) -> float:
+    """How likely so many right guesses are, at most, if the mechanism is (ε, δ)-DP.
+
+    Args:
+        counts: what the auditor guessed.
+        epsilon: the hypothesis, >= 0; one canary more or less.
+        delta: in [0, 1).
+
+    Raises:
+        BadValue: ``epsilon`` or ``delta`` is out of range.
+
+    Source:
+        Steinke, Nasr & Jagielski 2023, arXiv:2305.08846, Theorem 5.2 and Appendix D.
+
+    Example:
+        >>> counts = Guesses(canaries=1000, guesses=100, correct=100)
+        >>> round(one_run_p_value(counts, epsilon=3.4915, delta=0.0), 3)
+        0.05
+    """
+    check_delta(delta, lowest_allowed=True)
+    if not 0 <= epsilon < math.inf:
+        raise BadValue(
+            "audit from one run", needs="epsilon >= 0", got=f"{epsilon}", fix="give a finite number"
+        )
+    v, r = counts.correct, counts.guesses
+    right = float(expit(epsilon))
+    tail = float(binom.sf(v - 1, r, right))
+    if v == 0 or delta == 0:
+        return min(1.0, tail)
+    below = np.cumsum(binom.pmf(np.arange(v - 1, -1, -1), r, right)) / np.arange(1, v + 1)
+    return min(1.0, tail + 2 * counts.canaries * delta * float(below.max()))
+
+
+def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> LowerBound:
+    """The largest ε that the run rejects, whatever the mechanism is.
+
+    Args:
+        counts: what the auditor guessed.
+        delta: δ of the guarantee, in [0, 1). Far above 1 / (2 m) nothing is ever rejected.
+        level: confidence, in (0, 1).
+
+    Returns:
+        A lower bound on ε. At δ = 0 it is the logit of Clopper and Pearson's lower end for v of r.
+
+    Raises:
+        BadValue: ``delta`` or ``level`` is out of range.
+
+    Source:
+        Steinke, Nasr & Jagielski 2023, arXiv:2305.08846, Theorem 5.2.
+
+    Example:
+        >>> counts = Guesses(canaries=1000, guesses=100, correct=100)
+        >>> round(one_run_epsilon(counts, delta=0.0).epsilon, 2)
+        3.49
+    """
+    check_level(level)
+
+    def rejects(epsilon: float) -> bool:
+        return one_run_p_value(counts, epsilon=epsilon, delta=delta) <= 1 - level
+
+    epsilon = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="any", counts=counts)
+
+
+def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> bool:
+    """Whether the run shows that the mechanism is not μ-GDP.
+
+    Let A be the probability that a canary is guessed rightly while at least i guesses are right, averaged
+    over canaries, and B that it is guessed wrongly while at least i - 1 are right. Turning the canary's coin
+    turns one event into the other, so A <= Φ(Φ⁻¹(B) + μ). If v or more are right with probability 5 %, these
+    inequalities, from i = v down to 1, force a smallest total probability of guessing a canary. Where that
+    exceeds r / m, v or more right guesses have a probability below 5 %.
+
+    Args:
+        counts: what the auditor guessed.
+        mu: the hypothesis, >= 0; one canary more or less.
+        level: confidence, in (0, 1).
+
+    Raises:
+        BadValue: ``mu`` or ``level`` is out of range.
+
+    Source:
+        Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-differential privacy in one run", arXiv:2410.22235,
+        the recursive bound on the number of right guesses and the audit built on it.
+
+    Example:
+        >>> counts = Guesses(canaries=1000, guesses=100, correct=90)
+        >>> gaussian_run_rejects(counts, mu=0.3), gaussian_run_rejects(counts, mu=0.9)
+        (True, False)
+    """
+    check_level(level)
+    if not 0 <= mu < math.inf:
+        raise BadValue("audit from one run", needs="mu >= 0", got=f"{mu}", fix="give a finite number")
+    v, r, m = counts.correct, counts.guesses, counts.canaries
+    right, wrong = (1 - level) * v / m, (1 - level) * (r - v) / m
+    for i in range(v - 1, -1, -1):
+        least = float(ndtr(ndtri(right) - mu))
+        if least > wrong:
+            right += i / (r - i) * (least - wrong)
+            wrong = least
+        if right + wrong > r / m:
+            return True
+    return False
+
+
+def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> LowerBound:
+    """The largest ε at δ that the run rejects, if the mechanism's guarantee is that of a Gaussian one.
+
+    Tighter than :func:`one_run_epsilon`, because the whole trade-off curve is tested and not one point of it.
+    For mechanisms whose curve is not Gaussian (sampled ones, for instance) it is no bound.
+
+    Args:
+        counts: what the auditor guessed.
+        delta: δ at which ε is stated, in (0, 1).
+        level: confidence, in (0, 1).
+
+    Raises:
+        BadValue: ``delta`` or ``level`` is out of range.
+
+    Source:
+        Mahloujifar, Melis & Chaudhuri 2024, arXiv:2410.22235; ε from μ by Balle & Wang 2018, Theorem 8.
+
+    Example:
+        >>> counts = Guesses(canaries=1000, guesses=100, correct=90)
+        >>> round(gaussian_run_epsilon(counts, delta=1e-5).epsilon, 2)
+        2.46
+    """
+    check_delta(delta, lowest_allowed=False)
+
+    def rejects(mu: float) -> bool:
+        return gaussian_run_rejects(counts, mu=mu, level=level)
+
+    mu = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    epsilon = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
+    return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="gaussian", counts=counts)
+
+
+def check_level(level: float) -> None:
+    """Raise unless ``level`` is a confidence.
+
+    Raises:
+        BadValue: it is not in (0, 1).
+    """
+    if not 0 < level < 1:
+        raise BadValue("audit from one run", needs="level in (0, 1)", got=f"{level}", fix="give 0.95")
+
+
+def _largest_rejected(rejects: Callable[[float], bool], top: float) -> float:
+    """The end of the rejected hypotheses from 0 up, by bisection; never beyond a rejected one."""
+    low, high = 0.0, 1.0
+    while high < top and rejects(high):
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejects(middle) else (low, middle)
+    return low
