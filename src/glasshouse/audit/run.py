@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import read_outcome
@@ -32,7 +32,7 @@ from glasshouse.figures.drawing import draw_run
 from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Result
+from glasshouse.results.records import Exhibit, MetricCard, Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Suite
@@ -127,21 +127,8 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
             scored = dict(_drained(workers.each(score_cell, pieces), len(pieces), "scores", log))
     parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
-    result = Result(
-        suite=suite.name,
-        threats=tuple(
-            threat_card(s, [one for p, one in parts if p.scenario == s.name]) for s in suite.scenarios
-        ),
-        findings=with_family([f for _, one in parts for f in one.findings]),
-        refusals=tuple(r for _, one in parts for r in one.refusals),
-        utility=tuple(u for _, one in parts for u in one.utility),
-        exhibits=drawings.exhibits,
-        contrasts=tuple(c for _, one in parts for c in one.contrasts),
-        attacks=attack_cards(p.cell.scenario for p in plans),
-        metrics=cards,
-        manifest={**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)},
-    )
-    result = replace(result, limits=policy_limits([p.cell for p in plans], result))
+    manifest_facts = {**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)}
+    result = _gather(suite, parts, drawings.exhibits, cards, manifest_facts)
     _write_notes(plans, log)
     for planned, one in parts:
         for note in one.notes:
@@ -152,6 +139,31 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
     return result
+
+
+def _gather(
+    suite: Suite,
+    parts: list[tuple[Plan, CellResult]],
+    exhibits: tuple[Exhibit, ...],
+    cards: tuple[MetricCard, ...],
+    facts: dict[str, Any],
+) -> Result:
+    """The results of all cells as one, with what only the whole run can say: its family and its limits."""
+    result = Result(
+        suite=suite.name,
+        threats=tuple(
+            threat_card(s, [one for p, one in parts if p.scenario == s.name]) for s in suite.scenarios
+        ),
+        findings=with_family([f for _, one in parts for f in one.findings]),
+        refusals=tuple(r for _, one in parts for r in one.refusals),
+        utility=tuple(u for _, one in parts for u in one.utility),
+        exhibits=exhibits,
+        contrasts=tuple(c for _, one in parts for c in one.contrasts),
+        attacks=attack_cards(p.cell.scenario for p, _ in parts),
+        metrics=cards,
+        manifest=facts,
+    )
+    return replace(result, limits=policy_limits([p.cell for p, _ in parts], result))
 
 
 def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
