@@ -34,7 +34,7 @@ from glasshouse.results.files import write_result
 from glasshouse.results.records import Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
-from glasshouse.scenario.spec import Suite
+from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
 
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from glasshouse.data.splits import Role, Roles, Want, check_disjoint, deal
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
+from glasshouse.interfaces import Behaviour, Defense
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
@@ -30,7 +31,7 @@ from glasshouse.scenario.spec import Grants, Pretraining, Scenario
 from glasshouse.traits import traits_of
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
-from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Terms
+from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
 
