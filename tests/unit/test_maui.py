@@ -93,7 +93,7 @@ def test_a_loud_head_gives_updates_of_the_length_asked_for_and_classifies_as_bef
     one = sample(800)
     plain = Recipe(mode="quantile", shares=(0.2,), units=64, batch=16, output_epochs=20)
     quiet, loud = (
-        made(one, classes=4, recipe=r, rng=Rng.root(0)) for r in (plain, replace(plain, loudness=40))
+        made(one, classes=4, recipe=r, rng=Rng.root(0)) for r in (plain, replace(plain, update_norm=40))
     )
     assert accuracy(loud.head, one) == pytest.approx(accuracy(quiet.head, one), abs=0.01)
     few, head = one.pick(torch.arange(400)), loud.head.requires_grad_()

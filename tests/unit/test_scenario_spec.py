@@ -7,7 +7,8 @@ import pytest
 
 from glasshouse.audit.simulation.pretraining import OURS
 from glasshouse.models.fit import Recipe
-from glasshouse.scenario.spec import Federation, Grants, Pretraining, Scenario, Threat
+from glasshouse.scenario.network import Pretraining
+from glasshouse.scenario.spec import Federation, Grants, Scenario, Threat
 from glasshouse.scenario.table import Message
 from glasshouse.transcript import grants, threat
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
+from glasshouse.scenario.network import Model
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
@@ -16,7 +17,6 @@ from glasshouse.scenario.table import (
     Message,
     Name,
     Natural,
-    NotNegative,
     Plugin,
     Positive,
     Rounds,
@@ -91,69 +91,6 @@ class Data(Table):
     heldout_classes: tuple[Natural, ...] = ()
     images_are_public: bool | None = None
     domains: Domains = Domains()
-
-
-@final
-class Adversarial(Table):
-    """``[model.pretraining.adversarial]``: train on images moved against the model (``models.adversarial``).
-
-    Attributes:
-        method: ``none`` trains on the images as they are; ``fgsm``: one step from a random start; ``pgd``:
-            several.
-        radius: largest change of a pixel, in 255ths of the image range.
-        step: of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd. steps: of pgd.
-    """
-
-    method: Literal["none", "fgsm", "pgd"] = "none"
-    radius: Positive = 4.0
-    step: Positive | None = None
-    steps: Count = 10
-
-
-@final
-class Pretraining(Table):
-    """``[model.pretraining]``: training on the public part before round 0, as ``models.fit.Recipe`` says it.
-
-    Attributes:
-        epochs: passes over the public part; 0: none. batch_size: examples per step.
-        learning_rate: the highest of the schedule. schedule, optimizer, momentum, weight_decay: of the steps.
-        flip: mirror images at random. shift: move them by up to so many pixels. cutout: side of a square
-            of mid-grey put over each, 0 for none.
-        precision, channels_last: how it is computed. adversarial: see :class:`Adversarial`.
-        behind: under protocol transfer, what follows the features in their training: the agreed ``head``,
-            or one ``linear`` layer that is thrown away.
-        head_epochs: under transfer, passes that then fit the agreed head (``linear``, or ``weights`` given).
-    """
-
-    epochs: Natural = 0
-    batch_size: Count = 64
-    learning_rate: Positive = 0.05
-    schedule: Literal["constant", "cosine", "onecycle", "quarters"] = "onecycle"
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    momentum: Share = 0.9
-    weight_decay: NotNegative = 5e-4
-    flip: bool = False
-    shift: Natural = 0
-    cutout: Natural = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    channels_last: bool = False
-    adversarial: Adversarial = Adversarial()
-    behind: Literal["head", "linear"] = "head"
-    head_epochs: Natural = 0
-
-
-@final
-class Model(Plugin):
-    """``[model]``: the agreed architecture; further keys are arguments of its factory.
-
-    Attributes:
-        weights: safetensors file to start from (transfer: with or without a head); None: fresh, by the seed.
-        pretraining: what the server does before round 0.
-    """
-
-    name: Name = "convnet"
-    weights: str | None = None
-    pretraining: Pretraining = Pretraining()
 
 
 @final

@@ -26,8 +26,9 @@ from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
 from glasshouse.rng import Rng
+from glasshouse.scenario.network import Pretraining
 from glasshouse.scenario.requirements import metrics_requiring
-from glasshouse.scenario.spec import Grants, Pretraining, Scenario
+from glasshouse.scenario.spec import Grants, Scenario
 from glasshouse.traits import traits_of
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat

@@ -29,7 +29,7 @@ from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstru
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
-from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
+from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
 from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
 from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import Recipe
@@ -66,7 +66,7 @@ class GGL:
             Adam runs all of its trials in one batch instead.
         population: candidates evaluated together by CMA-ES.
         learning_rate, signed: of Adam.
-        distance: ``squared`` or ``cosine``. regulariser: ``kl``, ``norm`` or ``none``; strength: its weight
+        distance: ``squared`` or ``cosine``. regularizer: ``kl``, ``norm`` or ``none``; strength: its weight
             λ.
         adaptive: detect the defence and apply its transformation to candidates.
         local_steps: how several local steps are matched. bf16: bfloat16 arithmetic in the model.
@@ -78,6 +78,7 @@ class GGL:
         source="Li et al. 2022, arXiv:2203.15696",
         threat="server, sees single updates, holds auxiliary images",
         grants=("auxiliary",),
+        renamed={"regulariser": "regularizer"},
         extra="ggl",
         details={"detector": "names the defence that it sees"},
         control={
@@ -104,7 +105,7 @@ class GGL:
     learning_rate: Positive = 0.1
     signed: bool = False
     distance: Distance = "squared"
-    regulariser: Regulariser = "kl"
+    regularizer: RegularizerName = "kl"
     strength: NotNegative = 0.1
     adaptive: bool = True
     local_steps: Steps = "simulate"
@@ -114,10 +115,10 @@ class GGL:
     def __post_init__(self) -> None:
         counts = {"restarts": self.restarts, "evaluations": self.evaluations, "population": self.population}
         check_positive(**counts, processes=self.processes)
-        chosen = {"optimizer": self.optimizer, "regulariser": self.regulariser, "distance": self.distance}
+        chosen = {"optimizer": self.optimizer, "regularizer": self.regularizer, "distance": self.distance}
         known = {
             "optimizer": ("adam", "cma_es", "turbo"),
-            "regulariser": ("kl", "norm", "none"),
+            "regularizer": ("kl", "norm", "none"),
             "distance": ("squared", "cosine"),
         }
         for name, value in chosen.items():
@@ -218,7 +219,7 @@ class GGL:
             labels=labels,
             latent=self.latent,
             scale=_scale(client, distance) if self.distance == "squared" else 1.0,
-            regulariser=self.regulariser,
+            regularizer=self.regularizer,
             strength=self.strength,
             image_range=client.terms.image_range,
         )

@@ -55,8 +55,8 @@ class Maui:
             modes that train. Extra ``tuning``.
         wrong_labels: train on wrong labels, which makes gradients loud (against noise).
         output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
-        loudness: length that updates get by scaling the last layer, against noise; 0: as it comes. Best where
-            clients clip.
+        update_norm: length that updates get by scaling the last layer, against noise; 0: as it comes. Best
+            where clients clip.
         readout: which candidates are kept; see :data:`glasshouse.attacks.parts.readout.columns.Readout`.
         invert, iterations, images, alpha, tv, step, bf16: of the inversion, as for ``nex``.
     """
@@ -67,6 +67,7 @@ class Maui:
         source="Dabholkar et al. 2025 (Maui)",
         threat="malicious server: pre-trains the features, sets the head, keeps the architecture",
         grants=("auxiliary",),
+        renamed={"loudness": "update_norm"},
         details={"structure": "unchanged", "attribution": "by client where updates are seen one by one"},
         control={
             "setting": "6 clients with 2 digits each, untrained features, no defence",
@@ -100,7 +101,7 @@ class Maui:
     trials: Natural = 0
     wrong_labels: bool = False
     output_epochs: Natural = 0
-    loudness: NotNegative = 0.0
+    update_norm: NotNegative = 0.0
     readout: Readout = "unexplained"
     invert: Invert = "pixels"
     iterations: Natural = 0
@@ -114,15 +115,15 @@ class Maui:
         counts = min(self.epochs, self.batches, self.batch_size)
         good = self.mode in _MODES and len(self.shares) <= 2 and all(0 < p < 1 for p in self.shares)
         least = min(self.rate, self.beta1, self.beta2)
-        rest = min(self.noise, self.trials, self.output_epochs, self.loudness)
+        rest = min(self.noise, self.trials, self.output_epochs, self.update_norm)
         if not (good and counts >= 1 and least > 0 and rest >= 0):
             raise BadValue(
                 "attack 'maui'",
                 needs=f"mode among {', '.join(_MODES)}, at most two shares in (0, 1), epochs, batches, "
-                "batch_size >= 1, rate, beta1, beta2 > 0 and noise, trials, output_epochs, loudness >= 0",
+                "batch_size >= 1, rate, beta1, beta2 > 0 and noise, trials, output_epochs, update_norm >= 0",
                 got=f"{self.mode}, shares {list(self.shares)}, {self.epochs}, {self.batches}, "
                 f"{self.batch_size}, {self.rate}, {self.beta1}, {self.beta2}, {self.noise}, {self.trials}, "
-                f"{self.output_epochs}, {self.loudness}",
+                f"{self.output_epochs}, {self.update_norm}",
                 fix="correct the attack's table",
             )
         if self.trials and "trained" not in self.mode:
@@ -199,7 +200,7 @@ class Maui:
             shares=tuple(self.shares) or (1 / max(behind, 2),),
             wrong=self.wrong_labels,
             output_epochs=self.output_epochs,
-            loudness=self.loudness,
+            update_norm=self.update_norm,
         )
         root = Rng.root(0).child("maui/head")
         classes = model.tail.widths[1]

@@ -50,7 +50,7 @@ class Recipe:
         shares: of the public data that reach a unit: one, or the ends of a geometric ladder over the units.
         wrong: train on wrong labels, so that most clients' examples are misclassified and loud.
         output_epochs: afterwards, passes that train the last layer alone.
-        loudness: length that updates of ``batch`` examples get by scaling the last layer; 0: as it comes.
+        update_norm: length that updates of ``batch`` examples get by scaling the last layer; 0: as it comes.
     """
 
     mode: Mode = "trained+quantile"
@@ -66,7 +66,7 @@ class Recipe:
     shares: tuple[float, ...] = (1 / 512,)
     wrong: bool = False
     output_epochs: int = 0
-    loudness: float = 0.0
+    update_norm: float = 0.0
 
 
 @final
@@ -111,8 +111,8 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
         calibrate(head, own.features, recipe.shares)
     if recipe.output_epochs:
         _fit_output(head, own, recipe=recipe, rng=rng.child("output"))
-    if recipe.loudness:
-        amplify(head, own, length=recipe.loudness, batch=recipe.batch, rng=rng.child("loudness"))
+    if recipe.update_norm:
+        amplify(head, own, length=recipe.update_norm, batch=recipe.batch, rng=rng.child("loudness"))
     last = (leakage(head, held, batch=recipe.batch, rng=rng.child("leakage")), accuracy(head, held))
     curves = torch.cat([curves, torch.tensor([last], dtype=torch.float64)])
     return Made(head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best)
@@ -120,7 +120,7 @@ def made(sample: Sample, *, classes: int, recipe: Recipe, rng: Rng) -> Made:
 
 def _key(sample: Sample, recipe: Recipe, rng: Rng) -> dict[str, object]:
     """All that the training depends on; what is done to the head afterwards is done anew each time."""
-    later = ("mode", "batch", "shares", "output_epochs", "loudness")
+    later = ("mode", "batch", "shares", "output_epochs", "update_norm")
     return {
         "version": _VERSION,
         "features": sample.features,
