@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.false_leaks_families import FAMILIES, Family, Sample
 from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
 from glasshouse.audit.scoring.nulls import CHANCE
+from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, verdict_of
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics import interval, permutation
@@ -52,19 +53,25 @@ def scored_of(sample: Sample) -> Scored:
             total += Scored(clients=(ClientSample(run=run, scores=scores, truth=truth),), baseline="coin")
         return total
     baseline = CHANCE if sample.known else "null"
-    return Scored(values=tuple(sample.values), nulls=tuple(sample.null), baseline=baseline)
+    others = () if sample.exchanged is None else tuple(sample.exchanged[:, None])
+    return Scored(
+        values=tuple(sample.values),
+        nulls=tuple(sample.null),
+        exchanged=others,
+        victims=tuple(map(str, range(len(sample.values)))),
+        baseline=baseline,
+        null_most=sample.most,
+    )
 
 
 def is_leak(sample: Sample, metric: Metric, rng: Rng) -> bool:
     """Whether the audit says ``leaks``."""
     scored = scored_of(sample)
     gain = gain_of(scored, metric, rng=rng)
-    exchange = None
-    if sample.exchanged is not None:
-        other = Scored(values=scored.values, nulls=tuple(sample.exchanged[:, None]), baseline="exchange")
-        exchange = gain_of(other, metric, rng=rng.child("exchange"))
+    other = None if sample.exchanged is None else exchange(scored, metric, rng=rng)
+    over_exchange = None if other is None else other.gain
     null = null_of(scored, metric)
-    verdict = verdict_of(metric=metric, gain=gain, null=null, control=PASSED, exchange=exchange)
+    verdict = verdict_of(metric=metric, gain=gain, null=null, control=PASSED, exchange=over_exchange)
     return verdict == "leaks"
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
+from glasshouse.metrics.statistics.shares import proportion_interval
+
 Floats = NDArray[np.float64]
 Random = np.random.Generator
 POWER = 0.8
@@ -24,6 +26,7 @@ class Sample:
     Attributes:
         values: (n, images) of the attack. null: of the null adversary, same shape.
         known: the null is a chance level in closed form.
+        most: the most that the null's share can be, from auxiliary data; None: not measured.
         exchanged: (n,), the same claims on other victims' truth; None where there is no such control.
         clients: (run, scores, truth) of each claim, for metrics over clients; ``values`` is empty then.
         p: of the exact test; None where there is none.
@@ -32,6 +35,7 @@ class Sample:
     values: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     null: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     known: bool = False
+    most: float | None = None
     exchanged: Floats | None = None
     clients: tuple[tuple[str, Floats, NDArray[np.bool_]], ...] = ()
     p: float | None = None
@@ -172,6 +176,31 @@ def paired_shares(draws: int, share: float) -> Draw:
     return draw
 
 
+def measured_null(share: float, elsewhere: float) -> Draw:
+    """As a paired share against one guess, whose share on 50 auxiliary examples is known.
+
+    It is ``elsewhere`` there. The null is the one of four that did best on 40 of them. Claims also meet up
+    to three other victims.
+    """
+
+    def draw(random: Random, n: int, leaks: bool) -> Sample:
+        pseudo = random.random((4, 50)) < elsewhere
+        seen = pseudo[int(pseudo[:, :40].sum(1).argmax())]
+        rate = random.beta(10 * share, 10 * (1 - share), (n, 1))
+        null = (random.random((n, 1)) < rate) * 1.0
+        more = {3: 0.9, 4: 0.9, 5: 0.9, 8: 0.8, 20: 0.5, 50: 0.35}[n] if leaks else 0.0
+        hits = (random.random((n, 1)) < rate + (1 - rate) * more) * 1.0
+        others = np.stack([np.roll(rate[:, 0], -shift) for shift in range(1, min(3, n - 1) + 1)])
+        return Sample(
+            values=hits,
+            null=null,
+            most=proportion_interval(int(seen.sum()), 50).high,
+            exchanged=(random.random(others.shape) < others).mean(0),
+        )
+
+    return draw
+
+
 def _scores(random: Random, n: int, shift: float) -> tuple[Floats, NDArray[np.bool_]]:
     truth = random.permutation(np.arange(n) < max(1, round(n / 3)))
     return random.normal(size=n) + shift * truth, truth
@@ -245,6 +274,10 @@ FAMILIES = (
     Family(name="share, paired with one guess", metric="rate_blind", draw=paired_shares(1, 0.2), exact=True),
     Family(name="share, paired, weak null", metric="rate_blind", draw=paired_shares(10, 0.1)),
     Family(name="share, paired, strong null", metric="rate_blind", draw=paired_shares(10, 0.9)),
+    Family(name="share, null of .02 on 50 others", metric="rate_blind", draw=measured_null(0.02, 0.02)),
+    Family(name="share, null of .1 on 50 others", metric="rate_blind", draw=measured_null(0.1, 0.1)),
+    Family(name="share, null of .3 on 50 others", metric="rate_blind", draw=measured_null(0.3, 0.3)),
+    Family(name="share, null of .1, .3 on victims", metric="rate_blind", draw=measured_null(0.3, 0.1)),
     Family(name="AUC", metric="auc", draw=ranked_clients, exact=True),
     Family(name="F1", metric="f1", draw=called_clients, exact=True),
     Family(name="TPR at FPR .1", metric="tpr_at_fpr", draw=caught_clients, exact=True, sizes=(20, 50)),

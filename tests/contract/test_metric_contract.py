@@ -1,110 +1,110 @@
-"""What every registered metric promises to the audit, which knows it only by name."""
+"""Every registered metric keeps the contract of metrics."""
 
-import dataclasses
+import inspect
 
-import numpy as np
 import pytest
 import torch
+from metric_cases import CASES, context, draws
 
 from glasshouse import registry
-from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
+from glasshouse.errors import NotInstalled
+from glasshouse.metrics.base import Wording
+from glasshouse.metrics.lpips import Lpips
+from glasshouse.metrics.reconstruction import ImageMetric, Mse
+from glasshouse.registry import Card
+from glasshouse.testing.metric_contract import MetricContract
 
-IMAGES = (
-    "attribute_agreement",
-    "identification",
-    "lpips",
-    "mse",
-    "mse_r",
-    "perceptual",
-    "psnr",
-    "rate_blind",
-    "rate_paper",
-    "ssim",
+
+def ours() -> list[str]:
+    """Registered metrics of this package: others bring their own tests."""
+    entries = ((name, registry.entry("metrics", name)) for name in registry.names("metrics"))
+    return [name for name, entry in entries if entry.module.startswith("glasshouse.")]
+
+
+def case_of(metric):
+    return CASES[metric.claim, metric.reads]
+
+
+def test_there_is_a_case_for_every_metric():
+    classes = [registry.load("metrics", name) for name in ours()]
+    assert {(c.claim, c.reads) for c in classes} == set(CASES)
+
+
+class TestMetric(MetricContract):
+    @pytest.fixture(params=ours())
+    def name(self, request):
+        if request.param == "lpips":
+            try:
+                registry.load("metrics", "lpips")().score(*case_of(Lpips).wrong(), context=context())
+            except NotInstalled as error:
+                pytest.skip(f"needs the extra vision, with its weights: {error.got}")
+        return request.param
+
+    @pytest.fixture
+    def context(self):
+        return context()
+
+    @pytest.fixture
+    def wrong(self, metric):
+        return case_of(metric).wrong()
+
+    @pytest.fixture
+    def right(self, metric):
+        return case_of(metric).right(metric)
+
+    @pytest.fixture
+    def units(self, metric, wrong):
+        return case_of(metric).units or len(wrong[1])
+
+    def guess(self, metric, seed):
+        return case_of(metric).guess(metric, draws(seed))
+
+
+class Bent(ImageMetric):
+    """Mean squared error with one flaw; the contract must notice each."""
+
+    card = Card(summary="bent", details={"direction": "down", "chance": "0.3"})
+    wording = Wording(label="bent", sentence="{}", explanation="Bent.")
+    higher_leaks = False
+    range = (0.0, 1.0)
+
+    def __init__(self, flaw: str) -> None:
+        self.flaw = flaw
+
+    def chance(self, context):
+        return 0.3
+
+    def score(self, claimed, truth, *, context):
+        numbers = Mse().score(claimed, truth, context=context)
+        if self.flaw == "draws":
+            torch.rand(1)
+        if self.flaw == "edits":
+            claimed.zero_()
+        return {"direction": -numbers, "range": numbers + 1, "one": numbers[:1]}.get(self.flaw, numbers)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "promise"),
+    [
+        ("direction", "test_a_right_claim_leaks_more_than_a_wrong_one"),
+        ("range", "test_numbers_are_finite_within_range_and_one_per_unit"),
+        ("one", "test_numbers_are_finite_within_range_and_one_per_unit"),
+        ("draws", "test_leaves_its_input_and_global_randomness_alone"),
+        ("edits", "test_leaves_its_input_and_global_randomness_alone"),
+        ("chance", "test_guessing_reaches_the_declared_chance"),
+    ],
 )
-OURS = frozenset(
-    {*IMAGES, "auc", "defense_named", "f1", "label_accuracy", "precision", "recall", "tpr_at_fpr"}
-)
-
-
-def rand(*shape: int) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def context() -> ScoreContext:
-    return ScoreContext(
-        distractors=rand(4, 3, 32, 32)[1:],
-        features=lambda x: x.flatten(1),
-        perceptual=lambda x: (x,),
-        classify=lambda x: x.flatten(1).mean(1).mul(100).long(),
-        classes=10,
-        prior=0.1,
-    )
-
-
-def sides(metric: Metric) -> tuple[torch.Tensor, torch.Tensor]:
-    """A claim and a truth of the kind that the metric reads."""
-    if metric.reads == "inputs":
-        return rand(2, 3, 32, 32), rand(3, 3, 32, 32)
-    if metric.reads == "counts":
-        return torch.tensor([1, 0, 2]), torch.tensor([1, 1, 1])
-    if metric.reads == "predictions":
-        return torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1])
-    if metric.reads == "names":
-        return torch.tensor([1, -1, 2]), torch.tensor([1, 1, 1])
-    member = torch.arange(200) < 40
-    claimed = rand(200) if metric.reads == "scores" else rand(200) < 0.5
-    return claimed, member
-
-
-@pytest.fixture(params=sorted(OURS - {"lpips"}))  # lpips needs an extra: tests/unit/test_lpips.py
-def metric(request) -> Metric:
-    return registry.load("metrics", request.param)()
-
-
-def test_the_names_that_scripts_rely_on_are_registered():
-    assert set(registry.names("metrics")) >= OURS
-
-
-def test_it_is_frozen_data_with_a_card(metric):
-    assert dataclasses.is_dataclass(metric)
-    with pytest.raises((dataclasses.FrozenInstanceError, TypeError, AttributeError)):
-        metric.anything = 1
-    assert {"direction", "chance"} <= metric.card.details.keys()
-    assert metric.claim in (*registry.names("claims"), "utility")
-    assert metric.reads.isidentifier()
-    assert metric.unit in ("dB", "share", "")
-    assert metric.card.details["direction"].startswith("up" if metric.higher_leaks else "down")
-
-
-def test_score_is_finite_one_per_unit_and_leaves_its_input_alone(metric):
-    claimed, truth = sides(metric)
-    before = claimed.clone(), truth.clone()
-    found = metric.score(claimed, truth, context=context())
-    assert found.dtype == np.float64
-    assert found.shape == ((1,) if isinstance(metric, PooledMetric) else (3,))
-    assert np.isfinite(found).all()
-    assert torch.equal(claimed, before[0])
-    assert torch.equal(truth, before[1])
-    if metric.counts:
-        assert ((found >= 0) & (found <= 1)).all()
-
-
-def test_pooling_one_run_gives_the_score_of_that_run(metric):
-    if not isinstance(metric, PooledMetric):
-        return
-    claimed, truth = sides(metric)
-    one = metric.pool(claimed.double().numpy(), truth.numpy())
-    assert metric.score(claimed, truth, context=context()).tolist() == [one.value]
-    assert one.low < one.high
-
-
-def test_guessing_reaches_the_declared_chance(metric):
-    chance = metric.chance(context())
-    if not isinstance(metric, PooledMetric):
-        assert chance is None or chance in (0.25, 0.1, 0.125)  # 1/M, 1/K and 1/choices
-        return
-    generator = torch.Generator().manual_seed(0)
-    member = torch.rand(4000, generator=generator) < 0.1
-    coin = torch.rand(4000, generator=generator)
-    claimed = coin if metric.reads == "scores" else coin < 0.1
-    assert metric.score(claimed, member, context=context()).item() == pytest.approx(chance, abs=0.04)
+def test_the_contract_notices(flaw, promise):
+    case, metric = CASES["reconstruction", "inputs"], Bent(flaw)
+    contract = TestMetric()
+    contract.guess = lambda metric, seed: case.guess(metric, draws(seed))
+    given = {
+        "metric": metric,
+        "context": context(),
+        "wrong": case.wrong(),
+        "right": case.right(metric),
+        "units": 3,
+    }
+    test = getattr(contract, promise)
+    with pytest.raises(AssertionError):
+        test(**{name: given[name] for name in inspect.signature(test).parameters})

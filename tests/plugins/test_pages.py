@@ -1,17 +1,18 @@
 """Every page of docs/plugins is a package: it installs, registers itself, and its own tests pass."""
 
-import os
+import importlib
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packages import register, run_python
+
+from glasshouse import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
-KINDS = {"defence", "model", "data", "figure"}
+KINDS = {"attack", "active-attack", "defence", "metric", "data", "model", "figure"}
 FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -22,14 +23,7 @@ def install(page: Path, place: Path) -> list[str]:
     for name, text in files.items():
         assert not (place / name).exists(), f"two pages show a file {name}"
         (place / name).write_text(text)
-    folder = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    folder.mkdir()
-    about = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (folder / "METADATA").write_text(about)
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
-    (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    register(place, project["name"], project["version"], project["entry-points"])
     return [name for name in files if name.startswith("test_")]
 
 
@@ -39,11 +33,7 @@ def outcome(tmp_path_factory):
     place = tmp_path_factory.mktemp("packages")
     tests = {page.stem: install(page, place) for page in PAGES}
     (place / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    path = os.pathsep.join(p for p in (str(place), os.environ.get("PYTHONPATH")) if p)
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    done = subprocess.run(command, cwd=place, env=environment, text=True, capture_output=True, check=False)
+    done = run_python(place, ["-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist"])
     return tests, done.stdout
 
 
@@ -59,3 +49,13 @@ def test_the_page_is_a_package_whose_tests_pass(page, outcome):
 
 def test_there_is_a_page_for_every_kind_that_has_a_contract():
     assert {p.stem for p in PAGES} >= KINDS
+
+
+def test_the_index_has_every_group_every_page_and_contracts_that_are_shipped():
+    index = (ROOT / "docs" / "plugins.md").read_text()
+    assert {g for g in registry.GROUPS if f"`{g}`" not in index} == set()
+    assert set(re.findall(r"\]\(plugins/([\w-]+)\.md\)", index)) == {p.stem for p in PAGES}
+    named = re.findall(r"`(\w+)\.(\w+Contract)`", index)
+    assert len(named) == len(registry.GROUPS)  # claims have none, attacks have two
+    for module, contract in named:
+        assert hasattr(importlib.import_module(f"glasshouse.testing.{module}"), contract)

@@ -224,11 +224,6 @@ def test_data_behind_an_update_are_known_again_in_any_order_round_and_run():
     assert len({told(pool, (0, 1)), told(pool, (0, 2)), told(pool, (0,)), told(turned, (0, 1))}) == 4
 
 
-def test_one_victim_has_no_interval():
-    with pytest.raises(Undefined):
-        value_of(scored([[1.0]], [[0.0]]), Psnr(), rng=Rng.root(0))
-
-
 def auxiliary(count: int = 40) -> Batch:
     draws = torch.Generator().manual_seed(0)
     return Batch(inputs=torch.rand((count, 1, 8, 8), generator=draws), labels=torch.arange(count) % 4)
@@ -245,11 +240,6 @@ def test_the_null_that_is_quoted_is_the_best_on_pseudo_victims():
         for name in ("mean auxiliary image", "random auxiliary image")
     }
     assert score["mean auxiliary image"] < score["random auxiliary image"]
-
-
-def test_a_null_cannot_name_anybody_among_distractors():
-    context = ScoreContext(distractors=torch.rand(9, 1, 8, 8))
-    assert baseline.chosen(Identification(), auxiliary(), count=1, context=context, rng=Rng.root(0))
 
 
 def test_too_little_auxiliary_data_is_said_so():

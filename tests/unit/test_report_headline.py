@@ -1,6 +1,8 @@
 """The headline: primary findings about private data alone, after the correction for how many there are."""
 
+import dataclasses
 import re
+from dataclasses import replace
 
 import pytest
 import report_specimen as specimen
@@ -68,9 +70,32 @@ def test_one_victim_is_enough_for_a_headline():
     found = answer(specimen.finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
     assert found.text == "Single victims' data came out"
     assert "Inverting Gradients got the examples of 2 of 3 victims" in found.qualification
-    assert "Of 1 measurement that judge victims one by one, 1 found somebody" in found.qualification
-    assert "luck alone would in about 0.1" in found.qualification
+    assert "1 measurement judged victims one by one; 1 named somebody" in found.qualification
     assert found.kind == "leaks"
+
+
+def test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not():
+    """Of 75 findings without a leak, four name somebody: each cell is corrected for its own victims alone."""
+    lucky = (
+        replace(specimen.VICTIMS[1], p_adjusted=0.015, leaks=True),
+        specimen.VICTIMS[0],
+        specimen.VICTIMS[0],
+    )
+    quiet = (specimen.VICTIMS[0],) * 3
+
+    def report(*victims):
+        return answer(
+            *(
+                specimen.finding(primary=True, victims=v, scenario=f"s{i}", **SILENT)
+                for i, v in enumerate(victims)
+            )
+        )
+
+    assert report(lucky).text == "Single victims' data came out"
+    assert report(lucky, *[quiet] * 74).text == "No leak was found"
+    found = report(specimen.VICTIMS, lucky, *[quiet] * 73)
+    assert found.text == "Single victims' data came out"
+    assert "75 measurements judged victims one by one; 1 named somebody" in found.qualification
 
 
 def test_victims_that_another_metric_of_the_same_claims_judged_count():
@@ -122,3 +147,10 @@ def test_exit_code_where_nothing_was_shown():
     assert exit_code(described(specimen.finding(verdict="no power"))) == 3
     powerless = specimen.finding(verdict="no power", metric="mse")
     assert exit_code(described(specimen.finding(primary=True), powerless)) == 0
+
+
+def test_one_attack_without_power_does_not_hide_what_another_showed():
+    able = specimen.finding(primary=True)
+    powerless = specimen.finding(primary=True, attack="dlg", verdict="no power")
+    assert exit_code(described(able, powerless)) == 0
+    assert exit_code(described(able, dataclasses.replace(powerless, scenario="another"))) == 3

@@ -140,6 +140,13 @@ def test_single_victims_are_named_beside_the_mean():
     )
 
 
+def test_where_every_victim_came_out_nobody_is_listed():
+    out = [dataclasses.replace(v, leaks=True) for v in specimen.VICTIMS]
+    text = said(specimen.finding(victims=tuple(out)))
+    assert "Each of the 3 victims came out: their own examples were recognised among held-out ones." in text
+    assert "round 0" not in text
+
+
 def test_images_that_moved_in_ssim_alone_do_not_count_as_rebuilt():
     """SSIM above a guess, pixels further away than a guess: the sentence says so, and the mark is another."""
     pixels = specimen.finding(metric="psnr", unit="dB", base=11.2, gain=-2.0, half=1.0)
@@ -147,7 +154,7 @@ def test_images_that_moved_in_ssim_alone_do_not_count_as_rebuilt():
     choice = chosen(alike, pixels)
     assert choice.standing(alike) == "inconclusive"
     text = sentence(alike, choice)
-    assert "SSIM of Inverting Gradients moved, PSNR did not" in text
+    assert "Inverting Gradients is above guessing by SSIM, but not by PSNR" in text
     assert text.endswith("This does not count as rebuilt images.")
     assert "rebuilt private images" not in text
 
@@ -156,7 +163,7 @@ def test_a_distance_that_moved_while_the_deciding_one_did_not_is_a_note():
     pixels = specimen.finding(metric="psnr", unit="dB", base=11.2, gain=-2.0, half=1.0, primary=True)
     texts = told(pixels, specimen.finding())
     who = "Inverting Gradients without a defence"
-    assert f"SSIM moved, PSNR did not: {who}. This does not count as rebuilt images." in texts
+    assert f"{who}: above guessing by SSIM, but not by PSNR. This does not count as rebuilt images." in texts
     assert not any("rebuilt private images" in text for text in texts)
 
 

@@ -28,7 +28,7 @@ def test_an_attack_that_gains_on_unrelated_victims_fails_its_control(honest, unr
     gains = iter([interval(*honest), interval(*unrelated)])
     monkeypatch.setattr(module, "gain_of", lambda scored, metric, rng: next(gains))
     scenario = from_dict({**module.EASY, "attacks": [{"name": "linear_input"}]})
-    result = module._compare(Numbers(), Numbers(), Psnr(), {}, scenario)
+    result = module._compare(Numbers(), Numbers(), Psnr(), {"metric": "psnr"}, scenario)
     assert result.passed == passed
 
 

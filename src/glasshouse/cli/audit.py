@@ -73,12 +73,13 @@ def shares(result: Result) -> str:
 def exit_code(result: Result) -> int:
     """0 done, and every limit was shown to hold; 1 a limit is broken; 3 not shown.
 
-    Not shown: a limit is undecided or unmeasured, a control failed, or nothing was measured at all.
+    Not shown: a limit is undecided or unmeasured, no attack of a scenario had power, or nothing was measured.
     """
     states = {limit.state for limit in result.limits}
     if "broken" in states:
         return POLICY_BROKEN
-    powerless = any(f.verdict == "no power" for f in primaries(result.findings))
+    deciding = primaries(result.findings)
+    powerless = {f.scenario for f in deciding} - {f.scenario for f in deciding if f.verdict != "no power"}
     return NOT_SHOWN if states - {"holds"} or powerless or not result.findings else 0
 
 

@@ -55,6 +55,7 @@ class Roles:
     auxiliary: Batch | None = None
     heldout: Batch | None = None
     public: Batch | None = None
+    spare: Batch | None = None
     duplicates: Mapping[Role, int]
 
     def parts(self) -> dict[Role, Batch]:
@@ -89,7 +90,12 @@ class _Pool:
 
 
 def deal(
-    source: DataSource, wants: Mapping[Role, Want], *, by: Literal["image", "label"] = "image", rng: Rng
+    source: DataSource,
+    wants: Mapping[Role, Want],
+    *,
+    by: Literal["image", "label"] = "image",
+    spare: int = 0,
+    rng: Rng,
 ) -> Roles:
     """Images for every role in ``wants``, drawn without replacement; those with a size are served first.
 
@@ -98,6 +104,7 @@ def deal(
         wants: what each role asks for.
         by: ``image`` deals single images; ``label`` deals whole labels (people), so that nobody's
             pictures are in two roles: a role gets people until it has its number of images.
+        spare: further images to draw as the held-out ones were, at most, from what all roles leave.
         rng: decides who gets what.
 
     Raises:
@@ -131,8 +138,20 @@ def deal(
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number
         dealt[role] = pool.batch(index)
-    check_disjoint(dealt)
-    return Roles(**dealt, duplicates=duplicates)
+    further = None
+    if spare and "heldout" in wants:
+        free = _eligible(pool, wants["heldout"]) & ~taken & (owner[pool.content] == -1)
+        free &= (key_owner[keys] == -1) | (key_owner[keys] == ROLES.index("heldout"))
+        further = _drawn(pool, free, spare, rng.child("deal/spare"))
+    check_disjoint({name: part for name, part in (*dealt.items(), ("spare", further)) if part is not None})
+    return Roles(**dealt, spare=further, duplicates=duplicates)
+
+
+def _drawn(pool: _Pool, free: Tensor, most: int, rng: Rng) -> Batch | None:
+    """At most so many of the free images, no two alike; None: there is none."""
+    index = _choose(free.nonzero().squeeze(1), pool.content, most, rng)
+    _, first = np.unique(pool.content[index].numpy(), return_index=True)
+    return pool.batch(index[torch.from_numpy(np.sort(first))]) if len(index) else None
 
 
 def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:

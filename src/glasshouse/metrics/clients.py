@@ -76,7 +76,7 @@ class F1(ClientMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="F1",
-        sentence="found the clients in question with F1 {}",
+        sentence="found the clients in question (F1 {}; 1 is all of them and nobody else)",
         explanation="Balance of finding all the clients in question and accusing no others: 1 is perfect,"
         " so higher is worse; random guessing reaches about the share of such clients.",
         severity="membership",
@@ -178,7 +178,7 @@ class Auc(ClientMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="AUC",
-        sentence="told members from others with AUC {}",
+        sentence="told members from others (AUC {}; guessing gets 0.5, 1 is perfect)",
         explanation="How often a client in question gets a higher score than another client: 1 is always,"
         " so higher is worse; random guessing reaches 0.5.",
         severity="membership",

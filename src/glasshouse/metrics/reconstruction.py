@@ -251,7 +251,7 @@ class Identification(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="identification",
-        sentence="rebuilt images of which {} point to the right original",
+        sentence="rebuilt recognisable images: for {} the right original was picked from among look-alikes",
         explanation="How often the right original is found among many look-alikes from the rebuilt image "
         "alone: higher is worse; guessing finds 1 in as many as there are candidates.",
         display="rate",

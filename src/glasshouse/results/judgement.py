@@ -1,9 +1,10 @@
 """Which findings may speak for a whole run: primary ones, and after the correction for how many there are."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
-from glasshouse.results.records import Finding
+from glasshouse.results.records import Finding, Victim
 
 ALPHA: Final = 0.05
 """Holm's level over the primary findings of a run, and over the victims of a cell."""
@@ -19,6 +20,43 @@ def expected_by_luck(finding: Finding) -> bool:
 def leaking_victims(finding: Finding) -> tuple[str, ...]:
     """Names of the victims whose own example the claim matches better than held-out ones."""
     return tuple(v.name for v in finding.victims if v.leaks)
+
+
+def anybody_p_value(victims: Sequence[Victim]) -> float:
+    """p-value of "nobody's example came out" from the verdicts on all victims of a finding.
+
+    That k of v victims reach what the k-th best did has a binomial chance; the smallest one over all k, times
+    v, holds whichever k it is. Two of three victims ahead of 200 held-out examples: 2e-4, where one is .045.
+
+    Example:
+        >>> from glasshouse.results.records import Victim
+        >>> rest = {"value": 9.0, "rank": 0, "compared": 200, "p_adjusted": 0.01, "leaks": True}
+        >>> one = Victim(name="round 0, client 0, example 1", p=1 / 201, **rest)
+        >>> round(anybody_p_value([one]), 4), round(anybody_p_value([one] * 3), 9)
+        (0.005, 3.69e-07)
+    """
+    ordered, count = sorted(v.p for v in victims), len(victims)
+    tails = [
+        math.fsum(math.comb(count, j) * p**j * (1 - p) ** (count - j) for j in range(k, count + 1))
+        for k, p in enumerate(ordered, start=1)
+    ]
+    return min(1.0, count * min(tails, default=1.0))
+
+
+def with_somebody_out(findings: Sequence[Sequence[Victim]]) -> list[bool]:
+    """Of which findings it may be said that somebody came out, after Holm's correction over all of them.
+
+    Within a finding the verdicts are corrected already; of 75 findings, 4 would still name somebody by luck.
+
+    Args:
+        findings: the verdicts on single victims of each finding that judges any.
+    """
+    values = [anybody_p_value(victims) for victims in findings]
+    out, holds = [False] * len(values), True
+    for place, i in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        holds = holds and values[i] * (len(values) - place) < ALPHA
+        out[i] = holds and any(v.leaks for v in findings[i])
+    return out
 
 
 def primaries(findings: Sequence[Finding]) -> list[Finding]:

@@ -104,7 +104,12 @@ class AttackContract:
 
 
 def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
-    """Every tensor inside nested dataclasses, mappings and sequences, by its path."""
+    """Every tensor inside nested dataclasses, mappings and sequences, by its path.
+
+    Example:
+        >>> list(tensors_of({"a": [torch.zeros(1), {"b": torch.ones(2)}]}))
+        ['/a/0', '/a/1/b']
+    """
     if isinstance(value, Tensor):
         return {path: value}
     if isinstance(value, Mapping):

@@ -36,6 +36,13 @@ def toy_cell(run: Path, claims: Sequence[Claim] = ()) -> CellEvidence:
         run: an empty folder; it gets a folder ``truth``.
         claims: of the attack; by default the four private images of client 0 in round 0, in reverse order,
             the first the surest.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     cell = toy_cell(Path(folder))
+        >>> cell.attacks[0].label, len(cell.attacks[0].of(Reconstruction)[0].inputs)
+        ('Mine', 4)
     """
     (run / "truth").mkdir()
     images = torch.rand((4, 1, 4, 4), generator=Rng.root(0).torch())

@@ -67,7 +67,13 @@ def toy(
     dropout: float = 0.0,
     **terms: Any,
 ) -> Toy:
-    """Run one. ``examples`` per client; ``terms`` overrides fields of :class:`glasshouse.wire.Terms`."""
+    """Run one. ``examples`` per client; ``terms`` overrides fields of :class:`glasshouse.wire.Terms`.
+
+    Example:
+        >>> view = toy(clients=2, examples=4).view(client=1)
+        >>> view.single(subject="example")[1].examples
+        4
+    """
     rng = Rng.root(seed, salt="toy")
     total = clients * examples
     draws = rng.child("data").torch()
@@ -134,7 +140,14 @@ class AttackedToy:
 
 
 def play_attacked(attack: ActiveAttack, **settings: Any) -> AttackedToy:
-    """Let ``attack`` craft the model of round 0 and play; a secure sum unless ``settings`` say otherwise."""
+    """Let ``attack`` craft the model of round 0 and play; a secure sum unless ``settings`` say otherwise.
+
+    Example:
+        >>> from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
+        >>> played = play_attacked(RobbingTheFed(bins=16))
+        >>> played.crafted.default.architecture.name, played.view.rounds[0].aggregate.examples
+        ('imprint', 3)
+    """
     settings = {"secure_sum": True, "weighting": "size", **settings}
     honest = toy(**settings)
     terms = honest.setting.terms

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.claims.truths import relabelled
-from glasshouse.audit.scoring.nulls import EXAMPLES, chosen
+from glasshouse.audit.scoring.nulls import EXAMPLES, chosen, largest_share
 from glasshouse.cache import digest
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Features, Metric, ScoreContext
@@ -58,6 +58,7 @@ class Judge:
         rng: for the draws of null adversaries; unrelated to the attacks' streams.
         among: names of the null adversaries to choose from; empty: all that fit.
         quoted: null already chosen, by metric name and batch size.
+        most: of these nulls, the most that their share can be as far as the auxiliary part tells.
         draws: of the prior of the attack that is judged, where it filed some.
         defense: names of the defences that are on, joined by " + "; "none" without.
         terms: of the federation; None: unknown, and silence is scored at chance level.
@@ -74,6 +75,7 @@ class Judge:
     rng: Rng
     among: tuple[str, ...] = ()
     quoted: dict[tuple[str, int], str] = field(default_factory=dict)
+    most: dict[tuple[str, int], float | None] = field(default_factory=dict)
     draws: Batch | None = None
     defense: str = "none"
     terms: Terms | None = None
@@ -109,6 +111,22 @@ class Judge:
             )
         return self.quoted[name, count]
 
+    def null_most(self, name: str, metric: Metric, count: int) -> float | None:
+        """The most that the share of the quoted null can be; None where that is not known."""
+        quoted = self.null(name, metric, count)
+        assert self.auxiliary is not None  # null has checked
+        if (name, count) not in self.most:
+            self.most[name, count] = largest_share(
+                quoted,
+                metric,
+                self.auxiliary,
+                count=count,
+                context=self.context,
+                rng=self.rng.child(f"null/{name}/{count}"),
+                draws=self.draws,
+            )
+        return self.most[name, count]
+
     def against(self, truth: Truth) -> "Judge":
         """The same judge with another truth; the nulls chosen so far stay."""
         gallery = self.context.gallery
@@ -131,7 +149,7 @@ class Judge:
         draws = Batch(
             inputs=torch.cat([c.inputs for c in filed]), labels=torch.cat([c.labels for c in filed])
         )
-        return dataclasses.replace(self, draws=draws, quoted={})
+        return dataclasses.replace(self, draws=draws, quoted={}, most={})
 
     def target(self, number: int, client: int | None) -> Target:
         """The truth behind one round of a claim."""
@@ -208,7 +226,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         defense=" + ".join(d.name for d in scenario.defenses) or "none",
         terms=transcript.terms,
         announced=_announced(transcript),
-        heldout=_part(tensors, "heldout"),
+        heldout=_heldout(tensors),
         comparable=_same_classes(scenario),
         run=folder.name,
     )
@@ -218,6 +236,14 @@ def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
     if f"{role}.inputs" not in tensors:
         return None
     return Batch(inputs=tensors[f"{role}.inputs"], labels=tensors[f"{role}.labels"])
+
+
+def _heldout(tensors: Mapping[str, Tensor]) -> Batch | None:
+    """The held-out examples, then the spare ones that were drawn like them."""
+    parts = [part for part in (_part(tensors, "heldout"), _part(tensors, "spare")) if part is not None]
+    if not parts:
+        return None
+    return Batch(inputs=torch.cat([p.inputs for p in parts]), labels=torch.cat([p.labels for p in parts]))
 
 
 def _same_classes(scenario: Scenario) -> bool:

@@ -15,14 +15,19 @@ from torch import Tensor
 
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.metrics.statistics.shares import share_interval, share_p_value
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
 Guess = Callable[[Batch, int, Rng], Batch]
+Parts = tuple[Batch, Batch, ScoreContext]
+"""Of the auxiliary part: what a null knows, what pseudo-victims are drawn from, and how they are scored."""
 PSEUDO_VICTIMS = 40
 DRAWS = 10
 EXAMPLES = 1000
 """Enough of them for a choice or an average: with large batches, fewer pseudo-victims and draws are made."""
+LUCK = 0.025
+"""A null replaces a known chance level only if its share would be luck this rarely, over all nulls."""
 CHANCE = "chance"
 """The metric's own chance level, where it has one in closed form."""
 
@@ -93,16 +98,16 @@ def chosen(
             got=f"{len(auxiliary)}",
             fix="raise data.auxiliary: it is also what the null adversary knows",
         )
-    order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
-    half = len(auxiliary) // 2
-    known, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
-    held, others = rest.pick(torch.arange(0, len(rest), 2)), rest.pick(torch.arange(1, len(rest), 2))
-    context = _among(context, others)
+    parts = known, held, context = _parts(auxiliary, context, rng)
     sign = 1 if metric.higher_leaks else -1
     level = metric.chance(context)
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
     further = (GENERATOR,) if draws is not None and metric.claim != "labels" else ()
     names = among or (*_fitting(metric), *further)
+    if best and level is not None and metric.counts:
+        chance = level if metric.higher_leaks else 1 - level
+        every = {name: _pseudo_hits(name, metric, parts, draws, count=count, rng=rng) for name in names}
+        names = tuple(name for name in names if _chance_p(every[name], chance) < LUCK / len(every))
     if len(names) == 1 and not best:
         return names[0]  # nothing to choose
     for name in names:
@@ -116,6 +121,30 @@ def chosen(
         if value > best_score:
             best, best_score = name, value
     return best
+
+
+def largest_share(
+    name: str,
+    metric: Metric,
+    auxiliary: Batch,
+    *,
+    count: int,
+    context: ScoreContext,
+    rng: Rng,
+    draws: Batch | None = None,
+) -> float | None:
+    """What the null called ``name`` gets at most: the upper end of its share of hits on pseudo-victims.
+
+    Where a low share is the leak, a hit is a miss. No two pseudo-victims have an example in common.
+
+    Returns:
+        None for metrics that are no shares, and where there are fewer than two pseudo-victims.
+    """
+    if not metric.counts or name == CHANCE:
+        return None
+    parts = _parts(auxiliary, context, rng)
+    hits = _pseudo_hits(name, metric, parts, draws, count=count, rng=rng)
+    return share_interval(*_clustered(hits)).high if len(hits) > 1 else None
 
 
 def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -154,6 +183,40 @@ def average_score(
 def counts(labels: Tensor, classes: int) -> Tensor:
     """How many of each class, (K,)."""
     return torch.bincount(labels.long(), minlength=classes)
+
+
+def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
+    """What a null knows, what pseudo-victims are drawn from, and a context with distractors of neither."""
+    order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
+    half = len(auxiliary) // 2
+    known, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
+    held, others = rest.pick(torch.arange(0, len(rest), 2)), rest.pick(torch.arange(1, len(rest), 2))
+    return known, held, _among(context, others)
+
+
+def _pseudo_hits(
+    name: str, metric: Metric, parts: Parts, draws: Batch | None, *, count: int, rng: Rng
+) -> list[NDArray[np.float64]]:
+    """A null's outcomes on pseudo-victims of ``count`` examples each, no example in two of them."""
+    known, held, context = parts
+    outcomes = []
+    for number in range(min(len(held) // count, max(2, EXAMPLES // count))):
+        victim = held.pick(torch.arange(number * count, (number + 1) * count))
+        guess = _guess(name, known, draws, count, rng.child(f"apart/{name}/{number}"))
+        outcomes.append(score(metric, guess, victim, context=context))
+    return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
+
+
+def _clustered(hits: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    return np.concatenate(hits), np.repeat(np.arange(len(hits)), [len(one) for one in hits])
+
+
+def _chance_p(hits: list[NDArray[np.float64]], level: float) -> float:
+    """p-value of "the null's share is not above chance"; 1 where there are too few pseudo-victims."""
+    if len(hits) < 2:
+        return 1.0
+    outcomes, clusters = _clustered(hits)
+    return share_p_value(outcomes, level, clusters)
 
 
 def _enough(most: int, count: int) -> int:

@@ -22,6 +22,7 @@ from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Behaviour, Defense
+from glasshouse.metrics.statistics.rank import comparisons_for
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import load
@@ -35,6 +36,8 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
+SPARE_NUMBERS = 2**24
+"""Pixels of the further held-out images that are stored at most (64 MiB)."""
 
 
 @final
@@ -121,7 +124,8 @@ def _dealt(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
     wants, data = _wants(scenario), scenario.data
     if not data.private_source:
-        return deal(source, wants, by=data.deal, rng=rng.child("roles"))
+        spare = _spare(scenario, source)
+        return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
     want = wants.pop("private")
     channels, side, _ = source.input_shape
     other = load_source(data.private_source, resize=side, channels=channels)
@@ -209,6 +213,13 @@ def _wants(scenario: Scenario) -> dict[Role, Want]:
     }
 
 
+def _spare(scenario: Scenario, source: DataSource) -> int:
+    """Further held-out images, so that single victims can be named where the data have enough of them."""
+    clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
+    most = SPARE_NUMBERS // math.prod(source.input_shape)
+    return max(0, min(comparisons_for(clients * scenario.data.examples), most) - scenario.data.heldout)
+
+
 def _distractors(scenario: Scenario) -> int:
     """How many other images of the private examples' distribution the metrics need."""
     return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
@@ -290,6 +301,8 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
         found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
     if roles.heldout is not None and len(roles.heldout):
         found["heldout.inputs"], found["heldout.labels"] = roles.heldout.inputs, roles.heldout.labels
+    if roles.spare is not None:
+        found["spare.inputs"], found["spare.labels"] = roles.spare.inputs, roles.spare.labels
     if count := _distractors(scenario):
         found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:

@@ -12,6 +12,8 @@ __all__ = ["FEWEST", "Rank", "rank_of", "rank_p_value"]
 
 FEWEST = 199
 """Held-out examples: the smallest p-value is then .005, which Holm leaves below .05 for up to 9 victims."""
+ALPHA = 0.05
+"""Of all victims together: the chance that any is named although nothing came out."""
 
 
 @final
@@ -69,6 +71,16 @@ def rank_p_value(rank: int, compared: int) -> float:
             fix="count the held-out examples that match as well or better",
         )
     return (1 + rank) / (1 + compared)
+
+
+def comparisons_for(victims: int) -> int:
+    """Held-out examples from which a victim among so many can be named after Holm's correction.
+
+    Example:
+        >>> comparisons_for(1), comparisons_for(20)
+        (199, 400)
+    """
+    return max(FEWEST, round(victims / ALPHA))
 
 
 def rank_of(score: float, others: ArrayLike, *, higher_leaks: bool = True) -> Rank:

@@ -8,7 +8,7 @@ from glasshouse.report import words
 from glasshouse.report.cards import KINDS, SEVERITIES
 from glasshouse.report.verdicts.choice import ORDER, Choice
 from glasshouse.report.verdicts.sentences import NOT_SAFE
-from glasshouse.results.judgement import ALPHA, ONE_SIDE, expected_by_luck
+from glasshouse.results.judgement import ONE_SIDE, expected_by_luck
 from glasshouse.results.records import Finding, Result, Verdict
 
 
@@ -61,14 +61,14 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried:
 
 
 def _single(out: Sequence[Finding], choice: Choice) -> str:
-    """Who came out where the average decides nothing, and how often luck alone would say so."""
+    """Who came out where the average decides nothing."""
     verdicts = choice.victims(out[0])
     who = f"{sum(v.leaks for v in verdicts)} of {words.count(len(verdicts), 'victims')}"
     judged = [f for f in choice.findings if f.verdict != "no power" and choice.victims(f)]
     return (
         f"The average over all victims decides nothing, but {choice.cards.attack(out[0].attack)} got the "
-        f"examples of {who}. Of {words.count(len(judged), 'measurements')} that judge victims one by one, "
-        f"{len(out)} found somebody; luck alone would in about {ALPHA * len(judged):.1f}."
+        f"examples of {who}. {words.count(len(judged), 'measurements')} judged victims one by one; "
+        f"{len(out)} named somebody, corrected for the number of victims and of measurements."
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, final
 from glasshouse.report import words
 from glasshouse.report.cards import SEVERITIES, Cards
 from glasshouse.results.cards import MetricCard
-from glasshouse.results.judgement import expected_by_luck
+from glasshouse.results.judgement import expected_by_luck, with_somebody_out
 from glasshouse.results.records import Finding, Result, Verdict, Victim
 
 ORDER: Final[tuple[Verdict, ...]] = ("leaks", "no power", "inconclusive", "no leak found")
@@ -69,10 +69,14 @@ class Choice:
         return finding.victims or next((f.victims for f in alike), ())
 
     def with_victims_out(self) -> list[Finding]:
-        """Findings with power where single victims' examples came out, the most of them first."""
-        counts = {id(f): sum(v.leaks for v in self.victims(f)) for f in self.findings}
-        some = [f for f in self.findings if f.verdict != "no power" and counts[id(f)]]
-        return sorted(some, key=lambda f: -counts[id(f)])
+        """Findings with power where single victims' examples came out, the most of them first.
+
+        Corrected for how many findings of the run judge single victims.
+        """
+        judged = [f for f in self.findings if f.verdict != "no power" and self.victims(f)]
+        out = with_somebody_out([self.victims(f) for f in judged])
+        some = [f for f, somebody in zip(judged, out, strict=True) if somebody]
+        return sorted(some, key=lambda f: -sum(v.leaks for v in self.victims(f)))
 
     def of(self, scenario: str) -> "Choice":
         """The same for one scenario."""

@@ -88,6 +88,8 @@ def victims(verdicts: Sequence[Victim]) -> str:
     if not names:
         return ""
     total = words.count(len(verdicts), "victims")
+    if len(names) == len(verdicts) > 1:
+        return f"Each of the {total} came out: their own examples were recognised among held-out ones."
     listed = "; ".join(
         [*names[:FEW_NAMES], *([f"{len(names) - FEW_NAMES} more"] if names[FEW_NAMES:] else [])]
     )
@@ -131,8 +133,8 @@ def _core(f: Finding, choice: Choice) -> str:
     measured, gain = value(f, cards), over_guessing(f, cards)
     if other := choice.contradiction(f):
         return (
-            f"{where(f)}, {cards.metric(f.metric).label} of {attack} moved, "
-            f"{cards.metric(other.metric).label} did not. {measured}: {_lower(gain)}. But "
+            f"{where(f)}, {attack} is above guessing by {cards.metric(f.metric).label}, but not by "
+            f"{cards.metric(other.metric).label}. {measured}: {_lower(gain)}. But "
             f"{value(other, cards)}: {_lower(over_guessing(other, cards))}. "
             "This does not count as rebuilt images."
         )

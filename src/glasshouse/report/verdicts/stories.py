@@ -188,7 +188,7 @@ def _moved(choice: Choice) -> list[Sentence]:
     lines = []
     for deciding, labels in moved.items():
         who = few([name for names in labels.values() for name in names])
-        what = f"{words.listed(list(labels))} moved, {deciding} did not: {who}"
+        what = f"{who}: above guessing by {words.listed(list(labels))}, but not by {deciding}"
         lines.append(Sentence(kind="note", text=f"{what}. This does not count as rebuilt images."))
     return lines
 

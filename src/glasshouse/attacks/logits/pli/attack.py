@@ -31,7 +31,7 @@ from glasshouse.transcript.view import View
 Reads = Literal["paired", "client", "none"]
 Choice = Literal["images", "predictions"]
 EASY: Mapping[str, Any] = {
-    "data": {"domains": {"targets": 5, "per_class": 40, "shifts": ["box_blur"]}},
+    "data": {"domains": {"targets": 7, "per_class": 60, "shifts": ["box_blur"]}},
     "model": {"name": "shallow_cnn"},
     "federation": {
         "protocol": "fedgems",
@@ -74,7 +74,7 @@ class Pli:
         source="Takahashi et al. 2023, Breaching FedMD, CVPR",
         threat="server, sees single uploads of logits",
         control={
-            "setting": "five of ten digits private, one client, FedGEMS, the public domain is blurred",
+            "setting": "seven of ten digits private, one client, FedGEMS, the public domain is blurred",
             "scenario": EASY,
             # The published rate is for a hundred times more images; so few steps of it change nothing.
             "fits": {"learning_rate": 1e-3},

@@ -34,6 +34,13 @@ class HasNull(Protocol):
         ...
 
 
+@runtime_checkable
+class NamesNull(Protocol):
+    """A metric that says whom its ``null`` stands for, for the report."""
+
+    null_name: str
+
+
 def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
     """The field that the metric reads against the private inputs, or the part of the truth that it names.
 
@@ -59,7 +66,14 @@ def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored
         return null_numbers(name, metric, target, judge, count=len(values))
 
     scored = score_rounds(claim.about, judge, measure=measure, null=null, claimed=len(claimed) > 0)
-    return scored.named(OWN_NULL if isinstance(metric, HasNull) else CHANCE)
+    return scored.named(name_of_null(metric))
+
+
+def name_of_null(metric: Metric) -> str:
+    """Who is compared with the attack, in words."""
+    if not isinstance(metric, HasNull):
+        return CHANCE
+    return metric.null_name if isinstance(metric, NamesNull) else OWN_NULL
 
 
 def truth_part(metric: Metric, target: Target) -> Tensor:

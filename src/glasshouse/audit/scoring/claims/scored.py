@@ -45,6 +45,7 @@ class Scored:
         exchanged: of the same claims against other victims' truth, shaped like ``values``; None: nobody.
         victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
         baseline: name of the null.
+        null_most: the most that the null's share of hits can be, from auxiliary data alone; None: not known.
         clients: of pooled metrics, one per federation; values are empty then.
         claimed: victims of whom something was claimed.
         runs: federations behind the numbers.
@@ -55,6 +56,7 @@ class Scored:
     exchanged: tuple[Numbers | None, ...] = ()
     victims: tuple[str, ...] = ()
     baseline: str = ""
+    null_most: float | None = None
     clients: tuple[ClientSample, ...] = ()
     claimed: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
@@ -84,14 +86,15 @@ class Scored:
             exchanged=tuple(map(_joined, exchanged.values())),
             victims=tuple(values),
             baseline=self.baseline or other.baseline,
+            null_most=max((m for m in (self.null_most, other.null_most) if m is not None), default=None),
             clients=tuple(clients.values()),
             claimed=self.claimed | other.claimed,
             runs=self.runs | other.runs,
         )
 
-    def named(self, baseline: str) -> "Scored":
-        """The same with the name of its null."""
-        return replace(self, baseline=baseline)
+    def named(self, baseline: str, *, most: float | None = None) -> "Scored":
+        """The same with the name of its null, and the most that its share can be."""
+        return replace(self, baseline=baseline, null_most=most)
 
     def pool_clients(
         self, *, decisions: bool

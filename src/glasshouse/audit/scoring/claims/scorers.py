@@ -88,9 +88,11 @@ def _beside_nulls(
 ) -> Scored:
     """With the null adversary that is quoted for batches of that size, on the same victims."""
     quoted: list[str] = []
+    most: list[float] = []
 
     def null(number: int, target: Target, _: Numbers) -> Numbers:
         quoted.append(judge.null(name, metric, len(target.batch)))
+        most.extend(x for x in (judge.null_most(name, metric, len(target.batch)),) if x is not None)
         assert judge.auxiliary is not None  # judge.null has checked
         return average_score(
             quoted[-1],
@@ -103,7 +105,7 @@ def _beside_nulls(
         )
 
     scored = score_rounds(claim.about, judge, measure=measure, null=null, claimed=claimed)
-    return scored.named(quoted[-1])
+    return scored.named(quoted[-1], most=max(most, default=None))
 
 
 def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:

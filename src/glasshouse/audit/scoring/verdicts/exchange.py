@@ -7,7 +7,7 @@ import numpy as np
 
 from glasshouse.audit.scoring.claims.scored import Scored
 from glasshouse.audit.scoring.nulls import CHANCE
-from glasshouse.audit.scoring.verdicts.finding import KNOWN, gain_of, null_of, p_of, value_of
+from glasshouse.audit.scoring.verdicts.finding import gain_of, is_constant, null_of, p_of, value_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
 from glasshouse.metrics.statistics.interval import Interval
@@ -44,7 +44,7 @@ def exchange(scored: Scored, metric: Metric, *, rng: Rng) -> Exchanged | None:
     other = scored.with_exchange()
     if other is None:
         return None
-    if metric.counts and scored.baseline in KNOWN:
+    if metric.counts and is_constant(scored):
         # Every claim meets as many others: for one that is the same for all, the mean is the share itself.
         level = float(np.concatenate(other.nulls).mean())
         other = replace(other, nulls=tuple(np.full(len(v), level) for v in other.values), baseline=CHANCE)

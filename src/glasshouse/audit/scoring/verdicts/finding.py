@@ -37,6 +37,10 @@ KNOWN: Final = frozenset({nulls.CHANCE, GUESS, class_score.GUESS})
 """Baselines whose score is a chance level in closed form, and so has no uncertainty of its own."""
 
 
+FEWEST_PAIRED: Final = 6
+"""Below as many victims no test can tell a paired share from the null's: the null's largest share counts."""
+
+
 def within(interval: Interval, bounds: tuple[float, float]) -> Interval:
     """The interval, cut to what the number can be at all; its value stays inside."""
     low, high = bounds
@@ -51,10 +55,13 @@ def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
     """The metric over all victims, with its 95 % interval, within the metric's range.
 
     Raises:
-        Undefined: fewer than two victims, or the metric is not determined.
+        Undefined: fewer than two victims and no range to say how far the number can be off, or the metric is
+        not determined.
     """
     if scored.clients:
         return _pooled(scored, metric)
+    if _is_lone(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
+        return _whole_range(scored, metric)
     if metric.counts:
         return share_interval(np.concatenate(scored.values), _clusters(scored.values))
     return within(mean_interval(_means(scored.values), rng=rng), metric.range)
@@ -103,16 +110,21 @@ def gain_of(scored: Scored, metric: Metric, *, rng: Rng, chance: float | None = 
         chance: what a guess gets in closed form; the null is never worse than that.
 
     Raises:
-        Undefined: fewer than two victims, or the metric is not determined.
+        Undefined: as :func:`value_of`.
     """
     if scored.clients:
         return _clients_gain(scored, metric, rng)
     scored = with_chance(scored, metric, chance)
+    if _is_lone(scored, metric):
+        gain = _whole_range(scored, metric).minus(_null(scored, metric))
+        return gain if metric.higher_leaks else gain.negated()
     if metric.counts:
         hits, null, clusters = _outcomes(scored, metric)
-        if _is_known(scored):
-            return share_gain(hits, float(null.mean()), clusters)
-        return paired_share_gain(hits, null, clusters)
+        level, mean = _null_share(scored, null), float(null.mean())
+        if level is None:
+            return paired_share_gain(hits, null, clusters)
+        alone = share_gain(hits, mean, clusters)
+        return replace(alone, low=alone.low - (level - mean))
     gain = paired_gain(_means(scored.values), _means(scored.nulls), rng=rng, higher_leaks=metric.higher_leaks)
     ends = sorted(_sign(metric) * (end - _null(scored, metric)) for end in metric.range)
     return within(gain, (ends[0], ends[1]))
@@ -133,10 +145,13 @@ def p_of(scored: Scored, metric: Metric, *, rng: Rng, chance: float | None = Non
     if scored.clients:
         return _test_clients(scored, metric, rng).p
     scored = with_chance(scored, metric, chance)
+    if _is_lone(scored, metric):
+        return 1.0
     if metric.counts:
         hits, null, clusters = _outcomes(scored, metric)
-        if _is_known(scored):
-            return share_p_value(hits, float(null.mean()), clusters)
+        level = _null_share(scored, null)
+        if level is not None:
+            return share_p_value(hits, level, clusters)
         return paired_share_p_value(hits, null, clusters)
     return gain_p_value(_means(scored.values), _means(scored.nulls), higher_leaks=metric.higher_leaks)
 
@@ -195,8 +210,34 @@ def _null(scored: Scored, metric: Metric) -> float:
     return float(_means(scored.nulls).mean())
 
 
-def _is_known(scored: Scored) -> bool:
-    return scored.baseline in KNOWN
+def is_constant(scored: Scored) -> bool:
+    """Whether a share is compared with a constant: known chance, or too few victims to compare in pairs."""
+    few = len(scored.values) < FEWEST_PAIRED and scored.null_most is not None
+    return scored.baseline in KNOWN or few
+
+
+def _null_share(scored: Scored, null: Floats) -> float | None:
+    """The constant that a share is tested against; None where it is compared with the null's in pairs.
+
+    Of a null that is no known chance level: the most that auxiliary data leave possible, and never less than
+    what it got on the victims themselves.
+    """
+    if not is_constant(scored):
+        return None
+    mean = float(null.mean())
+    return mean if scored.baseline in KNOWN else max(mean, scored.null_most or 0.0)
+
+
+def _is_lone(scored: Scored, metric: Metric) -> bool:
+    """One victim alone, of whose number nothing is known but the range that it lies in."""
+    if len(scored.values) != 1 or not all(math.isfinite(end) for end in metric.range):
+        return False
+    return not (metric.counts and len(scored.values[0]) == 1 and is_constant(scored))
+
+
+def _whole_range(scored: Scored, metric: Metric) -> Interval:
+    low, high = metric.range
+    return Interval(value=float(scored.values[0].mean()), low=low, high=high, n=1, level=0.95)
 
 
 def _outcomes(scored: Scored, metric: Metric) -> tuple[Floats, Floats, NDArray[np.int64]]:

@@ -22,14 +22,11 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.reconstruction import Mse
 from glasshouse.metrics.statistics.multiplicity import holm
-from glasshouse.metrics.statistics.rank import rank_p_value
+from glasshouse.metrics.statistics.rank import ALPHA, FEWEST, comparisons_for, rank_p_value
 from glasshouse.results.records import Victim
 
-FEWEST: Final = 199
-"""Held-out examples that a verdict on single victims needs: p can then be as small as .005."""
 MOST: Final = 64
 """Candidates of one claim that are compared one by one, for metrics without a table."""
-ALPHA: Final = 0.05
 
 
 @runtime_checkable
@@ -80,6 +77,8 @@ def victims_of(
             rows += [replace(v, name=where + v.name) for v in _of_run(ranked, run, own, seen)]
         except GlasshouseError as error:
             return Skipped(reason=f"{name}: {error}")
+    if rows and min(row.compared for row in rows) < comparisons_for(len(rows)):
+        return Skipped(reason=f"{name}: {_too_many(len(rows), min(row.compared for row in rows))}")
     adjusted = holm([row.p for row in rows])
     return tuple(
         replace(row, p_adjusted=float(p), leaks=bool(p < ALPHA))
@@ -94,6 +93,13 @@ def _unfit(judge: Judge) -> str:
     if not judge.comparable:
         return "no verdict on single victims: held-out examples are of other classes than private ones"
     return ""
+
+
+def _too_many(victims: int, compared: int) -> str:
+    return (
+        f"no verdict on single victims: for {victims} of them it needs {comparisons_for(victims)} held-out "
+        f"examples, got {compared}; with fewer, nobody could be named after the correction"
+    )
 
 
 def _of_run(metric: Metric, run: Run, values: Mapping[str, Numbers], seen: set[str]) -> Iterator[Victim]:

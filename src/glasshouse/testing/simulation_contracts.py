@@ -1,0 +1,242 @@
+"""What the smaller kinds of plug-ins promise, those that shape a simulation. Shipped with the package.
+
+Subclass as ``TestMine``, provide the fixtures, and the promises come along as tests.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glasshouse import registry
+from glasshouse.attacks.property.properties import Pairs, Property, Scene
+from glasshouse.attacks.property.shadow import HONEST
+from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.setting import FederationProtocol
+from glasshouse.interfaces import Behaviour
+from glasshouse.rng import Rng
+from glasshouse.testing.attack_contract import tensors_of
+from glasshouse.testing.toys import CLASSES, SHAPE, toy
+from glasshouse.traits import Traits, traits_of
+from glasshouse.wire import Architecture, Batch, Terms, Trained
+
+ROOT = Rng.root(0, salt="contract")
+Partitioner = Callable[..., tuple[Tensor, ...]]
+"""``(labels, clients, *, rng)`` → rows of each client."""
+Transform = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) in [0, 1] → as many of the same shape."""
+
+
+def check_repeatable(compute: Callable[[], Any]) -> None:
+    """One stream, one result; the global generator is neither moved nor read.
+
+    Example:
+        >>> check_repeatable(lambda: torch.rand(3, generator=ROOT.torch()))
+        >>> check_repeatable(lambda: torch.rand(3))
+        Traceback (most recent call last):
+        ...
+        AssertionError
+    """
+    before = torch.get_rng_state()
+    one = tensors_of(compute())
+    assert torch.equal(before, torch.get_rng_state())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        two = tensors_of(compute())
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+class PartitionerContract:
+    """Promises of a way to deal images to clients."""
+
+    @pytest.fixture
+    def partitioner(self) -> Partitioner:
+        """The partitioner under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def clients(self) -> int:
+        """How many clients it deals to."""
+        return 4
+
+    @pytest.fixture
+    def labels(self) -> Tensor:
+        """Labels of the images that are dealt."""
+        return torch.arange(200) % CLASSES
+
+    def test_every_client_gets_images_and_no_image_goes_twice(
+        self, partitioner: Partitioner, clients: int, labels: Tensor
+    ) -> None:
+        """One part of whole numbers per client, none of them empty, all within range."""
+        parts = partitioner(labels, clients, rng=ROOT)
+        assert len(parts) == clients
+        assert all(len(part) > 0 and part.dtype == torch.int64 for part in parts)
+        dealt = torch.cat(list(parts))
+        assert len(set(dealt.tolist())) == len(dealt)
+        assert 0 <= int(dealt.min()) <= int(dealt.max()) < len(labels)
+
+    def test_same_rng_same_parts(self, partitioner: Partitioner, clients: int, labels: Tensor) -> None:
+        """Labels and the global generator are left alone, too."""
+        before = labels.clone()
+        check_repeatable(lambda: partitioner(labels, clients, rng=ROOT))
+        assert torch.equal(labels, before)
+
+
+class TransformContract:
+    """Promises of a domain shift."""
+
+    @pytest.fixture
+    def transform(self) -> Transform:
+        """The transform under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def images(self) -> Tensor:
+        """Images that it accepts."""
+        return torch.rand(3, 3, 16, 16, generator=ROOT.torch())
+
+    def test_size_and_range_stay(self, transform: Transform, images: Tensor) -> None:
+        """(B, C, H, W) in [0, 1] → the same; the images passed in are as before."""
+        before = images.clone()
+        shifted = transform(images)
+        assert (shifted.shape, shifted.dtype) == (images.shape, images.dtype)
+        assert 0 <= float(shifted.min()) <= float(shifted.max()) <= 1
+        assert torch.equal(images, before)
+
+    def test_it_changes_each_image_by_itself(self, transform: Transform, images: Tensor) -> None:
+        """Images do not meet, and something changes."""
+        alone = torch.cat([transform(images[i : i + 1]) for i in range(len(images))])
+        torch.testing.assert_close(alone, transform(images))
+        assert not torch.equal(alone, images)
+
+    def test_it_draws_nothing(self, transform: Transform, images: Tensor) -> None:
+        """The same images give the same, whatever the global generator."""
+        check_repeatable(lambda: transform(images))
+
+
+class BehaviourContract:
+    """Promises of a client's deviation."""
+
+    @pytest.fixture
+    def behaviour(self) -> Behaviour:
+        """The behaviour under test."""
+        raise NotImplementedError
+
+    @pytest.fixture(params=["gradient", "delta", "parameters"])
+    def train(self, request: pytest.FixtureRequest) -> LocalTraining:
+        """The honest trainer, once for each kind of update."""
+        return LocalTraining(kind=request.param, batch_size=6)
+
+    @pytest.fixture
+    def model(self) -> nn.Module:
+        """A linear model of images 1 × 2 × 2."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+
+    @pytest.fixture
+    def data(self) -> Batch:
+        """Six private examples."""
+        return Batch(inputs=torch.rand(6, 1, 2, 2, generator=ROOT.torch()), labels=torch.arange(6) % 3)
+
+    def _send(self, behaviour: Behaviour, train: LocalTraining, model: nn.Module, data: Batch) -> Trained:
+        return behaviour.deviate(train, round=0, rng=ROOT)(copy.deepcopy(model), data, rng=ROOT)
+
+    def test_it_sends_what_an_honest_client_could(
+        self, behaviour: Behaviour, train: LocalTraining, model: nn.Module, data: Batch
+    ) -> None:
+        """An update of the same kind, names and shapes, finite; the data are as before."""
+        before = data.inputs.clone(), data.labels.clone()
+        sent, honest = self._send(behaviour, train, model, data), train(copy.deepcopy(model), data, rng=ROOT)
+        assert sent.kind == honest.kind
+        assert {n: t.shape for n, t in sent.tensors.items()} == {
+            n: t.shape for n, t in honest.tensors.items()
+        }
+        assert all(bool(t.isfinite().all()) and not t.requires_grad for t in sent.tensors.values())
+        assert torch.equal(data.inputs, before[0])
+        assert torch.equal(data.labels, before[1])
+
+    def test_same_rng_same_update(
+        self, behaviour: Behaviour, train: LocalTraining, model: nn.Module, data: Batch
+    ) -> None:
+        """One stream, one update."""
+        check_repeatable(lambda: self._send(behaviour, train, model, data).tensors)
+
+
+class ProtocolContract:
+    """Promises of a protocol, on a toy federation of two rounds."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        """As registered."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def settings(self) -> Mapping[str, Any]:
+        """Of the toy federation: arguments of :func:`glasshouse.testing.toys.toy`."""
+        return {}
+
+    def test_it_declares_itself(self, name: str) -> None:
+        """Traits, and how often a client goes through its data."""
+        assert isinstance(traits_of(name), Traits)
+        protocol: FederationProtocol = registry.load("protocols", name)()
+        passes = protocol.passes(3)
+        assert passes is None or passes >= 1
+
+    def test_everything_that_is_sent_is_recorded(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Every round has a broadcast and updates of a kind that the traits allow, all of it finite."""
+        played = toy(protocol=name, rounds=2, **settings)
+        rounds = played.view(client=None).rounds, played.view(round=1, client=None).rounds
+        for (one,) in rounds:
+            assert all(bool(t.isfinite().all()) for t in one.broadcast.tensors.values())
+            assert one.updates
+            for update in one.updates.values():
+                assert update.kind in traits_of(name).kinds
+                assert all(bool(t.isfinite().all()) for t in update.tensors.values())
+        assert all(bool(t.isfinite().all()) for t in played.final.values())
+
+    def test_same_seed_same_run(self, name: str, settings: Mapping[str, Any]) -> None:
+        """One stream, one final model."""
+        check_repeatable(lambda: toy(protocol=name, rounds=2, **settings).final)
+
+
+class PropertyContract:
+    """Promises of a property of clients."""
+
+    @pytest.fixture
+    def client_property(self) -> Property:
+        """The property under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def scene(self) -> Scene:
+        """Eighty auxiliary examples and a challenge; clients hold five."""
+        draws = ROOT.torch()
+        examples = Batch(inputs=torch.rand(81, *SHAPE, generator=draws), labels=torch.arange(81) % CLASSES)
+        architecture = Architecture(name="mlp", input_shape=SHAPE, classes=CLASSES)
+        terms = Terms(
+            protocol="fedavg", architecture=architecture, sends="delta", clients=4, cohort=4, batch_size=5
+        )
+        return Scene(
+            auxiliary=examples.pick(torch.arange(80)),
+            challenge=examples.pick(torch.tensor([80])),
+            terms=terms,
+            examples=5,
+        )
+
+    def _pairs(self, client_property: Property, scene: Scene) -> Pairs:
+        return client_property.pairs(scene, count=7, rng=ROOT)
+
+    def test_as_many_clients_with_it_as_without(self, client_property: Property, scene: Scene) -> None:
+        """Each holds as many examples as a client of the federation."""
+        pairs = self._pairs(client_property, scene)
+        assert pairs.negative.rows.shape == pairs.positive.rows.shape == (7, 5)
+        assert pairs.negative is not pairs.positive or pairs.conduct != HONEST
+
+    def test_same_rng_same_pairs(self, client_property: Property, scene: Scene) -> None:
+        """One stream, one set of clients."""
+        check_repeatable(lambda: self._pairs(client_property, scene))

@@ -1,0 +1,35 @@
+"""Packages installed for a test: a folder on the path, with the entry points that pip would write."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+CLI = "import sys; from glasshouse.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def register(place: Path, name: str, version: str, groups: Mapping[str, Mapping[str, str]]) -> None:
+    """What pip writes beside the modules of a package: its name and its entry points, by group."""
+    folder = place / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = []
+    for group, entries in groups.items():
+        lines += [f"[{group}]", *(f"{entry} = {value}" for entry, value in entries.items())]
+    (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def run_python(place: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Python in ``place``, which is on its path; with a cache of its own."""
+    path = os.pathsep.join(p for p in (str(place), os.environ.get("PYTHONPATH")) if p)
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    environment["GLASSHOUSE_CACHE"] = str(place / "cache")
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=place, env=environment, text=True, capture_output=True, check=False)
+
+
+def glasshouse(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command line, with what is installed in ``place``."""
+    return run_python(place, ["-c", CLI, *arguments])
