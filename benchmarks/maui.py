@@ -180,9 +180,11 @@ def dp(bench: Bench) -> None:
     model, private = bench.features("robust"), bench.private(1000)
     rest = Sample(features=model.of(private.inputs), labels=private.labels)
     held, clip = rest.pick(torch.arange(bench.images)), 100.0
-    for loudness, powers in ((0.0, (6, 5, 4)), (clip, (6, 5, 4, 3, 2, 1))):
-        head = head_of(bench.auxiliary(), mode="trained", wrong_labels=True, behind=8, loudness=loudness)
-        print(f"head made for updates of length {loudness:g}: accuracy {accuracy(head, rest):.3f}")
+    for update_norm, powers in ((0.0, (6, 5, 4)), (clip, (6, 5, 4, 3, 2, 1))):
+        head = head_of(
+            bench.auxiliary(), mode="trained", wrong_labels=True, behind=8, update_norm=update_norm
+        )
+        print(f"head made for updates of length {update_norm:g}: accuracy {accuracy(head, rest):.3f}")
         for power in powers:
             std = clip * (2 * torch.tensor(1.25e4).log()).sqrt().item() / 10**power
             _noised(

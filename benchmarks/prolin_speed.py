@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from glasshouse.attacks.property.detector import fit, fit_sgd
 from glasshouse.attacks.property.discriminant import discriminated
-from glasshouse.attacks.property.evidence import Evidence, shadow_pairs
+from glasshouse.attacks.property.evidence import Evidence
+from glasshouse.attacks.property.gathering import shadow_pairs
 from glasshouse.attacks.property.prolin import Problem, solve
 from glasshouse.attacks.property.properties import Membership, Pairs, Scene
 from glasshouse.models.build import build

@@ -7,8 +7,9 @@ from torch.nn import functional as F
 
 from glasshouse import registry
 from glasshouse.federation.client import LocalTraining
+from glasshouse.interfaces import Defense, Trainer
 from glasshouse.testing.contracts import DefenseContract
-from glasshouse.wire import Batch, Defense, Trainer, Update
+from glasshouse.wire import Batch, Update
 
 SETTINGS = {
     "gaussian_noise": {"std": 0.1},

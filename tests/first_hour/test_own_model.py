@@ -12,7 +12,7 @@ from glasshouse.models.adapt import adapt
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict
-from glasshouse.scenario.spec import Member, Suite
+from glasshouse.scenario.suite import Member, Suite
 from glasshouse.wire import Architecture
 
 NETS = '''

@@ -2,7 +2,8 @@
 
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts.choice import Choice, choose
-from glasshouse.results.records import AttackCard, Finding, MetricCard, Result
+from glasshouse.results.cards import AttackCard, MetricCard
+from glasshouse.results.records import Finding, Result
 
 TITLES = {
     "dlg": "DLG",

@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 from report_cards import ATTACKS, METRICS
 
+from glasshouse.results.cards import Limit, ThreatCard
 from glasshouse.results.files import write_result
 from glasshouse.results.records import (
     Control,
     Exhibit,
     Finding,
-    Limit,
     Refused,
     Result,
     Settings,
-    ThreatCard,
     Utility,
     Verdict,
     Victim,

@@ -11,7 +11,7 @@ from glasshouse.audit.scoring.controls import sources
 from glasshouse.audit.scoring.controls.control import ControlTask, control, judge_control, run_control
 from glasshouse.errors import BadValue
 from glasshouse.scenario.load import from_dict
-from glasshouse.scenario.spec import Member, Suite
+from glasshouse.scenario.suite import Member, Suite
 
 RAW = {
     "name": "controls",

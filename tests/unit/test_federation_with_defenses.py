@@ -7,8 +7,9 @@ from torch import nn
 from glasshouse import registry
 from glasshouse.federation import rounds
 from glasshouse.federation.setting import Setting
+from glasshouse.interfaces import Recorder
 from glasshouse.rng import Rng
-from glasshouse.wire import Architecture, Batch, Recorder, Terms, Update
+from glasshouse.wire import Architecture, Batch, Terms, Update
 
 DEFENSES = [
     [],

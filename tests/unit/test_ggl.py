@@ -49,7 +49,7 @@ def local(input_shape, classes, *, latent):
     return Local()
 
 
-QUICK = GGL(generator=f"{__name__}:pixels", latent=64, optimizer="adam", evaluations=2, regulariser="none")
+QUICK = GGL(generator=f"{__name__}:pixels", latent=64, optimizer="adam", evaluations=2, regularizer="none")
 
 
 HOW = {"population": 4, "learning_rate": 0.1, "signed": False}
@@ -128,7 +128,7 @@ class TestPromises:
                 latent=64,
                 optimizer="adam",
                 evaluations=evaluations,
-                regulariser="none",
+                regularizer="none",
             )
             image = attack.run(made.view(), rng=RNG)[0]
             errors.append(float(mse(image.inputs, made.setting.shard(0).inputs)))
@@ -167,7 +167,7 @@ class TestPromises:
             ({"evaluations": 0}, "evaluations >= 1"),
             ({"processes": 0}, "processes >= 1"),
             ({"optimizer": "sgd"}, "optimizer one of adam, cma_es, turbo"),
-            ({"regulariser": "tv"}, "regulariser one of kl, norm, none"),
+            ({"regularizer": "tv"}, "regularizer one of kl, norm, none"),
         ],
     )
     def test_refuses_wrong_settings(self, settings, message):
@@ -281,7 +281,7 @@ def test_the_regulariser_of_batches_counts_every_vector():
         prior=Pixels(),
         labels=torch.tensor([0, 1]),
         latent=64,
-        regulariser="norm",
+        regularizer="norm",
         strength=1.0,
     )
     assert fit.dimension == 128

@@ -100,7 +100,7 @@ def test_training_the_output_makes_the_head_classify():
 def test_a_loud_head_gives_updates_of_the_length_asked_for_and_classifies_as_before():
     one = sample(800)
     plain = {"mode": "quantile", "shares": (0.2,), "units": 64, "behind": 16, "output_epochs": 20}
-    quiet, loud = head_for(one, **plain), head_for(one, **plain, loudness=40)
+    quiet, loud = head_for(one, **plain), head_for(one, **plain, update_norm=40)
     assert accuracy(loud.head, one) == pytest.approx(accuracy(quiet.head, one), abs=0.01)
     few, head = one.pick(torch.arange(400)), loud.head.requires_grad_()
     lengths = []

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from glasshouse.attacks.property.discriminant import check_single_step, discriminated, fisher
-from glasshouse.attacks.property.evidence import Method, shadow_pairs
+from glasshouse.attacks.property.evidence import Method
+from glasshouse.attacks.property.gathering import shadow_pairs
 from glasshouse.attacks.property.per_example import PerExample
 from glasshouse.attacks.property.properties import Attribute, GradientInversion, LabelFlip, Membership, Scene
 from glasshouse.attacks.property.shadow import flatten

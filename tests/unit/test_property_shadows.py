@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glasshouse.attacks.property.detector import fit, fit_sgd, standardise
-from glasshouse.attacks.property.evidence import joined, shadow_pairs
+from glasshouse.attacks.property.gathering import joined, shadow_pairs
 from glasshouse.attacks.property.properties import (
     Ascent,
     Attribute,

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from glasshouse.errors import BadScenario
-from glasshouse.scenario import spec
+from glasshouse.scenario import spec, suite
 from glasshouse.scenario.load import load
 from glasshouse.scenario.overrides import assign, split_assignment
 from glasshouse.scenario.problems import condition
@@ -20,7 +20,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
     spec.Scenario, spec.Data, spec.Domains, spec.Model, spec.Pretraining, spec.Adversarial,
     spec.Federation, spec.Keep, spec.Behaviour,
-    Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Policy, spec.Tuning, spec.SuiteFile, spec.Entry,
+    Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Policy, spec.Tuning, suite.SuiteFile, suite.Entry,
 ]  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def blocks(kind: str) -> list[str]:
 def test_the_examples_are_scenarios():
     for text in blocks("toml"):
         raw = tomllib.loads(text)
-        model = spec.SuiteFile if "scenarios" in raw else Scenario
+        model = suite.SuiteFile if "scenarios" in raw else Scenario
         model.model_validate(frozen({"name": "example", **raw}))
 
 

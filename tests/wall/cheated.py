@@ -10,7 +10,7 @@ from glasshouse import registry
 from glasshouse.audit.run import audit
 from glasshouse.results.records import Finding, Result
 from glasshouse.scenario.load import from_dict
-from glasshouse.scenario.spec import Member, Suite
+from glasshouse.scenario.suite import Member, Suite
 
 CHEATS = {
     "hundreds_of_candidates": "HundredsOfCandidates",

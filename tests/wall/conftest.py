@@ -12,7 +12,7 @@ from glasshouse.audit.replay import SIDE
 from glasshouse.audit.run import audit
 from glasshouse.results.records import Result
 from glasshouse.scenario.load import from_dict
-from glasshouse.scenario.spec import Member, Suite
+from glasshouse.scenario.suite import Member, Suite
 
 SECRET_NAME = "hospital-seven"
 RAW = {

@@ -11,7 +11,8 @@ from glasshouse.federation.setting import FederationProtocol
 from glasshouse.registry import create, load
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.passes import passes
-from glasshouse.scenario.spec import Scenario, Suite
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.suite import Suite
 from glasshouse.scenario.table import Plugin
 
 CONTROL_VICTIMS = 6

@@ -31,11 +31,12 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.figures.drawing import draw_run
 from glasshouse.process import Workers
 from glasshouse.progress import track
+from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, MetricCard, Result
+from glasshouse.results.records import Exhibit, Result
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
-from glasshouse.scenario.spec import Suite
+from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from glasshouse.audit.preflight.inspect import Warnings, check_suite, foreseen_r
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
-from glasshouse.scenario.spec import Suite
+from glasshouse.scenario.suite import Suite
 
 
 def check(

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
+from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite
-from glasshouse.wire import Batch, Defense, Kind, Terms, Trained, Trainer, Update
+from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 
 
 @final

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.federation.client import LocalTraining, private
+from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Defense, Trained, Trainer
+from glasshouse.wire import Batch, Trained
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits (B, K), rows (B,) of the data behind them) → a number."""

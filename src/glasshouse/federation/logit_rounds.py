@@ -19,10 +19,11 @@ from glasshouse.errors import BadValue
 from glasshouse.federation.client import defended
 from glasshouse.federation.learner import Learner, private_trainer
 from glasshouse.federation.setting import Setting
+from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite
-from glasshouse.wire import Architecture, Batch, Broadcast, Recorder, Tamper, Trained, Update
+from glasshouse.wire import Architecture, Batch, Broadcast, Trained, Update
 
 
 class _Dataclass(Protocol):

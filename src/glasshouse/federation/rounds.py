@@ -8,20 +8,10 @@ from torch import Tensor, nn
 from glasshouse.federation.client import LocalTraining, defended, private
 from glasshouse.federation.secure_sum import SecureSum
 from glasshouse.federation.setting import Setting
+from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.wire import (
-    Aggregate,
-    Architecture,
-    Batch,
-    Broadcast,
-    Crafted,
-    Recorder,
-    Tamper,
-    Terms,
-    Trained,
-    Update,
-)
+from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Crafted, Terms, Trained, Update
 
 
 def play(

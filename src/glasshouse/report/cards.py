@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from glasshouse.results.records import AttackCard, MetricCard, Result
+from glasshouse.results.cards import AttackCard, MetricCard
+from glasshouse.results.records import Result
 
 SEVERITIES: Final = ("images", "membership", "labels", "other")
 KINDS: Final[Mapping[str, str]] = {

@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from glasshouse.report import numbers, readings, svg, words
 from glasshouse.report.cards import ACCURACY, Cards
+from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck
-from glasshouse.results.records import Finding, MetricCard, Utility, Verdict
+from glasshouse.results.records import Finding, Utility, Verdict
 
 ROW = 30.0  # height of a row, pixels
 DISC = 9.0  # radius of a numbered disc, pixels

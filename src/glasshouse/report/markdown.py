@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from glasshouse.report import numbers
 from glasshouse.report.cards import Cards
-from glasshouse.results.records import Contrast, Finding, MetricCard, Result
+from glasshouse.results.cards import MetricCard
+from glasshouse.results.records import Contrast, Finding, Result
 
 HEAD = ("setting", "attack", "n")
 

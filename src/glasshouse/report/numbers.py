@@ -4,7 +4,7 @@ import math
 
 from glasshouse.errors import BadValue
 from glasshouse.report.cards import ACCURACY
-from glasshouse.results.records import MetricCard
+from glasshouse.results.cards import MetricCard
 
 MINUS = "\u2212"
 NBSP = "\u00a0"

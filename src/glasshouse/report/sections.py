@@ -9,7 +9,8 @@ from glasshouse.report import exhibits, figures, pictures, tables
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.choice import ORDER, Choice
-from glasshouse.results.records import Exhibit, Result, ThreatCard
+from glasshouse.results.cards import ThreatCard
+from glasshouse.results.records import Exhibit, Result
 
 
 @final

@@ -15,7 +15,8 @@ from glasshouse.scenario.check import Inspect, checked
 from glasshouse.scenario.overrides import PathError, assign, joined, parse_path, split_assignment
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.shipped import preset_text
-from glasshouse.scenario.spec import Entry, Member, Scenario, Suite, SuiteFile
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.suite import Entry, Member, Suite, SuiteFile
 from glasshouse.scenario.table import canonical, frozen
 from glasshouse.scenario.write import resolved_toml
 from glasshouse.store import read_text

@@ -7,8 +7,9 @@ also live in other packages of this layer are repeated, and a test holds them eq
 
 from typing import Annotated, Any, Literal, final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from glasshouse.scenario.network import Model
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
@@ -18,7 +19,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, Positive, Recipe, Share, Table
+from glasshouse.settings import Count, Natural, Positive, Share, Table
 from glasshouse.traits import traits_of
 from glasshouse.wire import Kind
 
@@ -86,55 +87,6 @@ class Data(Table):
     heldout_classes: tuple[Natural, ...] = ()
     images_are_public: bool | None = None
     domains: Domains = Domains()
-
-
-@final
-class Adversarial(Table):
-    """``[model.pretraining.adversarial]``: train on images moved against the model (``models.adversarial``).
-
-    Attributes:
-        method: ``none`` trains on the images as they are; ``fgsm``: one step from a random start; ``pgd``:
-            several.
-        radius: largest change of a pixel, in 255ths of the image range.
-        step: of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd. steps: of pgd.
-    """
-
-    method: Literal["none", "fgsm", "pgd"] = "none"
-    radius: Positive = 4.0
-    step: Positive | None = None
-    steps: Count = 10
-
-
-@final
-class Pretraining(Recipe):
-    """``[model.pretraining]``: training on the public part before round 0, as :class:`Recipe` says it.
-
-    Attributes:
-        epochs: passes over the public part; 0: none.
-        adversarial: see :class:`Adversarial`.
-        behind: under protocol transfer, what follows the features in their training: the agreed ``head``,
-            or one ``linear`` layer that is thrown away.
-        head_epochs: under transfer, passes that then fit the agreed head (``linear``, or ``weights`` given).
-    """
-
-    epochs: Natural = 0
-    adversarial: Adversarial = Adversarial()
-    behind: Literal["head", "linear"] = "head"
-    head_epochs: Natural = 0
-
-
-@final
-class Model(Plugin):
-    """``[model]``: the agreed architecture; further keys are arguments of its factory.
-
-    Attributes:
-        weights: safetensors file to start from (transfer: with or without a head); None: fresh, by the seed.
-        pretraining: what the server does before round 0.
-    """
-
-    name: Name = "convnet"
-    weights: str | None = None
-    pretraining: Pretraining = Pretraining()
 
 
 @final
@@ -325,54 +277,3 @@ class Scenario(Table):
         if self.threat.role != "server":
             return frozenset({"broadcast"})
         return frozenset({"broadcast", "own", "aggregate" if self.federation.secure_sum else "update"})
-
-
-@final
-class Entry(Table):
-    """One line of a suite.
-
-    Attributes:
-        use: name of a preset, or a path (relative to the suite's file) that ends in ``.toml``.
-        set: overrides, path → value. system: the part of the product that it shows (its time is printed).
-    """
-
-    use: Name
-    set: dict[str, Any] = Field(default_factory=dict)
-    system: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, raw: Any) -> Any:
-        return {"use": raw} if isinstance(raw, str) else raw
-
-
-@final
-class SuiteFile(Table):
-    """A suite as written."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    summary: str = ""
-    scenarios: Annotated[tuple[Entry, ...], Field(min_length=1)]
-
-
-@final
-class Member(Table):
-    """A scenario of a suite, with the part of the product that it shows (may be empty)."""
-
-    scenario: Scenario
-    system: str = ""
-
-
-@final
-class Suite(Table):
-    """Scenarios in one report. ``given``: the text of the file as written."""
-
-    name: str
-    summary: str = ""
-    members: tuple[Member, ...]
-    given: str = ""
-
-    @property
-    def scenarios(self) -> tuple[Scenario, ...]:
-        """The scenarios, in order."""
-        return tuple(m.scenario for m in self.members)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse import registry
+from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Defense, Trainer, Update
+from glasshouse.wire import Batch, Update
 
 __all__ = ["DefenseContract", "Send"]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import ActiveAttack
 from glasshouse.federation.setting import FederationProtocol, Setting
+from glasshouse.interfaces import Defense, Tamper
 from glasshouse.models import build as models
 from glasshouse.registry import load
 from glasshouse.rng import Rng
@@ -17,7 +18,7 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import Keep, Log, Transcript
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
-from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Defense, Tamper, Terms
+from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
 
 __all__ = ["AUXILIARY", "AttackedToy", "Recorder", "Toy", "play_attacked", "toy"]
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.property.evidence import Evidence, Method, gather
+from glasshouse.attacks.property.evidence import Evidence, Method
+from glasshouse.attacks.property.gathering import gather
 from glasshouse.attacks.property.properties import Property
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue

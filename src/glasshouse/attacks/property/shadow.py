@@ -21,8 +21,9 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.property.per_example import PerExample, shares_gradients
 from glasshouse.federation.client import LocalTraining
+from glasshouse.interfaces import Behaviour, Trainer
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Behaviour, Terms, Trained, Trainer
+from glasshouse.wire import Batch, Terms, Trained
 
 
 @final

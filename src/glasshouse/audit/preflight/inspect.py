@@ -10,7 +10,8 @@ from glasshouse.audit.preflight.refusals import refusal_in, refused_altogether
 from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
 from glasshouse.errors import BadScenario, Problem
 from glasshouse.scenario.axes import cells
-from glasshouse.scenario.spec import Scenario, Suite
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
 
 Warnings = list[tuple[str, Refusal]]

@@ -21,17 +21,19 @@ from glasshouse.data.splits import Role, Roles, Want, check_disjoint, deal
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
+from glasshouse.interfaces import Behaviour, Defense
 from glasshouse.metrics.statistics.rank import comparisons_for
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
+from glasshouse.scenario.network import Pretraining
 from glasshouse.scenario.requirements import metrics_requiring
-from glasshouse.scenario.spec import Grants, Pretraining, Scenario
+from glasshouse.scenario.spec import Grants, Scenario
 from glasshouse.traits import traits_of
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
-from glasshouse.wire import Architecture, Batch, Behaviour, Defense, Terms
+from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
 SPARE_NUMBERS = 2**24

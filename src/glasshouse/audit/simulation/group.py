@@ -28,6 +28,7 @@ from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.audit.simulation.watch import Watch
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import FederationProtocol
+from glasshouse.interfaces import Tamper
 from glasshouse.metrics.utility import accuracy
 from glasshouse.models.fit import predict
 from glasshouse.registry import load
@@ -46,7 +47,7 @@ from glasshouse.transcript.record import Log, Transcript
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
-from glasshouse.wire import Crafted, Refusal, Tamper
+from glasshouse.wire import Crafted, Refusal
 
 
 @final

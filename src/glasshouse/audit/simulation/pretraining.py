@@ -23,8 +23,9 @@ from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import accuracy, fit
 from glasshouse.rng import Rng
+from glasshouse.scenario.network import Pretraining
 from glasshouse.scenario.passes import HEAD_IMAGES
-from glasshouse.scenario.spec import Pretraining, Scenario
+from glasshouse.scenario.spec import Scenario
 from glasshouse.settings import Recipe
 from glasshouse.traits import traits_of
 from glasshouse.weights import read_weights

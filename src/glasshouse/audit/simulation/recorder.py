@@ -16,7 +16,7 @@ from glasshouse.wire import Aggregate, Broadcast, Trained, Update
 @final
 @dataclass(kw_only=True)
 class BothSides:
-    """A :class:`glasshouse.wire.Recorder`.
+    """A :class:`glasshouse.interfaces.Recorder`.
 
     Args:
         log: receives the wire.

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.client import LocalTraining
+from glasshouse.interfaces import Trainer
 from glasshouse.tensors import difference, norm, scaled
-from glasshouse.wire import Trained, Trainer
+from glasshouse.wire import Trained
 
 Change = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from glasshouse.federation.behaviours.base import require, settings_of
 from glasshouse.federation.client import LocalTraining
+from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import scaled
-from glasshouse.wire import Batch, Trained, Trainer
+from glasshouse.wire import Batch, Trained
 
 
 @final

@@ -11,10 +11,11 @@ from typing import ClassVar, final
 from torch import nn
 
 from glasshouse.federation.behaviours.base import altered, clipped, received, require
+from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import scaled
-from glasshouse.wire import Batch, Trained, Trainer
+from glasshouse.wire import Batch, Trained
 
 
 @final

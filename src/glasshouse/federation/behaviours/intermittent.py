@@ -12,9 +12,10 @@ import torch
 
 from glasshouse import registry
 from glasshouse.federation.behaviours.base import require
+from glasshouse.interfaces import Behaviour, Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Behaviour, Trainer, Value
+from glasshouse.wire import Value
 
 
 @final

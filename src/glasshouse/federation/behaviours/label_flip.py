@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.federation.behaviours.base import require
+from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Trained, Trainer
+from glasshouse.wire import Batch, Trained
 
 
 @final

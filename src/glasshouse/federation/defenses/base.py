@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.interfaces import Defense
 from glasshouse.tensors import check_finite
-from glasshouse.wire import Defense, Kind, Mechanism, Update, Value
+from glasshouse.wire import Kind, Mechanism, Update, Value
 
 CHANGES: frozenset[Kind] = frozenset({"gradient", "delta"})
 """Kinds around zero: scaling or dropping entries of new *parameters* would damage the model itself."""

@@ -23,9 +23,10 @@ from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilo
 from glasshouse.federation.defenses.base import described, require
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
 from glasshouse.federation.defenses.per_example import prepared
+from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Mechanism, Trained, Trainer
+from glasshouse.wire import Batch, Mechanism, Trained
 
 try:
     from opacus import GradSampleModule

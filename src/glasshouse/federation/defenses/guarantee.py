@@ -7,7 +7,7 @@ from typing import Literal, Protocol, final, runtime_checkable
 
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.subsample import Subsample
-from glasshouse.wire import Defense
+from glasshouse.interfaces import Defense
 
 
 @final

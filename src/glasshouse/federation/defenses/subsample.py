@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from glasshouse.federation.defenses.base import described, require
+from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Mechanism, Trained, Trainer
+from glasshouse.wire import Batch, Mechanism, Trained
 
 
 @final

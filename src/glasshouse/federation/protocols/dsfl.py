@@ -15,10 +15,11 @@ from torch.nn import functional as F
 from glasshouse.federation import logit_rounds
 from glasshouse.federation.learner import Learner, soft
 from glasshouse.federation.setting import Setting
+from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.traits import Traits
-from glasshouse.wire import Batch, Recorder, Tamper
+from glasshouse.wire import Batch
 
 
 @final

@@ -11,8 +11,9 @@ from typing import Final, final
 
 from glasshouse.report import words
 from glasshouse.report.cards import SEVERITIES, Cards
+from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck, with_somebody_out
-from glasshouse.results.records import Finding, MetricCard, Result, Verdict, Victim
+from glasshouse.results.records import Finding, Result, Verdict, Victim
 
 ORDER: Final[tuple[Verdict, ...]] = ("leaks", "no power", "inconclusive", "no leak found")
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from glasshouse.report import words
-from glasshouse.results.records import Limit, Result
+from glasshouse.results.cards import Limit
+from glasshouse.results.records import Result
 
 STATES: Final = ("broken", "undecided", "unmeasured", "holds")
 MARKS: Final = {

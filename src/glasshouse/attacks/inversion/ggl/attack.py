@@ -29,7 +29,7 @@ from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstru
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
-from glasshouse.attacks.inversion.ggl.objective import Fit, Regulariser
+from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
 from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
 from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
@@ -63,7 +63,7 @@ class GGL:
             Adam runs all of its trials in one batch instead.
         population: candidates evaluated together by CMA-ES.
         learning_rate, signed: of Adam.
-        distance: ``squared`` or ``cosine``. regulariser: ``kl``, ``norm`` or ``none``; strength: its weight
+        distance: ``squared`` or ``cosine``. regularizer: ``kl``, ``norm`` or ``none``; strength: its weight
             λ.
         adaptive: detect the defence and apply its transformation to candidates.
         local_steps: how several local steps are matched. bf16: bfloat16 arithmetic in the model.
@@ -83,6 +83,7 @@ class GGL:
             "fits": {"generator": generators.WGAN},  # another generator knows other images
         },
         renamed={
+            "regulariser": "regularizer",
             "width": "training.width",
             "conditional": "training.conditional",
             "mirror": "training.mirror",
@@ -104,7 +105,7 @@ class GGL:
     learning_rate: Positive = 0.1
     signed: bool = False
     distance: Distance = "squared"
-    regulariser: Regulariser = "kl"
+    regularizer: RegularizerName = "kl"
     strength: NotNegative = 0.1
     adaptive: bool = True
     local_steps: Steps = "simulate"
@@ -195,7 +196,7 @@ class GGL:
             labels=labels,
             latent=self.latent,
             scale=_scale(client, distance) if self.distance == "squared" else 1.0,
-            regulariser=self.regulariser,
+            regularizer=self.regularizer,
             strength=self.strength,
             image_range=client.terms.image_range,
         )

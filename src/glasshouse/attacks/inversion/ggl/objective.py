@@ -1,4 +1,4 @@
-"""The loss over the latent space: distance of gradients plus a regulariser on the latent vector.
+"""The loss over the latent space: distance of gradients plus a regularizer on the latent vector.
 
 Source: Li et al. 2022 (GGL), equations 5 to 9. Shape letters: R candidates, B images of one candidate, D
 latent entries, C channels, H and W pixels.
@@ -13,7 +13,7 @@ from torch import Tensor
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.parts.matching.distance import Objective
 
-Regulariser = Literal["kl", "norm", "none"]
+RegularizerName = Literal["kl", "norm", "none"]
 
 
 @final
@@ -23,7 +23,7 @@ class Fit:
 
     Attributes:
         distance: of the candidate's update from the received one. prior: the generator.
-        labels: (B,). latent: D. scale: on the distance. regulariser, strength: and its weight.
+        labels: (B,). latent: D. scale: on the distance. regularizer, strength: and its weight.
         image_range: of the pixels that the model takes; the generator's are in [0, 1].
     """
 
@@ -32,7 +32,7 @@ class Fit:
     labels: Tensor
     latent: int
     scale: float = 1.0
-    regulariser: Regulariser = "kl"
+    regularizer: RegularizerName = "kl"
     strength: float = 0.1
     image_range: tuple[float, float] = (0.0, 1.0)
 
@@ -47,9 +47,9 @@ class Fit:
         with torch.set_grad_enabled(differentiable):
             images = self.images(points)
         found = self.scale * self.distance(images, labels, create_graph=differentiable)
-        if self.regulariser == "none":
+        if self.regularizer == "none":
             return found
-        penalty = kl(points) if self.regulariser == "kl" else norm_penalty(points, self.latent)
+        penalty = kl(points) if self.regularizer == "kl" else norm_penalty(points, self.latent)
         return found + self.strength * penalty
 
     def images(self, points: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ class HeadSettings:
             before every epoch.
         wrong_labels: train on wrong labels, so that most clients' examples are misclassified and loud.
         output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
-        loudness: length that updates get by scaling the last layer, against noise; 0: as it comes. Best where
-            clients clip.
+        update_norm: length that updates get by scaling the last layer, against noise; 0: as it comes. Best
+            where clients clip.
     """
 
     mode: Mode = "trained+quantile"
@@ -68,7 +68,7 @@ class HeadSettings:
     noise: NotNegative = 0.0225
     wrong_labels: bool = False
     output_epochs: Natural = 0
-    loudness: NotNegative = 0.0
+    update_norm: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_ranges(self, "attack 'maui': head")
@@ -130,8 +130,8 @@ def made(sample: Sample, *, units: int, classes: int, behind: int, settings: Hea
         calibrate(head, own.features, shares)
     if settings.output_epochs:
         _fit_output(head, own, settings=settings, rng=rng.child("output"))
-    if settings.loudness:
-        amplify(head, own, length=settings.loudness, batch=behind, rng=rng.child("loudness"))
+    if settings.update_norm:
+        amplify(head, own, length=settings.update_norm, batch=behind, rng=rng.child("loudness"))
     last = (leakage(head, held, batch=behind, rng=rng.child("leakage")), accuracy(head, held))
     curves = torch.cat([curves, torch.tensor([last], dtype=torch.float64)])
     return Made(head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best)
@@ -139,7 +139,7 @@ def made(sample: Sample, *, units: int, classes: int, behind: int, settings: Hea
 
 def _key(sample: Sample, settings: HeadSettings, units: int, rng: Rng) -> dict[str, object]:
     """All that the training depends on; what is done to the head afterwards is done anew each time."""
-    later = ("mode", "shares", "output_epochs", "loudness")
+    later = ("mode", "shares", "output_epochs", "update_norm")
     return {
         "version": _VERSION,
         "features": sample.features,

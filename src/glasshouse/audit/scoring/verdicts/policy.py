@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 from glasshouse.audit.scoring.wording.wording import defense_labels
+from glasshouse.results.cards import Limit, MetricCard
 from glasshouse.results.judgement import expected_by_luck
-from glasshouse.results.records import Finding, Limit, MetricCard, Refused, Result, Utility, Victim
+from glasshouse.results.records import Finding, Refused, Result, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 

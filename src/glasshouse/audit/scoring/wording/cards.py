@@ -7,7 +7,7 @@ from typing import Any
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import card, create, load
-from glasshouse.results.records import AttackCard, MetricCard
+from glasshouse.results.cards import AttackCard, MetricCard
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from glasshouse.attacks.base import Attack
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.tasks import CellResult
-from glasshouse.results.records import ThreatCard
+from glasshouse.results.cards import ThreatCard
 from glasshouse.results.vocabulary import CHANGES, SEES
 from glasshouse.scenario.spec import Scenario
 

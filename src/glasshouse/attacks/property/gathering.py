@@ -1,0 +1,252 @@
+"""Gathers the evidence: shadow clients, detectors, and the features of every round's sum.
+
+Shape letters: as there. Shadow clients and detectors are made round by round, with a checkpoint in between.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.property.detector import Detector, fit, fit_sgd
+from glasshouse.attacks.property.discriminant import check_single_step, discriminated
+from glasshouse.attacks.property.evidence import Evidence, Method
+from glasshouse.attacks.property.properties import Pairs, Property, Scene
+from glasshouse.attacks.property.shadow import HONEST, Cast, updates
+from glasshouse.cache import Checkpoint, cached
+from glasshouse.errors import Inapplicable
+from glasshouse.federation.client import LocalTraining
+from glasshouse.models.build import build
+from glasshouse.progress import track
+from glasshouse.registry import create, load
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Batch, Value
+
+VERSION = 1
+"""Part of the cache's key: raised when the same settings would give other numbers."""
+SAVED_EVERY = 20
+"""Rounds between checkpoints."""
+
+
+def gather(
+    view: View, *, looks_for: str, settings: Mapping[str, Value], method: Method, rng: Rng
+) -> Evidence:
+    """The evidence of a run, from the cache where it was made before.
+
+    Args:
+        view: of scope ``run``. looks_for, settings: the plug-in and its arguments. method: see there.
+        rng: its stream does not depend on the estimator, so that all of them share the evidence.
+
+    Raises:
+        Inapplicable: no sums, or what the property needs was not granted.
+    """
+    what: Property = create(load("properties", looks_for), settings)
+    subject = f"property '{looks_for}' from sums"
+    rounds = [r for r in view.rounds if r.aggregate is not None]
+    if len(rounds) < 2 or view.grants.auxiliary is None:
+        raise Inapplicable(
+            subject,
+            needs="auxiliary data, and sums of at least 2 rounds",
+            got=f"{len(rounds)} sums, {0 if view.grants.auxiliary is None else len(view.grants.auxiliary)} "
+            "auxiliary examples",
+            fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",
+        )
+    # By name: in a file tensors lie in another order than in the model.
+    names = list(LocalTraining.of(view.terms).parameters(build(view.terms.architecture)))
+    sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
+    given = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
+    key = {
+        "version": VERSION,
+        "terms": repr(view.terms),
+        "broadcasts": [dict(r.broadcast.tensors) for r in rounds],
+        "sums": sums,
+        "given": [{"inputs": b.inputs, "labels": b.labels} for b in given],
+        "property": [looks_for, dict(settings)],
+        "method": {name: value for name, value in vars(method).items() if name != "seed"},
+        "rng": rng.seed(),
+    }
+    maker = Maker(view=view, rounds=rounds, sums=sums, what=what, method=method, rng=rng)
+    found = cached("property-evidence", key, maker.make)
+    present, counts = participation(view, rounds)
+    return Evidence(
+        rounds=tuple(r.round for r in rounds),
+        participation=present,
+        count=counts,
+        kernel=found["kernel"],
+        offset=found["offset"],
+        held=found["held"],
+        norm=found["norm"],
+    )
+
+
+def participation(view: View, rounds: list[RoundView]) -> tuple[Tensor, Tensor]:
+    """Who answered: (n, N) of 0 and 1, and how many: (n,)."""
+    present = torch.zeros(len(rounds), view.terms.clients, dtype=torch.float64)
+    for row, one in zip(present, rounds, strict=True):
+        assert one.aggregate is not None  # the caller has chosen rounds with a sum
+        row[[c for c in one.aggregate.selected if c not in one.aggregate.dropped]] = 1
+    return present, present.sum(1)
+
+
+def total(one: RoundView, names: list[str]) -> Tensor:
+    """The sum of the round's updates, each with weight 1 on average: (z,) float64."""
+    aggregate = one.aggregate
+    assert aggregate is not None  # the caller has chosen rounds with a sum
+    answered = len(aggregate.selected) - len(aggregate.dropped)
+    scale, given = answered / aggregate.weight, aggregate.tensors
+    if aggregate.kind != "parameters":
+        return torch.cat([given[n].double().reshape(-1) * scale for n in names])
+    sent = one.broadcast.tensors
+    return torch.cat([(given[n].double() * scale - answered * sent[n].double()).reshape(-1) for n in names])
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Maker:
+    """Makes the tensors of an :class:`Evidence`, round by round, resumable."""
+
+    view: View
+    rounds: list[RoundView]
+    sums: Tensor
+    what: Property
+    method: Method
+    rng: Rng
+
+    def make(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
+        """kernel, offset, held and norm of all rounds."""
+        n, t = len(self.rounds), self.method.features
+        kept = round(self.method.pairs * self.method.held)
+        found = {
+            "kernel": torch.zeros(t, n, n, dtype=torch.float64),
+            "offset": torch.zeros(n, t, dtype=torch.float64),
+            "held": torch.zeros(n, 2, kept, t, dtype=torch.float64),
+            "norm": torch.zeros(n, t, dtype=torch.float64),
+        }
+        begin = 0
+        if (saved := checkpoint.load()) is not None:
+            found, begin = saved
+        model = build(self.view.terms.architecture)
+        held = self._held()
+        for number in track(range(begin, n), "shadow clients and detectors", total=n - begin):
+            self._round(number, model, held, found)
+            if (number + 1) % SAVED_EVERY == 0:
+                checkpoint.save(found, number + 1)
+        return found
+
+    def _held(self) -> Pairs:
+        """The held-out shadow clients: the same data in every round, as real clients have."""
+        count = round(self.method.pairs * self.method.held)
+        return self.what.pairs(self._scene(self._parts()[1]), count=count, rng=self.rng.child("held"))
+
+    def _parts(self) -> tuple[Tensor, Tensor]:
+        """Rows of the auxiliary data for the detectors, and for the held-out shadows."""
+        assert self.view.grants.auxiliary is not None  # gather has checked
+        size = len(self.view.grants.auxiliary)
+        order = torch.randperm(size, generator=self.rng.child("parts").torch())
+        cut = size - max(round(size * self.method.held), min(2 * self._examples(), size // 2))
+        return order[:cut], order[cut:][: self.method.pool or None]
+
+    def _examples(self) -> int:
+        aggregate = self.rounds[0].aggregate
+        assert aggregate is not None  # gather has chosen rounds with a sum
+        return aggregate.examples // (len(aggregate.selected) - len(aggregate.dropped))
+
+    def _scene(self, rows: Tensor) -> Scene:
+        grants = self.view.grants
+        assert grants.auxiliary is not None  # gather has checked
+        return Scene(
+            auxiliary=grants.auxiliary.pick(rows),
+            challenge=grants.challenge,
+            terms=self.view.terms,
+            examples=self._examples(),
+        )
+
+    def _round(self, number: int, model: nn.Module, held: Pairs, found: dict[str, Tensor]) -> None:
+        one, stream = self.rounds[number], self.rng.child(f"round/{self.rounds[number].round}")
+        wanted = model.state_dict().keys()
+        model.load_state_dict({n: t for n, t in one.broadcast.tensors.items() if n in wanted})
+        rows = self._parts()[0]
+        if 0 < self.method.pool < len(rows):
+            order = torch.randperm(len(rows), generator=stream.child("pool").torch())
+            rows = rows[order[: self.method.pool]]
+        count = self.method.pairs - round(self.method.pairs * self.method.held)
+        fresh = self.what.pairs(self._scene(rows), count=count, rng=stream.child("pairs"))
+        if self.method.detector == "discriminant":
+            self._discriminated(number, model, fresh, held, found, rng=stream.child("discriminant"))
+            return
+        made = shadow_pairs(model, self.view, (fresh, held), round=one.round, rng=stream.child("shadows"))
+        train, labels = made[: 2 * count], torch.arange(2 * count) >= count
+        test = made[2 * count :]
+        for k, place in enumerate(torch.arange(made.shape[1]).chunk(self.method.features)):
+            part = slice(int(place[0]), int(place[-1]) + 1)
+            detector = self._fitted(train[:, part], labels, test[:, part], rng=stream.child(f"detector/{k}"))
+            found["kernel"][k, :, number] = self.sums[:, part] @ detector.direction.double()
+            found["offset"][number, k] = detector.offset
+            found["held"][number, :, :, k] = detector.features(test[:, part]).double().view(2, -1)
+            found["norm"][number, k] = detector.norm
+
+    def _discriminated(
+        self, number: int, model: nn.Module, fresh: Pairs, held: Pairs, found: dict[str, Tensor], *, rng: Rng
+    ) -> None:
+        terms = self.view.terms
+        check_single_step(model, terms, fresh)
+        shrinkage = self.method.shrinkage
+        detector, features = discriminated(model, terms, fresh, held, shrinkage=shrinkage, rng=rng)
+        found["kernel"][0, :, number] = self.sums @ detector.direction.double()
+        found["offset"][number, 0] = detector.offset
+        found["held"][number, :, :, 0] = features
+        found["norm"][number, 0] = detector.norm
+
+    def _fitted(self, train: Tensor, labels: Tensor, test: Tensor, *, rng: Rng) -> Detector:
+        method = self.method
+        if method.detector == "lbfgs":
+            return fit(train, labels, penalty=method.penalty, iterations=method.iterations)
+        half = len(test) // 2
+        return fit_sgd(
+            train,
+            labels,
+            (test, torch.arange(2 * half) >= half),
+            epochs=method.epochs,
+            learning_rate=method.learning_rate,
+            batch_size=method.batch_size,
+            rng=rng,
+        )
+
+
+def shadow_pairs(model: nn.Module, view: View, parts: tuple[Pairs, ...], *, round: int, rng: Rng) -> Tensor:
+    """Updates of all shadow clients, part after part, in each first those without the property: (S, z).
+
+    Clients of one conduct are made together, so that they share the gradients of the examples they share.
+    """
+    conduct, stream = parts[0].conduct, rng.child("negative")
+    if conduct is HONEST:
+        every = joined([cast for p in parts for cast in (p.negative, p.positive)])
+        return updates(model, view.terms, every, rng=stream, round=round)
+    negative = joined([p.negative for p in parts])
+    low = updates(model, view.terms, negative, rng=stream, round=round)
+    if conduct.behaviour is None and not conduct.ascend and all(p.negative is p.positive for p in parts):
+        high = low * conduct.factor
+    else:
+        positive, other = joined([p.positive for p in parts]), rng.child("positive")
+        high = updates(model, view.terms, positive, rng=other, conduct=conduct, round=round)
+    sizes = [len(p.negative.rows) for p in parts]
+    return torch.cat(
+        [x for pair in zip(torch.split(low, sizes), torch.split(high, sizes), strict=True) for x in pair]
+    )
+
+
+def joined(casts: list[Cast]) -> Cast:
+    """All clients of several casts; a pool that two of them share is kept once."""
+    pools: dict[int, tuple[Batch, int]] = {}
+    size, rows = 0, []
+    for cast in casts:
+        if id(cast.pool) not in pools:
+            pools[id(cast.pool)] = (cast.pool, size)
+            size += len(cast.pool)
+        rows.append(cast.rows + pools[id(cast.pool)][1])
+    batches = [pool for pool, _ in pools.values()]
+    pool = Batch(inputs=torch.cat([b.inputs for b in batches]), labels=torch.cat([b.labels for b in batches]))
+    return Cast(pool=pool, rows=torch.cat(rows))
