@@ -104,12 +104,12 @@ def wrong_headlines(reports: int = REPORTS, *, victims: int = 0, seed: int = 0) 
     wrong = single = 0
     for report in range(reports):
         random, rng = np.random.default_rng([seed, report]), Rng.root(seed).child(str(report))
-        found = [
+        items = [
             finding(families[i % len(families)], i, random, rng, victims=victims) for i in range(FINDINGS)
         ]
-        result = Result(suite="null", findings=with_family(found))
+        result = Result(suite="null", findings=with_family(items))
         wrong += overall(result, choose(result)).text in HEADLINES
-        single += any(f.verdict == "leaks" or any(v.leaks for v in f.victims) for f in found)
+        single += any(f.verdict == "leaks" or any(v.leaks for v in f.victims) for f in items)
     return wrong / reports, single / reports
 
 

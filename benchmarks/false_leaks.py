@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.false_leaks_families import FAMILIES, Family, Sample
-from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
+from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, verdict_of
@@ -45,16 +45,18 @@ def metric_of(family: Family) -> Metric:
     return metric
 
 
-def scored_of(sample: Sample) -> Scored:
+def scored_of(sample: Sample) -> ScoredMetric:
     """The measurement as the audit scores it: claim by claim."""
     if sample.clients:
-        total = Scored()
+        total = ScoredMetric()
         for run, scores, truth in sample.clients:
-            total += Scored(clients=(ClientSample(run=run, scores=scores, truth=truth),), baseline="coin")
+            total += ScoredMetric(
+                clients=(ClientSample(run=run, scores=scores, truth=truth),), baseline="coin"
+            )
         return total
     baseline = CHANCE if sample.known else "null"
     others = () if sample.exchanged is None else tuple(sample.exchanged[:, None])
-    return Scored(
+    return ScoredMetric(
         values=tuple(sample.values),
         nulls=tuple(sample.null),
         exchanged=others,

@@ -24,7 +24,8 @@ class Sample:
     """One simulated measurement.
 
     Attributes:
-        values: (n, images) of the attack. null: of the null adversary, same shape.
+        values: (n, images) of the attack.
+        null: of the null adversary, same shape.
         known: the null is a chance level in closed form.
         most: the most that the null's share can be, from auxiliary data; None: not measured.
         exchanged: (n,), the same claims on other victims' truth; None where there is no such control.
@@ -52,7 +53,9 @@ class Family:
     """A kind of measurement.
 
     Attributes:
-        name: for the table. metric: as registered. draw: see ``Draw``.
+        name: for the table.
+        metric: as registered.
+        draw: see ``Draw``.
         exact: an exact test exists, and the power must come near to its power.
         sizes: numbers of victims at which it can be measured.
     """
@@ -185,7 +188,7 @@ def measured_null(share: float, elsewhere: float) -> Draw:
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         pseudo = random.random((4, 50)) < elsewhere
-        seen = pseudo[int(pseudo[:, :40].sum(1).argmax())]
+        result = pseudo[int(pseudo[:, :40].sum(1).argmax())]
         rate = random.beta(10 * share, 10 * (1 - share), (n, 1))
         null = (random.random((n, 1)) < rate) * 1.0
         more = {3: 0.9, 4: 0.9, 5: 0.9, 8: 0.8, 20: 0.5, 50: 0.35}[n] if leaks else 0.0
@@ -194,7 +197,7 @@ def measured_null(share: float, elsewhere: float) -> Draw:
         return Sample(
             values=hits,
             null=null,
-            most=proportion_interval(int(seen.sum()), 50).high,
+            most=proportion_interval(int(result.sum()), 50).high,
             exchanged=(random.random(others.shape) < others).mean(0),
         )
 

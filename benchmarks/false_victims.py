@@ -12,10 +12,10 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run, score_metric
-from glasshouse.audit.scoring.verdicts.victims import Skipped, victims_of
+from glasshouse.audit.scoring.verdicts.victims import SkippedVictims, victims_of
 from glasshouse.data.sources import load
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
@@ -88,9 +88,9 @@ def named(kind: Claims, victims: int, cell: int, pool: Batch) -> int:
         units.append((Unit(rounds=(0,), client=client), Outcome(claims=(claim,))))
     run = Run(folder="", units=units, judge=judge)
     scored = score_metric("psnr", Psnr(), [run])
-    assert isinstance(scored, Scored)
+    assert isinstance(scored, ScoredMetric)
     verdicts = victims_of("psnr", Psnr(), scored, [run])
-    assert not isinstance(verdicts, Skipped)
+    assert not isinstance(verdicts, SkippedVictims)
     return sum(verdict.leaks for verdict in verdicts)
 
 

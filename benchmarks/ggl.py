@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.attacks.inversion.ggl.objective import Fit
-from glasshouse.attacks.inversion.ggl.optimisers import minimise
+from glasshouse.attacks.inversion.ggl.optimizers import minimize
 from glasshouse.attacks.inversion.ggl.search import Budget
-from glasshouse.attacks.inversion.ggl.wgan import Generator, GeneratorTraining, trained
+from glasshouse.attacks.inversion.ggl.wgan import Generator, GeneratorTraining, train_generator
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
@@ -30,7 +30,7 @@ from glasshouse.data.named import folders
 from glasshouse.images import mse, psnr
 from glasshouse.metrics.statistics.shares import proportion_interval
 from glasshouse.models import build as models
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
@@ -121,9 +121,9 @@ def fit(
     adaptive: bool = True,
 ) -> Fit:
     """GGL's loss on one update."""
-    found = detect.adaptation(detect.detect(client, rng=Rng.root(0)), client) if adaptive else Adaptation()
+    result = detect.adaptation(detect.detect(client, rng=Rng.root(0)), client) if adaptive else Adaptation()
     return Fit(
-        distance=objective(client, distance="squared", adaptive=found, bf16=bf16),
+        distance=objective(client, distance="squared", adaptive=result, bf16=bf16),
         prior=prior,
         labels=labels,
         latent=latent,
@@ -141,7 +141,7 @@ def generator(steps: int) -> Generator:
         learning_rate=1e-3,
         mirror=True,
     )
-    return trained(photographs(2000), classes=CLASSES, latent=SEARCHED, training=training)
+    return train_generator(photographs(2000), classes=CLASSES, latent=SEARCHED, training=training)
 
 
 def ways(client: Replica, prior: Generator, labels: Tensor, *, latent: int) -> dict[str, Fit]:
@@ -172,11 +172,11 @@ def speed(settings: argparse.Namespace) -> None:
             _values(loss, points, way)
             seconds.setdefault(way, []).append(time.process_time() - start)
     slow = statistics.median(seconds["one after the other"])
-    for way, taken in seconds.items():
-        median = statistics.median(taken)
+    for way, result in seconds.items():
+        median = statistics.median(result)
         print(f"{way:22} {POPULATION / median:7.1f} candidates/s  {slow / median:5.2f} times the loop")
     losses = ways(client, generator(settings.training), victim.labels, latent=SEARCHED)
-    found = minimise(
+    best = minimize(
         losses["population, float32"],
         "cma_es",
         Budget(evaluations=200),
@@ -185,7 +185,7 @@ def speed(settings: argparse.Namespace) -> None:
         rng=Rng.root(0),
     )
     spread = torch.randn(POPULATION, SEARCHED, generator=Rng.root(0).torch())
-    for where, points in {"draws": spread, "end of a search": found.point + 0.2 * spread}.items():
+    for where, points in {"draws": spread, "end of a search": best.point + 0.2 * spread}.items():
         values = {way: _values(loss, points, way) for way, loss in losses.items()}
         for way in list(values)[1:]:
             rank = float(spearmanr(values[way], values["one after the other"]).statistic)
@@ -197,7 +197,7 @@ def _values(loss: Fit, points: Tensor, way: str) -> Tensor:
     return torch.cat([loss(part).detach() for part in parts])
 
 
-def optimisers(settings: argparse.Namespace) -> None:
+def optimizers(settings: argparse.Namespace) -> None:
     """Adam, CMA-ES and TuRBO at equal budgets on one update: mean and spread over seeds."""
     prior = generator(settings.training)
     victim = photographs(1, first=7)
@@ -207,7 +207,7 @@ def optimisers(settings: argparse.Namespace) -> None:
     for name in settings.among:
         scores, losses, start = [], [], time.process_time()
         for seed in range(settings.seeds):
-            best = minimise(
+            best = minimize(
                 loss, name, Budget(evaluations=settings.evaluations), trials=1, how=how, rng=Rng.root(seed)
             )
             image = loss.images(best.point[None])[0].detach()
@@ -231,7 +231,7 @@ def detector(settings: argparse.Namespace) -> None:
             if settings.defences and name not in settings.defences:
                 continue
             used = [(n, {k: _weak(k, v) if weak else v for k, v in s.items()}) for n, s in chain]
-            said: Counter[str] = Counter()
+            table: Counter[str] = Counter()
             idle = 0
             for i in range(len(victims)):
                 victim = victims.pick(torch.tensor([i]))
@@ -239,11 +239,11 @@ def detector(settings: argparse.Namespace) -> None:
                 if used and unchanged(client, observed("convnet", 8, victim, [], kaiming=True)):
                     idle += 1
                     continue
-                said[detect.detect(client, rng=Rng.root(i)).name] += 1
-            share, right = said.total(), said[name]
+                table[detect.detect(client, rng=Rng.root(i)).name] += 1
+            share, right = table.total(), table[name]
             exact = proportion_interval(right, share) if share else None
             low, high = (exact.low, exact.high) if exact else (0.0, 1.0)
-            words = ", ".join(f"{what} {count}" for what, count in said.most_common())
+            words = ", ".join(f"{what} {count}" for what, count in table.most_common())
             print(
                 f"{'a tenth of ' if weak else ''}{name}: {right} of {share} right [{low:.2f}, {high:.2f}] "
                 f"({words or 'none'}); {idle} more updates that it left as they were",
@@ -279,7 +279,7 @@ def landscape(settings: argparse.Namespace) -> None:
             print(f"{name}, {adaptive}:", [float(f"{x:.3g}") for x in values - values.min()])
 
 
-WAYS = {"speed": speed, "optimisers": optimisers, "detector": detector, "landscape": landscape}
+WAYS = {"speed": speed, "optimisers": optimizers, "detector": detector, "landscape": landscape}
 
 
 def main() -> None:
@@ -299,7 +299,7 @@ def main() -> None:
     )
     parser.add_argument("--updates", type=int, default=200, help="updates per defence for the detector")
     settings = parser.parse_args()
-    settle()
+    prepare_process()
     for part in settings.parts:
         print(f"-- {part}", flush=True)
         WAYS[part](settings)

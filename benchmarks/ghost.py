@@ -28,7 +28,7 @@ from glasshouse.attacks.parts.replica import replica
 from glasshouse.data.named import folders
 from glasshouse.images import psnr
 from glasshouse.models import build as models
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -65,8 +65,8 @@ def observed(width: int) -> tuple[View, Tensor, str]:
     terms = Terms(
         protocol="fedsgd", architecture=architecture, sends="gradient", clients=1, cohort=1, batch_size=1
     )
-    seen = RoundView(round=0, broadcast=broadcast, updates={0: update})
-    return View(terms=terms, threat=Threat(), rounds=(seen,)), image, origin
+    round_view = RoundView(round=0, broadcast=broadcast, updates={0: update})
+    return View(terms=terms, threat=Threat(), rounds=(round_view,)), image, origin
 
 
 def ways(view: View) -> dict[str, Objective]:
@@ -83,13 +83,13 @@ def ways(view: View) -> dict[str, Objective]:
 
 def one_iteration(way: str, distance: Objective, points: Tensor) -> Tensor:
     """Objective and gradient of all restarts, together or one by one; the objectives (R,)."""
-    found = []
+    items = []
     for part in points.split(1 if way == WAYS[0] else RESTARTS):
         inputs = part.clone().requires_grad_()
         values = distance(inputs, torch.full(part.shape[:2], 3))
         torch.autograd.grad(values.sum(), inputs)
-        found.append(values.detach())
-    return torch.cat(found)
+        items.append(values.detach())
+    return torch.cat(items)
 
 
 def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
@@ -108,9 +108,9 @@ def speed(view: View, repeats: int) -> dict[str, dict[str, float]]:
         points = torch.rand((RESTARTS, 1, *SHAPE), generator=Rng.root(repeat).torch())
         values: dict[str, Tensor] = {}
         for way, distance in candidates.items():
-            taken, values[way] = timed(lambda w=way, d=distance, p=points: one_iteration(w, d, p))
+            result, values[way] = timed(lambda w=way, d=distance, p=points: one_iteration(w, d, p))
             if repeat:  # the first round warms up
-                seconds[way].append(taken)
+                seconds[way].append(result)
             apart[way] = max(apart[way], float((values[way] - values[WAYS[0]]).abs().max()))
     return {
         way: {"ms": 1000 * statistics.median(seconds[way]) / RESTARTS, "apart": apart[way]} for way in WAYS
@@ -119,12 +119,12 @@ def speed(view: View, repeats: int) -> dict[str, dict[str, float]]:
 
 def quality(view: View, image: Tensor, iterations: int) -> dict[str, float]:
     """PSNR of what the whole attack claims, by arithmetic."""
-    found = {}
+    table = {}
     for way, bf16 in ((WAYS[1], False), (WAYS[2], True)):
         attack = InvertingGradients(restarts=RESTARTS, iterations=iterations, bf16=bf16)
         (claim,) = attack.run(view, rng=Rng.root(0))
-        found[way] = float(psnr(claim.inputs, image))
-    return found
+        table[way] = float(psnr(claim.inputs, image))
+    return table
 
 
 def peak_memory(way: str, width: int) -> float:
@@ -156,9 +156,9 @@ def report(settings: argparse.Namespace) -> None:
         row = figures[way]
         row["times"], row["peak_mib"] = base / row["ms"], peak_memory(way, settings.width)
         row |= {"psnr_db": ends[way]} if way in ends else {}
-        shown = f"{ends[way]:9.2f}" if way in ends else " " * 9
+        result = f"{ends[way]:9.2f}" if way in ends else " " * 9
         print(
-            f"{way:22}{row['ms']:8.1f}{row['times']:8.2f}{row['apart']:10.1e}{shown}{row['peak_mib']:10.0f}"
+            f"{way:22}{row['ms']:8.1f}{row['times']:8.2f}{row['apart']:10.1e}{result}{row['peak_mib']:10.0f}"
         )
     about = {"torch": torch.__version__, "machine": platform.machine(), "image": origin, **vars(settings)}
     RESULTS.parent.mkdir(exist_ok=True)
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--memory", choices=WAYS, default=None)
     settings = parser.parse_args()
-    settle()
+    prepare_process()
     if settings.memory is None:
         report(settings)
         return

@@ -25,7 +25,7 @@ from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining
 from glasshouse.attacks.parts.readout.columns import read_columns
-from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
+from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.search.features import Distance, by_pixels
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units
@@ -39,7 +39,7 @@ from glasshouse.metrics.representations import Leakage, LeakagePrecision
 from glasshouse.metrics.statistics.interval import mean_interval, paired_gain
 from glasshouse.models.build import build as build_model
 from glasshouse.models.build import state
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -58,47 +58,51 @@ def features(bench: Bench) -> None:
 
 
 def _row(name: str, head: Spab, held: Sample, batch: int, draws: int = 10) -> None:
-    context, told = ScoreContext(), {"truth": [], "blind": [], "precision": []}
+    context, result = ScoreContext(), {"truth": [], "blind": [], "precision": []}
     for one in drawn(held, batch, draws):
         sent = uploaded(head, one)
-        told["truth"].append(float(alone(gradient_of_units(head, one.features, one.labels)).double().mean()))
+        result["truth"].append(
+            float(alone(gradient_of_units(head, one.features, one.labels)).double().mean())
+        )
         read = read_columns(sent["hidden.weight"], sent["hidden.bias"], limit=batch)
-        told["blind"].append(float(Leakage().score(read.vectors, one.features, context=context).mean()))
+        result["blind"].append(float(Leakage().score(read.vectors, one.features, context=context).mean()))
         if len(read.vectors):
             right = LeakagePrecision().score(read.vectors, one.features, context=context)
-            told["precision"].append(float(right.mean()))
-    parts = ", ".join(f"{word} {spread(values)}" for word, values in told.items())
+            result["precision"].append(float(right.mean()))
+    parts = ", ".join(f"{word} {spread(values)}" for word, values in result.items())
     print(f"{name}, B = {batch}: {parts}; accuracy {accuracy(head, held):.3f}", flush=True)
 
 
 def heads(bench: Bench) -> None:
     """Leakage, blind leakage and precision, and the head's accuracy, by mode and batch size."""
     sample, private = bench.auxiliary(), bench.private(1000)
-    held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
+    heldout = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
     for batch, draws in ((8, 10), (64, 10), (512, 4)):
         share = (1 / batch,)
-        _row("trained", head_of(sample, mode="trained"), held, batch, draws)
-        _row("quantile", head_of(sample, mode="quantile", behind=batch, shares=share), held, batch, draws)
-        _row("both", head_of(sample, behind=batch, shares=share), held, batch, draws)
-        _row("exemplars", head_of(sample, mode="exemplars", behind=batch, shares=share), held, batch, draws)
+        _row("trained", head_of(sample, mode="trained"), heldout, batch, draws)
+        _row("quantile", head_of(sample, mode="quantile", behind=batch, shares=share), heldout, batch, draws)
+        _row("both", head_of(sample, behind=batch, shares=share), heldout, batch, draws)
+        _row(
+            "exemplars", head_of(sample, mode="exemplars", behind=batch, shares=share), heldout, batch, draws
+        )
         _row(
             "exemplars, output fitted",
             head_of(sample, mode="exemplars", behind=batch, shares=share, output_epochs=20),
-            held,
+            heldout,
             batch,
             draws,
         )
         _row(
             "both, output fitted",
             head_of(sample, behind=batch, shares=share, output_epochs=5),
-            held,
+            heldout,
             batch,
             draws,
         )
         _row(
             "ladder 1/8 to 1/512",
             head_of(sample, mode="quantile", shares=(1 / 8, 1 / 512)),
-            held,
+            heldout,
             batch,
             draws,
         )
@@ -107,10 +111,10 @@ def heads(bench: Bench) -> None:
 def units(bench: Bench) -> None:
     """N as an axis, at B = 64."""
     sample, private = bench.auxiliary(), bench.private(1000)
-    held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
+    heldout = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
     for count in (128, 256, 512, 1024, 2048):
         head = head_of(sample, mode="quantile", units=count, behind=64, shares=(1 / 64,))
-        _row(f"quantile, N = {count}", head, held, 64)
+        _row(f"quantile, N = {count}", head, heldout, 64)
 
 
 def extracted(bench: Bench, which: str, batch: int, count: int) -> tuple[Tensor, Tensor, list[int]]:
@@ -133,10 +137,10 @@ def extracted(bench: Bench, which: str, batch: int, count: int) -> tuple[Tensor,
 
 def inversion(bench: Bench) -> None:
     """Test images by pixels on both features; 16 of 64 by generators on the robust ones, paired."""
-    goals, images, found = _inverted(bench, "robust")
+    goals, images, result = _inverted(bench, "robust")
     if bench.images >= 64:
-        values, few, model = psnr(found[:16], images[:16]).tolist(), goals[:16], bench.features("robust")
-        for name, start, iterations in (("from pixels", found[:16], 300), ("from noise", None, 600)):
+        values, few, model = psnr(result[:16], images[:16]).tolist(), goals[:16], bench.features("robust")
+        for name, start, iterations in (("from pixels", result[:16], 300), ("from noise", None, 600)):
             painted = by_generator(
                 model, few, SHAPE, distance=DISTANCE, how=Search(iterations=iterations), rng=ROOT, start=start
             ).images
@@ -144,7 +148,7 @@ def inversion(bench: Bench) -> None:
             gain = paired_gain(theirs, values, rng=ROOT)
             print(f"robust, generator {name}, 16: PSNR {spread(theirs)}, "
                   f"SSIM {spread(ssim(painted, images[:16]).tolist())}; pixels on these {spread(values)}, "
-                  f"{spread(ssim(found[:16], images[:16]).tolist())}; "
+                  f"{spread(ssim(result[:16], images[:16]).tolist())}; "
                   f"gain {gain.value:.2f} [{gain.low:.2f}, {gain.high:.2f}]", flush=True)  # fmt: skip
     _inverted(bench, "natural")
 
@@ -166,9 +170,9 @@ def _inverted(bench: Bench, which: str) -> tuple[Tensor, Tensor, Tensor]:
 def batches(bench: Bench) -> None:
     """PSNR of the same 24 images, which leaked from batches of 8, of 32 and of 128."""
     sizes = (8, 32, 128)
-    found = {batch: extracted(bench, "robust", batch, 128) for batch in sizes}
-    shared = sorted(set.intersection(*(set(rows) for _, _, rows in found.values())))[:24]
-    for batch, (goals, images, rows) in found.items():
+    table = {batch: extracted(bench, "robust", batch, 128) for batch in sizes}
+    shared = sorted(set.intersection(*(set(rows) for _, _, rows in table.values())))[:24]
+    for batch, (goals, images, rows) in table.items():
         few = [rows.index(row) for row in shared]
         made_of = by_pixels(bench.features("robust"), goals[few], SHAPE, distance=DISTANCE, rng=ROOT).images
         print(f"B = {batch}: {len(set(rows))} of 128 extracted; PSNR of {len(few)}: "
@@ -179,7 +183,7 @@ def dp(bench: Bench) -> None:
     """(eps, 1e-4) by the classical Gaussian mechanism as the paper has it: S = 100, B = 8, wrong labels."""
     model, private = bench.features("robust"), bench.private(1000)
     rest = Sample(features=model.of(private.inputs), labels=private.labels)
-    held, clip = rest.pick(torch.arange(bench.images)), 100.0
+    heldout, clip = rest.pick(torch.arange(bench.images)), 100.0
     for update_norm, powers in ((0.0, (6, 5, 4)), (clip, (6, 5, 4, 3, 2, 1))):
         head = head_of(
             bench.auxiliary(), mode="trained", wrong_labels=True, behind=8, update_norm=update_norm
@@ -188,12 +192,18 @@ def dp(bench: Bench) -> None:
         for power in powers:
             std = clip * (2 * torch.tensor(1.25e4).log()).sqrt().item() / 10**power
             _noised(
-                model, head, held, private.inputs[: bench.images], clip=clip, std=std, name=f"eps = 1e{power}"
+                model,
+                head,
+                heldout,
+                private.inputs[: bench.images],
+                clip=clip,
+                std=std,
+                name=f"eps = 1e{power}",
             )
 
 
 def _noised(
-    model: Frozen, head: Spab, held: Sample, images: Tensor, *, clip: float, std: float, name: str
+    model: FrozenFeatures, head: Spab, held: Sample, images: Tensor, *, clip: float, std: float, name: str
 ) -> None:
     """Rate of success over batches of 8, PSNR of the successes, and both scored against other images.
 
@@ -211,16 +221,16 @@ def _noised(
             rate += [0.0] * 8
             chance += [0.0] * 8
             continue
-        found = by_pixels(model, read, SHAPE, distance=DISTANCE, iterations=200, rng=ROOT).images
+        result = by_pixels(model, read, SHAPE, distance=DISTANCE, iterations=200, rng=ROOT).images
         others = images[(rows + 8) % len(images)]
         for true, kept in ((images[rows], rate), (others, chance)):
-            table = torch.stack([ssim(found, x[None].expand_as(found)) for x in true]).double()
+            table = torch.stack([ssim(result, x[None].expand_as(result)) for x in true]).double()
             pairs = [(i, j) for i, j in enumerate(assign(-table.numpy())) if j != UNMATCHED]
             close = [(i, j) for i, j in pairs if float(table[i, j]) > 0.3]
             kept += [float(i in dict(close)) for i in range(len(true))]
             if kept is rate and close:
                 here, there = (list(side) for side in zip(*close, strict=True))
-                good += psnr(found[there], true[here]).tolist()
+                good += psnr(result[there], true[here]).tolist()
     mean = f"{spread(good)} (n = {len(good)})" if len(good) > 1 else f"{len(good)} images"
     print(f"{name}, std {std:.2g}: rate {counted(rate)}, of other images {counted(chance)}; PSNR {mean}; "
           f"length {sum(lengths) / len(lengths):.1f}; each candidate for one image", flush=True)  # fmt: skip
@@ -237,8 +247,8 @@ def preimages(bench: Bench) -> None:
         print(f"{which}: geometric mean {left[which].log().mean().exp():.3g}, "
               f"median {left[which].median():.3g}", flush=True)  # fmt: skip
     ratios = (left["robust"] / left["natural"]).log()
-    found = mean_interval(ratios.double().numpy(), rng=ROOT.child("preimages"))
-    value, low, high = (math.exp(v) for v in (found.value, found.low, found.high))
+    interval = mean_interval(ratios.double().numpy(), rng=ROOT.child("preimages"))
+    value, low, high = (math.exp(v) for v in (interval.value, interval.low, interval.high))
     print(f"apart: {value:.1f} times [{low:.1f}, {high:.1f}]")
 
 
@@ -311,10 +321,10 @@ def outside(bench: Bench) -> None:
     for name, split in (("mnist", "test"), ("orl", "train")):
         source = load_source(name, resize=32, channels=3)
         x = source.split(split).batch(torch.arange(0, 20 * OUTSIDE, 20)).inputs
-        found = by_pixels(model, model.of(x), SHAPE, distance=DISTANCE, rng=ROOT).images
+        result = by_pixels(model, model.of(x), SHAPE, distance=DISTANCE, rng=ROOT).images
         print(f"{name}, exact representations:", flush=True)
         for word, metric in (("PSNR", psnr), ("SSIM", ssim)):
-            theirs, null = metric(found, x).tolist(), metric(mean.expand_as(x), x).tolist()
+            theirs, null = metric(result, x).tolist(), metric(mean.expand_as(x), x).tolist()
             gain = paired_gain(theirs, null, rng=ROOT)
             print(f"  {word} {spread(theirs)}, the mean auxiliary image {spread(null)}, gain "
                   f"{gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}]", flush=True)  # fmt: skip
@@ -330,13 +340,13 @@ TABLE_3: dict[str, dict[str, float]] = {
 def architecture(bench: Bench) -> None:
     """Another model (``--set model.name=...``) in short: leakage at B = 8 and 64, images by pixels."""
     sample, private = bench.auxiliary(), bench.private(1000)
-    held = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
+    heldout = Sample(features=bench.features("robust").of(private.inputs), labels=private.labels)
     recipe = TABLE_3.get(bench.built("robust").setting.terms.architecture.name, {})
     for batch in (8, 64):
         share = {"behind": batch, "shares": (1 / batch,)}
-        _row("both, output fitted", head_of(sample, output_epochs=5, **share, **recipe), held, batch)
-        _row("exemplars", head_of(sample, mode="exemplars", output_epochs=20, **share), held, batch)
-        _row("quantile", head_of(sample, mode="quantile", **share), held, batch)
+        _row("both, output fitted", head_of(sample, output_epochs=5, **share, **recipe), heldout, batch)
+        _row("exemplars", head_of(sample, mode="exemplars", output_epochs=20, **share), heldout, batch)
+        _row("quantile", head_of(sample, mode="quantile", **share), heldout, batch)
     for which in ("robust", "natural"):
         _inverted(bench, which)
 
@@ -357,7 +367,7 @@ def speed(bench: Bench) -> None:
     together, single = (sorted(times[name])[1] for name in ("together", "alone"))
     print(f"64 images: {64 * together:.1f} s CPU; {single / together:.1f} times faster than one at a time")
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context, initializer=settle) as pool:
+    with ProcessPoolExecutor(2, mp_context=context, initializer=prepare_process) as pool:
         architecture, weights = bench.built("robust").setting.terms.architecture, dict(model.tensors)
         halves = [(architecture, weights, part) for part in goals.split(-(-len(goals) // 2))]
         list(pool.map(_inverted_there, [(*rest, part[:1]) for *rest, part in halves]))  # both have started
@@ -370,7 +380,7 @@ def speed(bench: Bench) -> None:
 def _inverted_there(task: tuple[Architecture, dict[str, Tensor], Tensor]) -> Tensor:
     """By pixels, in a process of its own."""
     architecture, weights, goals = task
-    model = frozen(architecture, weights, subject="benchmark")
+    model = freeze_features(architecture, weights, subject="benchmark")
     return by_pixels(model, goals, SHAPE, distance=DISTANCE, rng=ROOT).images
 
 
@@ -402,7 +412,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=64, help="of inversion and dp; below 64 no generator")
     parser.add_argument("--pairs", type=int, default=96, help="of preimages")
     given = parser.parse_args()
-    settle()
+    prepare_process()
     bench = Bench(given.source, given.changes, images=given.images, pairs=given.pairs)
     for name in given.what:
         print(f"== {name}", flush=True)

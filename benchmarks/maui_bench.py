@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
-from glasshouse.attacks.transfer.maui.head import HeadSettings, made
+from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
+from glasshouse.attacks.transfer.maui.head import HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.metrics.statistics.interval import mean_interval
@@ -38,10 +38,10 @@ class Bench:
             self._built[which] = build(cell.scenario, seed=cell.scenario.seed)
         return self._built[which]
 
-    def features(self, which: str) -> Frozen:
+    def features(self, which: str) -> FrozenFeatures:
         """The frozen features."""
         setting = self.built(which).setting
-        return frozen(setting.terms.architecture, setting.start, subject="benchmark")
+        return freeze_features(setting.terms.architecture, setting.start, subject="benchmark")
 
     def private(self, count: int) -> Batch:
         """The first private test images."""
@@ -63,7 +63,7 @@ class Bench:
 def head_of(sample: Sample, *, units: int = 512, behind: int = 512, **changes: Any) -> Spab:
     """The head that the attack would send, from the cache or made now."""
     settings, rng = HeadSettings(**changes), Rng.root(0).child("maui/head")
-    return made(sample, units=units, classes=10, behind=behind, settings=settings, rng=rng).head
+    return craft_head(sample, units=units, classes=10, behind=behind, settings=settings, rng=rng).head
 
 
 def uploaded(head: Spab, batch: Sample) -> dict[str, Tensor]:
@@ -71,8 +71,8 @@ def uploaded(head: Spab, batch: Sample) -> dict[str, Tensor]:
     for p in head.parameters():
         p.requires_grad_()
     loss = functional.cross_entropy(head(batch.features), batch.labels)
-    found = torch.autograd.grad(loss, list(head.parameters()))
-    return dict(zip([n for n, _ in head.named_parameters()], found, strict=True))
+    result = torch.autograd.grad(loss, list(head.parameters()))
+    return dict(zip([n for n, _ in head.named_parameters()], result, strict=True))
 
 
 def drawn(sample: Sample, batch: int, draws: int) -> Iterator[Sample]:
@@ -84,8 +84,8 @@ def drawn(sample: Sample, batch: int, draws: int) -> Iterator[Sample]:
 
 def spread(values: list[float]) -> str:
     """Mean with its 95 % interval over batches."""
-    found = mean_interval(values, rng=ROOT)
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    interval = mean_interval(values, rng=ROOT)
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def counted(hits: list[float], *, batch: int = 8) -> str:

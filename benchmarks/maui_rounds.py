@@ -22,7 +22,7 @@ from glasshouse.federation.protocols.transfer import Transfer
 from glasshouse.federation.setting import Setting
 from glasshouse.metrics.utility import accuracy
 from glasshouse.models.fit import predict
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Trained, Update
 
@@ -123,7 +123,7 @@ def as_batch(sample: Sample) -> Batch:
 def heads(bench: Bench, which: str) -> dict[str, dict[str, Tensor]]:
     """What round 0 broadcasts, by name."""
     start = bench.built(which).setting.start
-    found = {"ordinary": {n: t for n, t in start.items() if n.startswith("head.")}}
+    tensors = {"ordinary": {n: t for n, t in start.items() if n.startswith("head.")}}
     if which == "robust":
         sample, share = bench.auxiliary(), {"batch": BATCH, "shares": (1 / BATCH,)}
         crafted = {
@@ -134,10 +134,10 @@ def heads(bench: Bench, which: str) -> dict[str, dict[str, Tensor]]:
             ),
             "Maui, calibrated random": head_of(sample, mode="quantile", **share),
         }
-        found |= {
+        tensors |= {
             name: {f"head.{n}": t.detach() for n, t in h.state_dict().items()} for name, h in crafted.items()
         }
-    return found
+    return tensors
 
 
 def curves(bench: Bench, which: str) -> None:
@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", default="folder:cifar10")
     given = parser.parse_args()
-    settle()
+    prepare_process()
     bench = Bench(given.source, [])
     for which in ("robust", "natural"):
         curves(bench, which)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.logits.network import network
 from glasshouse.images import ssim
 from glasshouse.metrics.gallery import SsimTable
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 
 CLASSES, BATCH, REPEATS = 1000, 8, 7
@@ -36,34 +36,35 @@ def stepper(
 ) -> Callable[[], None]:
     """One step of training."""
     extra = {"fused": True} if fused else {}
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-5, weight_decay=1e-4, **extra)
+    optimizer = torch.optim.Adam(net.parameters(), lr=3e-5, weight_decay=1e-4, **extra)
 
     def step() -> None:
         loss = F.mse_loss(net(vectors), images)
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
 
 def in_turn(sides: dict[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, tuple[float, float]]:
     """Median CPU and wall seconds of each side after one call that is not counted."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for number in range(repeats + 1):
         for name, work in sides.items():
             cpu, wall = time.process_time(), time.perf_counter()
             work()
             if number:
-                found[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+                results[name].append((time.process_time() - cpu, time.perf_counter() - wall))
     return {
-        n: (statistics.median(c for c, _ in t), statistics.median(w for _, w in t)) for n, t in found.items()
+        n: (statistics.median(c for c, _ in t), statistics.median(w for _, w in t))
+        for n, t in results.items()
     }
 
 
 def main() -> None:
     """Print both tables."""
-    settle()
+    prepare_process()
     draws = torch.Generator().manual_seed(0)
     vectors = torch.softmax(torch.randn(BATCH, 2 * CLASSES, generator=draws), 1)
     images = torch.rand(BATCH, 3, 64, 64, generator=draws) * 2 - 1

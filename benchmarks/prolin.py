@@ -26,7 +26,7 @@ from glasshouse.audit.run import attack_tasks, plan
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.errors import Undefined
 from glasshouse.metrics import membership
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.scenario.load import load, write_resolved
 from glasshouse.store import read_json
 from glasshouse.truth.record import read_truth
@@ -34,7 +34,7 @@ from glasshouse.truth.record import read_truth
 
 def run(arguments: argparse.Namespace) -> None:
     """One seed of one cell."""
-    settle()
+    prepare_process()
     suite = load(arguments.preset, [*arguments.set, f"audit.seeds=[{arguments.seed}]"])
     planned = plan(suite, arguments.out.resolve() / f"cell{arguments.cell}")[arguments.cell]
     for group in planned.groups:
@@ -60,7 +60,7 @@ def folders(out: Path) -> Iterator[Path]:
 
 def curves(out: Path) -> dict[str, list[dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]]]:
     """Estimator → per seed: rounds → (scores, decisions, truth)."""
-    found: dict[str, list[dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]]] = {}
+    tables: dict[str, list[dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]]] = {}
     for folder in folders(out):
         marked = next(iter(read_truth(folder / "truth").marked.values()))
         for path in sorted(folder.glob("claims/*/roundrun")):
@@ -74,8 +74,8 @@ def curves(out: Path) -> dict[str, list[dict[int, tuple[np.ndarray, np.ndarray, 
                         truth,
                     )
             if one:
-                found.setdefault(path.parent.name.split("-", 1)[1], []).append(one)
-    return found
+                tables.setdefault(path.parent.name.split("-", 1)[1], []).append(one)
+    return tables
 
 
 def pooled(seeds: list, at: int, metric, reads: int) -> str:
@@ -86,10 +86,10 @@ def pooled(seeds: list, at: int, metric, reads: int) -> str:
     runs = np.repeat(np.arange(len(parts)), [len(p[2]) for p in parts])
     values, truth = np.concatenate([p[reads] for p in parts]), np.concatenate([p[2] for p in parts])
     try:
-        found = metric(values, truth, runs=runs)
+        result = metric(values, truth, runs=runs)
     except Undefined:
         return "undefined"
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{result.value:.2f} [{result.low:.2f}, {result.high:.2f}]"
 
 
 def difference(left: list, right: list, at: int) -> str:
@@ -107,19 +107,19 @@ def difference(left: list, right: list, at: int) -> str:
 
 def table(arguments: argparse.Namespace) -> None:
     """Markdown tables of everything below ``out``."""
-    found = curves(arguments.out)
-    print(f"seeds: {max((len(s) for s in found.values()), default=0)}")
+    tables = curves(arguments.out)
+    print(f"seeds: {max((len(s) for s in tables.values()), default=0)}")
     print("| estimator | " + " | ".join(f"F1, n = {n}" for n in arguments.at) + " | AUC, last |")
     print("|---" * (len(arguments.at) + 2) + "|")
-    for name, seeds in found.items():
+    for name, seeds in tables.items():
         cells = [pooled(seeds, n, membership.f1, 1) for n in arguments.at]
         print(
             f"| {name} | " + " | ".join(cells) + f" | {pooled(seeds, arguments.at[-1], membership.auc, 0)} |"
         )
     for base in ("disaggregation", "ols"):
         for name in ("reg", "prolin", "prolin_posterior"):
-            if base in found and name in found:
-                cells = [difference(found[name], found[base], n) for n in arguments.at]
+            if base in tables and name in tables:
+                cells = [difference(tables[name], tables[base], n) for n in arguments.at]
                 print(f"| {name} - {base} | " + " | ".join(cells) + " | |")
     for folder in folders(arguments.out):
         facts = read_json(folder / "group.json")

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from glasshouse.attacks.property.detector import fit, fit_sgd
-from glasshouse.attacks.property.discriminant import discriminated
+from glasshouse.attacks.property.discriminant import fit_discriminant
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.gathering import shadow_pairs
 from glasshouse.attacks.property.prolin import Problem, solve
 from glasshouse.attacks.property.properties import Membership, Pairs, Scene
 from glasshouse.models.build import build
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import View
@@ -39,8 +39,8 @@ EXAMPLES = 25
 def timed(work: Callable[[], object]) -> tuple[float, object]:
     """CPU seconds, and what came out."""
     started = time.process_time()
-    found = work()
-    return time.process_time() - started, found
+    result = work()
+    return time.process_time() - started, result
 
 
 def stage(pairs: int, pool: int) -> tuple[nn.Module, View, Pairs, Pairs]:
@@ -55,30 +55,30 @@ def stage(pairs: int, pool: int) -> tuple[nn.Module, View, Pairs, Pairs]:
     y = torch.randint(10, (2 * pool,), generator=draw)
     target = Batch(inputs=torch.rand(1, 3, 32, 32, generator=draw), labels=torch.tensor([3]))
     kept = round(0.2 * pairs)
-    made = []
+    items = []
     for part, count in ((slice(0, pool), pairs - kept), (slice(pool, 2 * pool), kept)):
         auxiliary = Batch(inputs=x[part], labels=y[part])
         scene = Scene(auxiliary=auxiliary, challenge=target, terms=terms, examples=EXAMPLES)
-        made.append(Membership().pairs(scene, count=count, rng=Rng.root(count)))
+        items.append(Membership().pairs(scene, count=count, rng=Rng.root(count)))
     model = build(architecture, rng=Rng.root(1))
-    return model, View(terms=terms, threat=Threat(), rounds=()), made[0], made[1]
+    return model, View(terms=terms, threat=Threat(), rounds=()), items[0], items[1]
 
 
 def plain_shadows(model: nn.Module, view: View, parts: tuple[Pairs, ...]) -> Tensor:
     """Every shadow client trained for itself."""
-    found = []
+    items = []
     start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     for cast in [c for p in parts for c in (p.negative, p.positive)]:
         for rows in cast.rows:
             mine = copy.deepcopy(model)
-            optimiser = torch.optim.SGD(mine.parameters(), lr=view.terms.learning_rate)
+            optimizer = torch.optim.SGD(mine.parameters(), lr=view.terms.learning_rate)
             data = cast.pool.pick(rows)
             for inputs, labels in DataLoader(TensorDataset(data.inputs, data.labels), batch_size=EXAMPLES):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(mine(inputs), labels).backward()
-                optimiser.step()
-            found.append(torch.cat([p.detach().reshape(-1) for p in mine.parameters()]) - start)
-    return torch.stack(found)
+                optimizer.step()
+            items.append(torch.cat([p.detach().reshape(-1) for p in mine.parameters()]) - start)
+    return torch.stack(items)
 
 
 def plain_detector(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, epochs: int) -> float:
@@ -86,13 +86,13 @@ def plain_detector(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, e
     mean, std = train.mean(0), train.std(0, unbiased=False) + 1e-7
     train, test = (train - mean) / std, (test - mean) / std
     net = nn.Sequential(nn.Linear(train.shape[1], 1), nn.Sigmoid())
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     best = 0.0
     for _ in range(epochs):
         for x, y in DataLoader(TensorDataset(train, labels.float()), batch_size=16, shuffle=True):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.binary_cross_entropy(net(x)[:, 0], y).backward()
-            optimiser.step()
+            optimizer.step()
         with torch.no_grad():
             sides = [net(x)[:, 0] > 0.5 for (x,) in DataLoader(TensorDataset(test), batch_size=16)]
         best = max(best, float((torch.cat(sides) == truth).double().mean()))
@@ -101,22 +101,24 @@ def plain_detector(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, e
 
 def one_round(arguments: argparse.Namespace) -> None:
     """Same pairs, same SGD detector."""
-    model, view, fresh, held = stage(arguments.pairs, arguments.pool)
+    model, view, fresh, heldout = stage(arguments.pairs, arguments.pool)
     count = len(fresh.negative.rows)
     labels, truth = (
         torch.arange(2 * count) >= count,
-        torch.arange(2 * len(held.negative.rows)) >= len(held.negative.rows),
+        torch.arange(2 * len(heldout.negative.rows)) >= len(heldout.negative.rows),
     )
 
     def ours() -> float:
-        made = shadow_pairs(model, view, (fresh, held), round=0, rng=Rng.root(2))
-        test = made[2 * count :]
-        detector = fit_sgd(made[: 2 * count], labels, (test, truth), epochs=arguments.epochs, rng=Rng.root(3))
+        tensor = shadow_pairs(model, view, (fresh, heldout), round=0, rng=Rng.root(2))
+        test = tensor[2 * count :]
+        detector = fit_sgd(
+            tensor[: 2 * count], labels, (test, truth), epochs=arguments.epochs, rng=Rng.root(3)
+        )
         return float(((detector.features(test) > 0) == truth).double().mean())
 
     def twin() -> float:
-        made = plain_shadows(model, view, (fresh, held))
-        return plain_detector(made[: 2 * count], labels, made[2 * count :], truth, arguments.epochs)
+        result = plain_shadows(model, view, (fresh, heldout))
+        return plain_detector(result[: 2 * count], labels, result[2 * count :], truth, arguments.epochs)
 
     fast, accuracy = timed(ours)
     slow, other = timed(twin)
@@ -128,29 +130,29 @@ def one_round(arguments: argparse.Namespace) -> None:
 
 def default(arguments: argparse.Namespace) -> None:
     """A round of the default method, of the discriminant, and with ``--published`` of the paper's method."""
-    model, view, fresh, held = stage(arguments.pairs, arguments.pool)
+    model, view, fresh, heldout = stage(arguments.pairs, arguments.pool)
     count = len(fresh.negative.rows)
     labels = torch.arange(2 * count) >= count
 
     def sampled() -> object:
-        made = shadow_pairs(model, view, (fresh, held), round=0, rng=Rng.root(2))
-        return fit(made[: 2 * count], labels, penalty=0.1, iterations=15)
+        tensor = shadow_pairs(model, view, (fresh, heldout), round=0, rng=Rng.root(2))
+        return fit(tensor[: 2 * count], labels, penalty=0.1, iterations=15)
 
     def exact() -> object:
-        return discriminated(model, view.terms, fresh, held, shrinkage=1e-5, rng=Rng.root(2))
+        return fit_discriminant(model, view.terms, fresh, heldout, shrinkage=1e-5, rng=Rng.root(2))
 
     seconds = [[timed(work)[0] for work in (sampled, exact)] for _ in range(3)]
     middle, other = (sorted(column)[1] for column in zip(*seconds, strict=True))
     print(f"default, {arguments.pairs} pairs: {middle:.2f} s a round; discriminant {other:.2f} s")
     if arguments.published:
-        model, view, fresh, held = stage(5000, 4000)
-        many, few = len(fresh.negative.rows), len(held.negative.rows)
+        model, view, fresh, heldout = stage(5000, 4000)
+        many, few = len(fresh.negative.rows), len(heldout.negative.rows)
         sides = torch.arange(2 * many) >= many, torch.arange(2 * few) >= few
 
         def published() -> object:
-            made = shadow_pairs(model, view, (fresh, held), round=0, rng=Rng.root(2))
-            test = (made[2 * many :], sides[1])
-            return fit_sgd(made[: 2 * many], sides[0], test, epochs=50, rng=Rng.root(3))
+            result = shadow_pairs(model, view, (fresh, heldout), round=0, rng=Rng.root(2))
+            test = (result[2 * many :], sides[1])
+            return fit_sgd(result[: 2 * many], sides[0], test, epochs=50, rng=Rng.root(3))
 
         slow, _ = timed(published)
         print(f"5,000 pairs, 50 epochs of SGD: {slow:.1f} s a round, {slow / middle:.0f} times the default")
@@ -163,12 +165,12 @@ def made_up(rounds: int, clients: int = 50, cohort: int = 10) -> Evidence:
     for row in present:
         row[draw.permutation(clients)[:cohort]] = 1
     x = 8 * draw.normal(size=(rounds, clients)) + 20 * (np.arange(clients) < 5) - 10
-    held = 8 * draw.normal(size=(rounds, 2, 80, 1)) + 20 * np.arange(2)[None, :, None, None] - 10
+    heldout = 8 * draw.normal(size=(rounds, 2, 80, 1)) + 20 * np.arange(2)[None, :, None, None] - 10
     sums = torch.tensor((present * x).sum(1))
     flat = torch.zeros(rounds, 1, dtype=torch.float64)
     return Evidence(
         rounds=tuple(range(rounds)), participation=torch.tensor(present), count=torch.tensor(present.sum(1)),
-        kernel=torch.diag(sums)[None], offset=flat, held=torch.tensor(held), norm=flat,
+        kernel=torch.diag(sums)[None], offset=flat, held=torch.tensor(heldout), norm=flat,
     )  # fmt: skip
 
 
@@ -222,13 +224,13 @@ def tau(arguments: argparse.Namespace) -> None:
     problem = Problem.of(evidence, (arguments.rounds,), ridge=5.0, variant="reference")
     present = evidence.participation.numpy() > 0
     start = x.numpy()[present][:, None]
-    fast, found = timed(lambda: solve(problem, start, first.numpy(), iterations=arguments.iterations))
+    fast, result = timed(lambda: solve(problem, start, first.numpy(), iterations=arguments.iterations))
     expected = torch.tensor(problem.expected[:, 0])
     slow, other = timed(lambda: dense(evidence, expected, x, first, arguments.iterations))
     each = [seconds / arguments.iterations * 1e3 for seconds in (fast, slow)]
     gaps = [
-        np.abs(found.tau - other[1].numpy()).max(),
-        np.abs(found.x[:, 0] - other[0].numpy()[present]).max(),
+        np.abs(result.tau - other[1].numpy()).max(),
+        np.abs(result.x[:, 0] - other[0].numpy()[present]).max(),
     ]
     print(f"tau, n = {arguments.rounds}, {arguments.iterations} iterations: ", end="")
     print(f"ours {each[0]:.3f} ms, twin {each[1]:.3f} ms each, {slow / fast:.1f} times; ", end="")
@@ -237,7 +239,7 @@ def tau(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse and do."""
-    settle()
+    prepare_process()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(required=True)
     for name, do in (("round", one_round), ("default", default), ("tau", tau)):

@@ -26,7 +26,7 @@ from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.match import assign, best, mse_table
 from glasshouse.metrics.statistics.interval import mean_interval
 from glasshouse.models import build as models
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Recorder
@@ -98,7 +98,7 @@ def one_batch(
         setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=lambda _: sent
     )
     played = time.process_time()
-    seen = cut(
+    result = cut(
         log.transcript(),
         threat=Threat(),
         grants=grants,
@@ -107,9 +107,9 @@ def one_batch(
         rounds=(0,),
         client=None,
     )
-    claims = attack.run(seen, rng=rng.child("attack"))
+    claims = attack.run(result, rng=rng.child("attack"))
     done = time.process_time()
-    dropped = seen.rounds[0].aggregate.dropped if seen.rounds[0].aggregate else ()
+    dropped = result.rounds[0].aggregate.dropped if result.rounds[0].aggregate else ()
     kept = torch.tensor([i for i in range(each * clients) if i // each not in dropped])
     scored = score(claims, setting.private.pick(kept), kept // each)
     return {**scored, "round_s": played - began, "read_s": done - played}
@@ -118,10 +118,10 @@ def one_batch(
 def score(claims: tuple[Any, ...], private: Batch, owners: torch.Tensor) -> dict[str, float]:
     """Of one batch. The share of right labels and owners is among recovered examples."""
     out = {"paper": 0.0, "blind": 0.0, "psnr": float("nan"), "labels": float("nan"), "owners": float("nan")}
-    found = [c for c in claims if isinstance(c, Reconstruction)]
-    if not found:
+    items = [c for c in claims if isinstance(c, Reconstruction)]
+    if not items:
         return {**out, "claimed": 0.0}
-    claim = found[0]
+    claim = items[0]
     table = mse_table(private.inputs.double(), claim.inputs.double())
     quality = {}
     for name, pairing in (("paper", best(table)), ("blind", assign(table))):
@@ -130,103 +130,103 @@ def score(claims: tuple[Any, ...], private: Batch, owners: torch.Tensor) -> dict
         out[name] = float((quality[name] > 18).mean())
     good = quality["blind"] > 18
     out["psnr"] = float(quality["blind"][good].mean()) if good.any() else float("nan")
-    for name, said, true in (("labels", claim.labels, private.labels), ("owners", claim.source, owners)):
-        if said is not None and good.any():
-            told = said_of_recovered(claim.inputs, said, private.inputs, context=CONTEXT)
-            judged = told != NOT_RECOVERED
-            out[name] = float((told == true)[judged].double().mean())
+    for name, result, true in (("labels", claim.labels, private.labels), ("owners", claim.source, owners)):
+        if result is not None and good.any():
+            tensor = said_of_recovered(claim.inputs, result, private.inputs, context=CONTEXT)
+            judged = tensor != NOT_RECOVERED
+            out[name] = float((tensor == true)[judged].double().mean())
     return {**out, "claimed": float(len(claim.inputs))}
 
 
 def rows() -> dict[str, dict[str, Any]]:
     """Every row of the tables, by name."""
-    made: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     parameters = {"protocol": "fedavg", "sends": "parameters"}
     for m in (64, 128, 256, 512, 1024):
-        made[f"gradient-{m}"] = {"m": m}
-        made[f"paper-{m}"] = {"m": m, "arguments": {"design": "paper"}}
-        made[f"parameters-{m}"] = {"m": m, "terms": parameters}
+        tables[f"gradient-{m}"] = {"m": m}
+        tables[f"paper-{m}"] = {"m": m, "arguments": {"design": "paper"}}
+        tables[f"parameters-{m}"] = {"m": m, "terms": parameters}
         for steps in (3, 5):
-            made[f"steps{steps}-{m}"] = {
+            tables[f"steps{steps}-{m}"] = {
                 "m": m,
                 "terms": {"protocol": "fedavg", "sends": "delta", "local_epochs": steps},
             }
     for m in (64, 256):
         halves = {"protocol": "fedavg", "sends": "delta", "batch_size": m // 16}
-        made[f"mini-{m}"] = {"m": m, "terms": halves, "arguments": {"local_steps": 2}}
-        made[f"smoothed-{m}"] = {"m": m, "arguments": {"fit": "smoothed"}}
+        tables[f"mini-{m}"] = {"m": m, "terms": halves, "arguments": {"local_steps": 2}}
+        tables[f"smoothed-{m}"] = {"m": m, "arguments": {"fit": "smoothed"}}
     for (family, budget), m in itertools.product(FAMILIES.items(), (64, 128, 256, 512)):
         arguments = {"training": {"bfloat16": True, **budget}}
-        made[f"{family}-{m}"] = {"m": m, "model": f"scale_mia_{family}", "arguments": arguments}
-    made |= _data_rows() | _comparison_rows()
+        tables[f"{family}-{m}"] = {"m": m, "model": f"scale_mia_{family}", "arguments": arguments}
+    tables |= _data_rows() | _comparison_rows()
     for clients in (1, 5, 10, 30, 100):
-        made[f"clients-{clients}"] = {"m": 300, "clients": clients}
+        tables[f"clients-{clients}"] = {"m": 300, "clients": clients}
     for share in (0.1, 0.3):
-        made[f"dropout-{share}"] = {"m": 64, "dropout": share}
+        tables[f"dropout-{share}"] = {"m": 64, "dropout": share}
     for sigma in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4):
         noise = {"gaussian_noise": {"std": sigma}}
-        made[f"noise-{sigma:.0e}"] = {"m": 64, "defenses": noise}
-        made[f"noise-expected-{sigma:.0e}"] = {"m": 64, "defenses": noise, "arguments": {"span": 2.0}}
+        tables[f"noise-{sigma:.0e}"] = {"m": 64, "defenses": noise}
+        tables[f"noise-expected-{sigma:.0e}"] = {"m": 64, "defenses": noise, "arguments": {"span": 2.0}}
     for bits, bound in itertools.product((8, 12, 16, 24, 32), (0.01,)):
-        made[f"quantised-{bits}"] = {"m": 64, "terms": {"options": {"sum_bits": bits, "sum_bound": bound}}}
+        tables[f"quantised-{bits}"] = {"m": 64, "terms": {"options": {"sum_bits": bits, "sum_bound": bound}}}
     private = {"clip": 1.0, "delta": 1e-5}
-    made["dp-epsilon-1"] = {"m": 64, "defenses": {"dp_sgd": {**private, "epsilon": 1.0}}}
-    made["dp-no-noise"] = {"m": 64, "defenses": {"dp_sgd": {**private, "noise_multiplier": 1e-9}}}
+    tables["dp-epsilon-1"] = {"m": 64, "defenses": {"dp_sgd": {**private, "epsilon": 1.0}}}
+    tables["dp-no-noise"] = {"m": 64, "defenses": {"dp_sgd": {**private, "noise_multiplier": 1e-9}}}
     for epsilon in (1.0, 8.0, 1000.0):
         budget = {"clip": 1.0, "epsilon": epsilon, "delta": 1e-5}
-        made[f"update-dp-{epsilon:g}"] = {"m": 64, "defenses": {"gaussian_mechanism": budget}}
-    made["update-clip"] = {"m": 64, "defenses": {"clip": {"norm": 1.0}}}
+        tables[f"update-dp-{epsilon:g}"] = {"m": 64, "defenses": {"gaussian_mechanism": budget}}
+    tables["update-clip"] = {"m": 64, "defenses": {"clip": {"norm": 1.0}}}
     for m in (64, 256):
         for variant in ("linear", "sparse"):
-            made[f"rtf-{variant}-{m}"] = {
+            tables[f"rtf-{variant}-{m}"] = {
                 "m": m,
                 "attack": "robbing_the_fed",
                 "arguments": {"variant": variant},
             }
     local = {"protocol": "fedavg", "sends": "delta", "local_epochs": 3}
-    made["loki-64"] = {"m": 64, "attack": "loki"}
-    made["loki-steps3-64"] = {"m": 64, "attack": "loki", "terms": local}
-    made["rtf-sparse-steps3-64"] = {
+    tables["loki-64"] = {"m": 64, "attack": "loki"}
+    tables["loki-steps3-64"] = {"m": 64, "attack": "loki", "terms": local}
+    tables["rtf-sparse-steps3-64"] = {
         "m": 64,
         "attack": "robbing_the_fed",
         "arguments": {"variant": "sparse"},
         "terms": local,
     }
-    made["rtf-linear-steps3-64"] = {"m": 64, "attack": "robbing_the_fed", "terms": local}
-    return made
+    tables["rtf-linear-steps3-64"] = {"m": 64, "attack": "robbing_the_fed", "terms": local}
+    return tables
 
 
 def _data_rows() -> dict[str, dict[str, Any]]:
     """What the attacker knows: other data sets, true subsets, single classes, other classes."""
-    made: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     brief = {"steps": 1500}
     short = {"training": brief}
     for kind, weight in (("", 0.0), ("-vae", 1e-3)):
         arguments = {**brief, "variational": weight}
         for m in (64, 128, 256, 512):
-            made[f"mnist{kind}-{m}"] = {"m": m, "data": MNIST, "arguments": {"training": arguments}}
+            tables[f"mnist{kind}-{m}"] = {"m": m, "data": MNIST, "arguments": {"training": arguments}}
         small = {**arguments, "steps": 600, "batch_size": 32, "learning_rate": 4e-3}
         for m in (64, 128):
-            made[f"orl{kind}-{m}"] = {"m": m, "data": ORL, "people": 25, "arguments": {"training": small}}
+            tables[f"orl{kind}-{m}"] = {"m": m, "data": ORL, "people": 25, "arguments": {"training": small}}
     for count, m in itertools.product((100, 500, 1500, 5000, 10_000), (16, 64, 256)):
-        made[f"auxiliary-{count}-{m}"] = {"m": m, "auxiliary": count, "arguments": short}
+        tables[f"auxiliary-{count}-{m}"] = {"m": m, "auxiliary": count, "arguments": short}
     for known in ((1,), (1, 9), (1, 9, 6)):  # automobile, truck, frog
         row = {"m": 64, "auxiliary_classes": known, "private_classes": known, "arguments": short}
-        made[f"classes-{len(known)}"] = row
+        tables[f"classes-{len(known)}"] = row
     for name, target in (("near", 9), ("far", 6)):
         row = {"m": 64, "auxiliary_classes": (1,), "private_classes": (target,), "arguments": short}
-        made[f"skew-{name}"] = row
-    return made
+        tables[f"skew-{name}"] = row
+    return tables
 
 
 def _comparison_rows() -> dict[str, dict[str, Any]]:
     """Closed-form attacks on 1 to 256 images, and LOKI's width."""
-    made: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for attack, m in itertools.product(("scale_mia", "robbing_the_fed", "loki"), (1, 2, 4, 8, 16, 64, 256)):
-        made[f"table-{attack}-{m}"] = {"m": m, "clients": min(m, 8), "attack": attack}
+        tables[f"table-{attack}-{m}"] = {"m": m, "clients": min(m, 8), "attack": attack}
     for width in (1, 2, 4, 8, 16):
-        made[f"loki-width-{width}"] = {"m": 64, "attack": "loki", "arguments": {"width": width}}
-    return made
+        tables[f"loki-width-{width}"] = {"m": 64, "attack": "loki", "arguments": {"width": width}}
+    return tables
 
 
 def parts(row: Mapping[str, Any], split: str) -> tuple[Batch, Batch, int]:
@@ -260,26 +260,26 @@ def main() -> None:
     parser.add_argument("--arguments", default="{}", help="of the attack, as JSON, on top of the row's")
     parser.add_argument("--split", default="test", help="train: the last 1,000 train images, for tuning")
     given = parser.parse_args()
-    settle()
+    prepare_process()
     known = rows()
     for name in known if given.rows == ["all"] else given.rows:
         row = dict(known[name])
         row["arguments"] = {**row.get("arguments", {}), **json.loads(given.arguments)}
         pool, auxiliary, classes = parts(row, given.split)
         crafted: list[Any] = []
-        found: list[dict[str, float]] = []
+        tables: list[dict[str, float]] = []
         try:
-            found = [
+            tables = [
                 one_batch(row, pool, auxiliary, number, crafted=crafted, classes=classes)
                 for number in range(given.batches)
             ]
         except GlasshouseError as error:
             line: dict[str, Any] = {"row": name, "refused": str(error)}
         else:
-            line = {"row": name, "batches": len(found), "split": given.split}
-            for key in found[0]:
+            line = {"row": name, "batches": len(tables), "split": given.split}
+            for key in tables[0]:
                 values = [
-                    f[key] for f in found if f[key] == f[key]
+                    f[key] for f in tables if f[key] == f[key]
                 ]  # without NaN: nothing recovered, nothing said
                 if len(values) < 2:
                     line[key] = values[0] if values else None

@@ -23,7 +23,7 @@ from glasshouse.federation.setting import Setting
 from glasshouse.metrics.utility import accuracy
 from glasshouse.models import build as models
 from glasshouse.models.fit import predict
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Recorder
 from glasshouse.transcript.cut import cut
@@ -66,8 +66,8 @@ def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batc
         ScaleMia(training=AutoencoderTraining(steps=1500), local_steps=EACH // BATCH),
         Grants(auxiliary=data["auxiliary"]),
     )
-    shown = range(SHOWN, rounds, SHOWN)
-    keep = Keep(updates=frozenset(range(attacked)), broadcasts=frozenset({*range(attacked), *shown}))
+    result = range(SHOWN, rounds, SHOWN)
+    keep = Keep(updates=frozenset(range(attacked)), broadcasts=frozenset({*range(attacked), *result}))
     log = Log(terms=terms, keep=keep)
     memory: dict[str, Tensor] = {}
 
@@ -85,11 +85,11 @@ def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batc
 
     final = FedAvg().play(setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=tamper)
     model, right = models.build(architecture), {}
-    starts = {r.round: r.broadcasts[0].tensors for r in log.transcript().rounds if r.round in shown}
+    starts = {r.round: r.broadcasts[0].tensors for r in log.transcript().rounds if r.round in result}
     for number, tensors in {**starts, rounds: final}.items():
         model.load_state_dict(dict(tensors))
-        found = accuracy(predict(model, data["test"].inputs).argmax(1), data["test"].labels)
-        right[number] = [round(v, 4) for v in (found.value, found.low, found.high)]
+        interval = accuracy(predict(model, data["test"].inputs).argmax(1), data["test"].labels)
+        right[number] = [round(v, 4) for v in (interval.value, interval.low, interval.high)]
     rates = []
     for number in range(attacked):
         view = cut(
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    settle()
+    prepare_process()
     source = load_data(CIFAR)
     train = source.split("train").batch()
     order = torch.randperm(len(train), generator=Rng.root(0, salt="rounds").torch())
@@ -129,8 +129,8 @@ def main() -> None:
     }
     for seed in range(given.seeds):
         for attacked in (0, 1, 5):
-            found = federation(attacked, given.rounds, seed=seed, data=data)
-            print(json.dumps(found), flush=True)
+            table = federation(attacked, given.rounds, seed=seed, data=data)
+            print(json.dumps(table), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.linear.scale_mia.autoencoder import restored_decoder
-from glasshouse.attacks.linear.scale_mia.crafting import Head, crafted_head, strength
+from glasshouse.attacks.linear.scale_mia.autoencoder import restore_decoder
+from glasshouse.attacks.linear.scale_mia.crafting import Head, craft_head, strength
 from glasshouse.attacks.linear.scale_mia.decoders import decoder_for
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows
 from glasshouse.attacks.parts.readout.linear_tail import find_tail, latents
@@ -46,8 +46,14 @@ class Bench:
     """Everything that both sides share.
 
     Attributes:
-        model: crafted. head: its linear layers. thresholds: of the bins. layer: name of the first linear one.
-        decoder: as trained. quick: as read out with. images, labels: of all clients.
+        model: crafted.
+        head: its linear layers.
+        thresholds: of the bins.
+        layer: name of the first linear one.
+        decoder: as trained.
+        quick: as read out with.
+        images: of all clients.
+        labels: of all clients.
     """
 
     model: nn.Module
@@ -63,8 +69,8 @@ class Bench:
         """Of the first linear layer; those of all other parameters are computed too, as a client must."""
         loss = F.cross_entropy(self.model(self.images[rows]), self.labels[rows])
         names = [name for name, _ in self.model.named_parameters()]
-        found = dict(zip(names, torch.autograd.grad(loss, list(self.model.parameters())), strict=True))
-        return found[f"{self.layer}.weight"], found[f"{self.layer}.bias"]
+        result = dict(zip(names, torch.autograd.grad(loss, list(self.model.parameters())), strict=True))
+        return result[f"{self.layer}.weight"], result[f"{self.layer}.bias"]
 
     def summed(self, groups: Groups) -> tuple[Tensor, Tensor]:
         """The size-weighted mean of all clients' gradients, float64."""
@@ -120,10 +126,10 @@ class Bench:
         for rows in groups:
             client = build(CNN).eval()
             client.load_state_dict(sent)
-            optimiser = torch.optim.SGD(client.parameters(), lr=RATE)
-            optimiser.zero_grad()
+            optimizer = torch.optim.SGD(client.parameters(), lr=RATE)
+            optimizer.zero_grad()
             F.cross_entropy(client(self.images[rows]), self.labels[rows]).backward()
-            optimiser.step()
+            optimizer.step()
             answers.append({name: t.detach().clone() for name, t in client.state_dict().items()})
         mean = {name: torch.stack([a[name] for a in answers]).mean(0) for name in sent}
         weight, bias = (
@@ -145,7 +151,7 @@ def made() -> Bench:
     thresholds = normal_thresholds(u, 1024)
     chosen = strength(design="ladder", sends="gradient", steps=1, batch=32, rate=RATE, span=0)
     deviation = float(u.std())
-    head = crafted_head(
+    head = craft_head(
         tail, thresholds, deviation=deviation, design="ladder", strength=chosen, rng=Rng.root(3)
     )
     model.load_state_dict({**model.state_dict(), **head.tensors})
@@ -155,7 +161,7 @@ def made() -> Bench:
         thresholds=thresholds,
         layer=tail.names[0],
         decoder=decoder,
-        quick=restored_decoder(CNN, tail.latent, decoder.state_dict()),
+        quick=restore_decoder(CNN, tail.latent, decoder.state_dict()),
         images=images,
         labels=torch.randint(10, (1024,), generator=Rng.root(2).torch()),
     )

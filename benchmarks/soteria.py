@@ -16,19 +16,19 @@ from torch import Tensor, nn
 from glasshouse.federation.defenses.base import smallest
 from glasshouse.federation.defenses.soteria import defended_layer, feature_scores
 from glasshouse.models.zoo.resnet import resnet18
-from glasshouse.process import settle
+from glasshouse.process import prepare_process
 
 
 def one_by_one(model: nn.Module, name: str, inputs: Tensor, *, whole: bool) -> Tensor:
     """The scores of one example, feature by feature; ``whole`` backward passes reach the parameters too."""
     x = inputs.clone().requires_grad_(True)
-    seen: list[Tensor] = []
+    tensors: list[Tensor] = []
     layer = model.get_submodule(name)
-    handle = layer.register_forward_pre_hook(lambda _, received: seen.append(received[0]))
+    handle = layer.register_forward_pre_hook(lambda _, received: tensors.append(received[0]))
     model(x)
     handle.remove()
     scores = []
-    for r in seen[0][0]:
+    for r in tensors[0][0]:
         if whole:
             x.grad = None
             r.backward(retain_graph=True)
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--width", type=int, default=64)
     settings = parser.parse_args()
-    settle()
+    prepare_process()
     torch.manual_seed(0)
     model = resnet18((3, 32, 32), 10, width=settings.width).eval()
     name = defended_layer(model)
@@ -68,8 +68,8 @@ def main() -> None:
             print("the masks differ")
     ours = statistics.median(seconds["ours"])
     print(f"{len(masks['ours'])} features, {settings.repeats} images, one thread, median CPU seconds")
-    for way, taken in seconds.items():
-        median = statistics.median(taken)
+    for way, result in seconds.items():
+        median = statistics.median(result)
         print(f"{way:36} {median:6.2f}   {median / ours:.2f} times ours")
 
 

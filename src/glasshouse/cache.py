@@ -29,7 +29,7 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import stage
 from glasshouse.store import read_metadata, read_tensors, write_tensors
 
-__all__ = ["Checkpoint", "Key", "cached", "digest", "folder", "limit"]
+__all__ = ["Checkpoint", "Key", "digest", "folder", "limit", "load_or_make"]
 
 Key = Mapping[str, Any]
 """JSON values, tensors and bytes, in mappings and sequences of any depth."""
@@ -48,7 +48,7 @@ def digest(value: Any) -> str:
     Raises:
         BadValue: something else, or a number that is not finite.
 
-    Example:
+    Examples:
         >>> digest({"a": 1, "b": torch.ones(2)}) == digest({"b": torch.ones(2), "a": 1})
         True
         >>> digest(torch.ones(2)) == digest(torch.ones(2).double())
@@ -114,7 +114,7 @@ class Checkpoint:
         write_tensors(self.path, tensors, {"step": str(step)})
 
 
-def cached(kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Tensor]]) -> dict[str, Tensor]:
+def load_or_make(kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Tensor]]) -> dict[str, Tensor]:
     """The tensors that ``make`` gives for ``key``: from the cache, or made now and kept.
 
     Args:
@@ -124,20 +124,21 @@ def cached(kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Tensor]])
 
     Raises:
         BadValue: ``key`` holds what has no digest, or the size limit is no number.
-        BadFile, DiskFull: the cache folder cannot be written.
+        BadFile: the cache folder cannot be written.
+        DiskFull: the cache folder cannot be written.
     """
     name = digest(key)
     root = folder()
     path = root / kind / f"{name}.safetensors"
     with _alone(root / "locks" / f"{kind}-{name}.lock", label=kind):
-        found = _read(path)
-        if found is None:
+        tensors = _read(path)
+        if tensors is None:
             checkpoint = Checkpoint(path=path.with_name(name + _PARTIAL))
-            found = {tensor: t.detach().cpu() for tensor, t in make(checkpoint).items()}
-            write_tensors(path, found)
+            tensors = {tensor: t.detach().cpu() for tensor, t in make(checkpoint).items()}
+            write_tensors(path, tensors)
             checkpoint.path.unlink(missing_ok=True)
             _evict(root, keep=path)
-        return found
+        return tensors
 
 
 def folder() -> Path:
@@ -179,12 +180,12 @@ def _alone(lock: Path, *, label: str) -> Iterator[None]:
     """Hold ``lock``: one process, and one thread in it, makes an entry."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        held = FileLock(lock)
+        file_lock = FileLock(lock)
         try:
-            held.acquire(timeout=0)
+            file_lock.acquire(timeout=0)
         except Timeout:
             with stage(f"waiting for another process that makes the {label}"):
-                held.acquire()
+                file_lock.acquire()
     except OSError as error:
         raise BadFile(
             f"cache folder '{lock.parent.parent}'",
@@ -195,19 +196,19 @@ def _alone(lock: Path, *, label: str) -> Iterator[None]:
     try:
         yield
     finally:
-        held.release()
+        file_lock.release()
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:
     if not path.is_file():
         return None
     try:
-        found = read_tensors(path)
+        tensors = read_tensors(path)
     except BadFile as error:
         _LOG.warning("cache entry %s cannot be read and is made again: %s", path.name, error)
         return None
     os.utime(path, (time.time(), time.time()))
-    return found
+    return tensors
 
 
 def _evict(root: Path, *, keep: Path) -> None:

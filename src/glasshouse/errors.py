@@ -115,7 +115,8 @@ class Problem:
 
     Attributes:
         path: where, as dotted keys: ``defenses[1].name``.
-        needs, got: the condition and what was found.
+        needs: the condition and what was found.
+        got: the condition and what was found.
         hint: the nearest valid name or another way out; may be empty.
     """
 

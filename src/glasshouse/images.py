@@ -25,12 +25,13 @@ def mse(a: Tensor, b: Tensor) -> Tensor:
     """Mean squared difference per image, ``(B,)``: 0 for equal images.
 
     Args:
-        a, b: ``(B, C, H, W)``, any unit; the result has that unit squared.
+        a: ``(B, C, H, W)``, any unit; the result has that unit squared.
+        b: ``(B, C, H, W)``, any unit; the result has that unit squared.
 
     Raises:
         BadValue: shapes differ, or are not those of a batch of images.
 
-    Example:
+    Examples:
         >>> mse(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.5)).tolist()
         [0.25]
     """
@@ -46,14 +47,15 @@ def psnr(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
     statistics give about 8 to 10 dB at ``data_range`` 1.
 
     Args:
-        a, b: ``(B, C, H, W)``.
+        a: ``(B, C, H, W)``.
+        b: ``(B, C, H, W)``.
         data_range: largest minus smallest possible pixel. On [-1, 1] images with ``data_range`` 1, as some
             papers have it, the number is 6.02 dB lower than on [0, 1].
 
     Raises:
         BadValue: shapes differ, or ``data_range`` is not positive.
 
-    Example:
+    Examples:
         >>> black = torch.zeros(2, 1, 1, 1)
         >>> psnr(black, torch.tensor([0.1, 0.0]).reshape(2, 1, 1, 1)).round(decimals=3).tolist()
         [20.0, 100.0]
@@ -66,7 +68,7 @@ def psnr(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
 def ssim_window(height: int, width: int) -> int:
     """Side of the window that :func:`ssim` uses, pixels: 11, or the largest odd number that fits.
 
-    Example:
+    Examples:
         >>> ssim_window(32, 32), ssim_window(8, 8)
         (11, 7)
     """
@@ -83,7 +85,8 @@ def ssim(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
     factor (8 × 8: window 7, .95 pixels); such numbers compare with each other, not with larger images'.
 
     Args:
-        a, b: ``(B, C, H, W)``, floating point, H and W at least 3.
+        a: ``(B, C, H, W)``, floating point, H and W at least 3.
+        b: ``(B, C, H, W)``, floating point, H and W at least 3.
         data_range: largest minus smallest possible pixel; fixes the constants.
 
     Raises:
@@ -136,7 +139,7 @@ def total_variation(x: Tensor) -> Tensor:
     Source:
         Rudin, Osher & Fatemi 1992; the anisotropic mean of Geiping et al. 2020, arXiv:2003.14053, Section 4.
 
-    Example:
+    Examples:
         >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])).tolist()
         [1.0]
     """

@@ -34,7 +34,7 @@ def check_ranges(settings: Any, subject: str) -> None:
     Raises:
         BadValue: names the first such field, and what it needs.
 
-    Example:
+    Examples:
         >>> from dataclasses import dataclass
         >>> @dataclass
         ... class Search:

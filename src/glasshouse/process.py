@@ -28,7 +28,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _BLOCK, _KEPT = 2**28, 2**29
 
 
-def settle() -> None:
+def prepare_process() -> None:
     """What every process does before it computes; harmless twice.
 
     One torch thread: two in one process were measured up to ten times slower than one when anything else ran.
@@ -45,7 +45,7 @@ def settle() -> None:
 
 def begin() -> None:
     """In a new worker: settled, and at an end as soon as the process that wanted its work is gone."""
-    settle()
+    prepare_process()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -84,7 +84,7 @@ def _answer(packed: bytes) -> bytes:
 
 
 def default_jobs() -> int:
-    """Worker processes used unless told: one per core that this process may use."""
+    """Default number of worker processes: one per core available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -167,7 +167,7 @@ def _start_method(preload: str) -> Any:
 
 
 def _begin_worker(environment: dict[str, str]) -> None:
-    """In a new worker: the variables of the process that wants its work, which the server may not have."""
+    """Set a new worker's environment variables to those of the process that started it."""
     os.environ.clear()
     os.environ.update(environment)
     begin()

@@ -24,7 +24,7 @@ class Task(Protocol):
 
 
 class Listener(Protocol):
-    """Shows progress. Installed by the outermost program with :func:`listening`."""
+    """Shows progress. Installed by the outermost program with :func:`listen`."""
 
     def begin(self, label: str, total: int | None) -> Task:
         """Work called ``label`` starts; ``total`` steps, or None when nobody knows."""
@@ -47,7 +47,7 @@ _listener: ContextVar[Listener] = ContextVar("glasshouse_progress", default=_SIL
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listen(listener: Listener) -> Iterator[None]:
     """Within the block, ``listener`` hears of all work."""
     token = _listener.set(listener)
     try:
@@ -74,7 +74,7 @@ def track(iterable: Iterable[T], label: str, total: int | None = None) -> Iterat
         label: what is being done, as the user would say it.
         total: number of items; where it is None, the iterable is asked for its length.
 
-    Example:
+    Examples:
         >>> [x for x in track([1, 2], "counting")]
         [1, 2]
     """

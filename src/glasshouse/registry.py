@@ -26,14 +26,14 @@ __all__ = [
     "card",
     "carded",
     "create",
-    "declared",
     "entry",
     "flat_settings",
     "import_factory",
     "load",
     "load_model",
     "names",
-    "nearest",
+    "nearest_names",
+    "require_declaration",
     "table_of",
     "takes",
 ]
@@ -97,7 +97,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def carded(card: Card) -> Callable[[F], F]:
     """Gives a factory that is a function its ``card``.
 
-    Example:
+    Examples:
         >>> @carded(Card(summary="nothing at all"))
         ... def nothing() -> None: ...
         >>> nothing.card.summary
@@ -116,7 +116,10 @@ def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
     """Entry points of ``group`` by name; more than one where packages disagree about a name."""
     if group not in GROUPS:
         raise UnknownName(
-            f"registry '{group}'", needs=f"one of {', '.join(GROUPS)}", got=group, fix=nearest(group, GROUPS)
+            f"registry '{group}'",
+            needs=f"one of {', '.join(GROUPS)}",
+            got=group,
+            fix=nearest_names(group, GROUPS),
         )
     entries: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=f"glasshouse.{group}"):
@@ -142,7 +145,7 @@ def entry(group: str, name: str) -> EntryPoint:
             f"{group.removesuffix('s')} '{name}'",
             needs=f"a registered name of {group}",
             got=f"'{name}'",
-            fix=nearest(name, entries) + f"; 'glasshouse list {group}' shows all",
+            fix=nearest_names(name, entries) + f"; 'glasshouse list {group}' shows all",
         )
     if len(entries[name]) > 1:
         raise BrokenPlugin(
@@ -190,7 +193,7 @@ def import_factory(name: str, subject: str) -> Callable[..., Any]:
     if here not in sys.path:  # a console script does not look where its user stands
         sys.path.append(here)
     try:
-        found = getattr(importlib.import_module(module), attribute or "?", None)
+        result = getattr(importlib.import_module(module), attribute or "?", None)
     except (ImportError, ValueError) as error:  # ValueError: nothing before the colon
         raise BadFile(
             subject,
@@ -198,14 +201,14 @@ def import_factory(name: str, subject: str) -> Callable[..., Any]:
             got=str(error),
             fix="run from the folder that holds it, or install its package",
         ) from error
-    if not callable(found):
+    if not callable(result):
         raise BadValue(
             subject,
             needs=f"a function or class '{attribute}' in '{module}'",
-            got="no such name" if found is None else f"a {type(found).__name__}",
+            got="no such name" if result is None else f"a {type(result).__name__}",
             fix="write it as module:factory",
         )
-    factory: Callable[..., Any] = found
+    factory: Callable[..., Any] = result
     return factory
 
 
@@ -216,17 +219,18 @@ def load_model(name: str) -> Callable[..., Any]:
 
 def card(group: str, name: str) -> Card:
     """The card of a plug-in (its ``card`` attribute)."""
-    return declared(group, name, "card", Card)
+    return require_declaration(group, name, "card", Card)
 
 
 D = TypeVar("D")
 
 
-def declared(group: str, name: str, attribute: str, kind: type[D]) -> D:
+def require_declaration(group: str, name: str, attribute: str, kind: type[D]) -> D:
     """What the class of a plug-in declares under ``attribute``; a contract of ``group`` asks for it.
 
     Raises:
-        UnknownName: no such plug-in. BadValue: it declares nothing there, or something of another type.
+        UnknownName: no such plug-in.
+        BadValue: it declares nothing there, or something of another type.
     """
     value = getattr(load(group, name), attribute, None)
     if not isinstance(value, kind):
@@ -253,7 +257,7 @@ def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 
     A setting that the table leaves out is that of the argument's own default.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True)
         ... class Training:
         ...     steps: int = 100
@@ -280,7 +284,7 @@ def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, An
 def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every argument of ``factory`` with its value under ``settings``; those of a table by their path.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True)
         ... class Training:
         ...     steps: int = 100
@@ -330,11 +334,11 @@ def table_of(parameter: inspect.Parameter) -> type | None:
     return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
 
-def nearest(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+def nearest_names(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
     """A hint with the closest valid names.
 
-    Example:
-        >>> nearest("clip-noise", ("clip_noise", "prune"))
+    Examples:
+        >>> nearest_names("clip-noise", ("clip_noise", "prune"))
         'did you mean clip_noise?'
     """
     close = difflib.get_close_matches(name.replace("-", "_"), list(known), n=3, cutoff=0.5)

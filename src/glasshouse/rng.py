@@ -22,7 +22,7 @@ __all__ = ["Rng"]
 class Rng:
     """A named stream of randomness. Build one with :meth:`root`.
 
-    Example:
+    Examples:
         >>> root = Rng.root(7)
         >>> noise = root.child("client/3/round/7/noise")
         >>> a = torch.randn(2, generator=noise.torch())

@@ -26,14 +26,17 @@ class Recipe(Table):
     """How to train; together with data, model and stream it decides the result.
 
     Attributes:
-        epochs: passes over the data. batch_size: examples per step; a last, smaller batch is used too.
+        epochs: passes over the data.
+        batch_size: examples per step; a last, smaller batch is used too.
         learning_rate: the highest of the schedule.
         schedule: ``constant``; ``cosine`` down to 0; ``onecycle``: up over the first 30 % of the
             steps from 1/25, then down to 1/250,000, both along a cosine (Smith & Topin 2018);
             ``quarters``: a tenth after each quarter of the steps.
         optimizer: ``sgd`` with Nesterov's momentum where ``momentum`` > 0, ``adam``, or ``adamw``.
-        momentum: of sgd. weight_decay: of all three.
-        flip: mirror each image with probability 1/2. shift: move each by up to so many pixels, zeros enter.
+        momentum: of sgd.
+        weight_decay: of all three.
+        flip: mirror each image with probability 1/2.
+        shift: move each by up to so many pixels, zeros enter.
         cutout: side of a square of mid-grey that covers a random place of each image (DeVries & Taylor 2017).
         precision: ``bfloat16`` computes layers in it; weights and losses stay float32.
         channels_last: memory layout of images and convolutions; often faster, same result up to rounding.
@@ -55,7 +58,7 @@ class Recipe(Table):
     def rate(self, done: float) -> float:
         """Learning rate when the share ``done`` of all steps, in [0, 1], is behind us.
 
-        Example:
+        Examples:
             >>> Recipe(epochs=1, learning_rate=1.0, schedule="cosine").rate(0.5)
             0.5
         """

@@ -32,31 +32,31 @@ FORMAT: Final = 1
 _STAMP: Final = "glasshouse_format"
 
 
-def check_format(found: object, *, subject: str) -> int:
-    """The version ``found``, if this program understands it.
+def check_format(version: object, *, subject: str) -> int:
+    """The version ``version``, if this program understands it.
 
     Raises:
         BadFile: not a whole number from 1, or newer than ``FORMAT``.
 
-    Example:
+    Examples:
         >>> check_format(1, subject="transcript 'a'")
         1
     """
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise BadFile(
             subject,
             needs="a format version: a whole number, at least 1",
-            got=shorten(found),
+            got=shorten(version),
             fix="write the file again, or correct its 'format'",
         )
-    if found > FORMAT:
+    if version > FORMAT:
         raise BadFile(
             subject,
             needs=f"format version {FORMAT} or older",
-            got=f"version {found}, written by a newer glasshouse",
+            got=f"version {version}, written by a newer glasshouse",
             fix="upgrade: pip install --upgrade glasshouse",
         )
-    return found
+    return version
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -64,7 +64,8 @@ def write_json(path: Path, value: Any) -> None:
 
     Raises:
         BadValue: ``value`` holds NaN, an infinity, or something that JSON cannot say.
-        DiskFull, BadFile: as :func:`write_bytes`.
+        DiskFull: as :func:`write_bytes`.
+        BadFile: as :func:`write_bytes`.
     """
     write_text(path, _json(value, path, indent=2) + "\n")
 
@@ -103,15 +104,16 @@ def write_tensors(
     """Write named tensors as safetensors, atomically, with ``metadata`` and the format version.
 
     Raises:
-        DiskFull, BadFile: as :func:`write_bytes`.
+        DiskFull: as :func:`write_bytes`.
+        BadFile: as :func:`write_bytes`.
     """
-    seen: set[int] = set()
+    storages: set[int] = set()
     plain: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         t = tensor.detach().cpu().contiguous()
         storage = t.untyped_storage().data_ptr()
-        plain[name] = t.clone() if storage in seen else t
-        seen.add(storage)
+        plain[name] = t.clone() if storage in storages else t
+        storages.add(storage)
     write_bytes(path, save(plain, {_STAMP: str(FORMAT), **(metadata or {})}))
 
 

@@ -12,7 +12,7 @@ from glasshouse.errors import BadValue
 def norm(tensors: Mapping[str, Tensor]) -> float:
     """L2 norm over all tensors together, accumulated in float64.
 
-    Example:
+    Examples:
         >>> norm({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])})
         5.0
     """
@@ -22,7 +22,7 @@ def norm(tensors: Mapping[str, Tensor]) -> float:
 def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
     """Where they lie: all on one device; the CPU where there are none.
 
-    Example:
+    Examples:
         >>> device_of({})
         device(type='cpu')
     """
@@ -30,12 +30,12 @@ def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def mapped(tensors: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+def map_tensors(tensors: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """``change`` applied to every tensor; names and order kept."""
     return {name: change(t) for name, t in tensors.items()}
 
 
-def scaled(tensors: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
+def scale_tensors(tensors: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
     """Every tensor times ``factor``."""
     return {name: t * factor for name, t in tensors.items()}
 

@@ -44,6 +44,7 @@ def traits_of(protocol: str) -> Traits:
     """What the protocol registered under this name declares.
 
     Raises:
-        UnknownName: no such protocol. BadValue: its class has no ``traits``.
+        UnknownName: no such protocol.
+        BadValue: its class has no ``traits``.
     """
-    return registry.declared("protocols", protocol, "traits", Traits)
+    return registry.require_declaration("protocols", protocol, "traits", Traits)

@@ -56,11 +56,13 @@ def _unpickled(path: Path, size: int) -> Any:
             warnings.simplefilter("ignore")  # torch's advice on odd files is for those who wrote them
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
+        global_name = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise BadFile(
             subject,
             needs="tensors and plain containers only: a torch file is never allowed to run code",
-            got=f"a file that asks for {wanted[1]}" if wanted else "other objects, or a file of another kind",
+            got=f"a file that asks for {global_name[1]}"
+            if global_name
+            else "other objects, or a file of another kind",
             fix="have model.state_dict() saved instead of the model, or use safetensors",
         ) from error
     except (

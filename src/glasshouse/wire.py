@@ -81,15 +81,19 @@ class Batch:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Terms:
-    """What the protocol makes public: server, clients and bystanders all know it.
+    """What the protocol makes public: known to the server, the clients and any bystander.
 
     Attributes:
         protocol: registered protocol name: fedsgd, fedavg, transfer, fedmd, fedgems, dsfl.
         architecture: the model that the clients agreed to train.
         sends: what an update holds; ``parameters`` means the client's new weights themselves.
-        clients: N in the federation. cohort: clients selected per round.
-        batch_size: examples per local step. local_epochs: passes over the client's data per round (fedavg).
-        learning_rate: of the clients' optimiser. momentum: likewise. server_rate: step of the server.
+        clients: N in the federation.
+        cohort: clients selected per round.
+        batch_size: examples per local step.
+        local_epochs: passes over the client's data per round (fedavg).
+        learning_rate: of the clients' optimiser.
+        momentum: likewise.
+        server_rate: step of the server.
         secure_sum: the server sees only the sum of updates.
         weighting: ``size`` weights a client by its number of examples, ``uniform`` all alike.
         trained: prefix of the parameter names that clients train; empty for all (transfer: ``head.``).
@@ -154,7 +158,8 @@ class Update:
     """Client → server, after the client's defences.
 
     Attributes:
-        round, client: from 0.
+        round: from 0.
+        client: from 0.
         kind: what ``tensors`` are. A ``gradient`` is of the mean loss over the client's examples;
             a ``delta`` is new parameters minus received ones; ``parameters`` are the new ones.
         tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
@@ -177,9 +182,12 @@ class Aggregate:
 
     Attributes:
         tensors: sum over the clients that answered of weight times update, float64.
-        weight: sum of those weights. kind: of the updates behind it.
-        selected, dropped: ids of the cohort, and of those who did not answer.
-        examples: number of private examples behind the sum. steps: local steps of each client.
+        weight: sum of those weights.
+        kind: of the updates behind it.
+        selected: ids of the cohort, and of those who did not answer.
+        dropped: ids of the cohort, and of those who did not answer.
+        examples: number of private examples behind the sum.
+        steps: local steps of each client.
     """
 
     round: int
@@ -195,7 +203,7 @@ class Aggregate:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """A defence, described: for the report, and as the grant ``defense``."""
+    """The description of a defence, for the report and for the grant ``defense``."""
 
     name: str
     place: Place
@@ -206,7 +214,7 @@ class Mechanism:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why an attack, guard or metric could not run; never a number. Fields as in ``GlasshouseError``."""
+    """Why an attack, guard or metric could not run. Fields as in ``GlasshouseError``."""
 
     subject: str
     needs: str
@@ -220,7 +228,8 @@ class Inspection:
     """What a guard found.
 
     Attributes:
-        guard: its name. findings: one plain sentence each; empty when nothing was found.
+        guard: its name.
+        findings: one plain sentence each; empty when nothing was found.
         values: numbers behind them, by name.
     """
 
@@ -256,7 +265,9 @@ class Trained:
     """What local training produced, before the defences on the update.
 
     Attributes:
-        tensors, kind: as in :class:`Update`. steps: optimiser steps taken.
+        tensors: as in :class:`Update`.
+        kind: as in :class:`Update`.
+        steps: optimiser steps taken.
         order: for each step the indices into the client's data; the truth about step order.
     """
 

@@ -245,11 +245,11 @@ def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 @pytest.mark.parametrize(("build", "words"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_one_error_with_its_four_parts_and_exit_code_2(build, words, tmp_path, capsys):
-    code, said = outcome(build(tmp_path), capsys)
+    code, output = outcome(build(tmp_path), capsys)
     assert code == 2
-    assert words in said
-    assert all(part in said for part in ("\n  needs  ", "\n  got    ", "\n  fix    "))
-    assert "Traceback" not in said
+    assert words in output
+    assert all(part in output for part in ("\n  needs  ", "\n  got    ", "\n  fix    "))
+    assert "Traceback" not in output
 
 
 def test_there_are_enough_cases():
@@ -257,9 +257,9 @@ def test_there_are_enough_cases():
 
 
 def test_the_error_is_json_where_that_is_asked_for(tmp_path, capsys):
-    code, said = outcome(["check", "qickstart", "--json"], capsys)
+    code, output = outcome(["check", "qickstart", "--json"], capsys)
     assert code == 2
-    assert set(json.loads(said)["error"]) == {"subject", "needs", "got", "fix"}
+    assert set(json.loads(output)["error"]) == {"subject", "needs", "got", "fix"}
 
 
 def test_an_unknown_option_is_bad_usage(capsys):
@@ -280,9 +280,9 @@ def test_a_full_disk_is_one_error(tmp_path, capsys, monkeypatch):
 
     arguments = running()(tmp_path)
     monkeypatch.setattr("glasshouse.disk.tempfile.mkstemp", full)
-    code, said = outcome(arguments, capsys)
+    code, output = outcome(arguments, capsys)
     assert code == 2
-    assert "space" in said
+    assert "space" in output
 
 
 def test_an_interrupt_keeps_what_is_finished_and_resume_goes_on(tmp_path, capsys, monkeypatch):
@@ -313,9 +313,9 @@ def test_a_replay_of_a_newer_transcript_is_refused(tmp_path, capsys):
     terms.write_text(json.dumps({**json.loads(terms.read_text()), "format": 99}))
     write_hashes(terms.parent.parent)
     (tmp_path / "run" / "manifest.json").unlink()
-    code, said = outcome(["replay", str(tmp_path / "run"), "--attack", "linear_input"], capsys)
+    code, output = outcome(["replay", str(tmp_path / "run"), "--attack", "linear_input"], capsys)
     assert code == 2
-    assert "upgrade" in said
+    assert "upgrade" in output
 
 
 def test_a_broken_policy_is_exit_code_1(tmp_path, capsys):

@@ -231,11 +231,11 @@ def test_a_survey_counts_what_the_reader_reads(
     build: Callable[[Path], str], channels: int | None, tmp_path: Path
 ) -> None:
     name = build(tmp_path)
-    found, data = survey(name, None, channels), load_source(name, channels=channels)
-    assert found is not None
-    assert (found.shape, found.classes) == (data.input_shape, data.classes)
+    result, data = survey(name, None, channels), load_source(name, channels=channels)
+    assert result is not None
+    assert (result.shape, result.classes) == (data.input_shape, data.classes)
     for split, images in data.splits.items():
         labels, counts = torch.unique(images.labels, return_counts=True)
-        assert {k: n for k, n in found.counts[split].items() if n} == dict(
+        assert {k: n for k, n in result.counts[split].items() if n} == dict(
             zip(labels.tolist(), counts.tolist(), strict=True)
         )

@@ -25,12 +25,12 @@ def broken(monkeypatch):
 
 def test_a_report_in_the_run_directory_and_exit_code_70(broken, tmp_path, capsys):
     run = tmp_path / "run"
-    code, said = outcome(["audit", "dlg", "--out", str(run), "--device", "cpu"], capsys)
+    code, output = outcome(["audit", "dlg", "--out", str(run), "--device", "cpu"], capsys)
     assert code == 70
-    assert "got     ZeroDivisionError: nobody thought of this" in said
-    assert str(run / "failure.txt") in said
-    assert "--resume" in said
-    assert "Traceback" not in said
+    assert "got     ZeroDivisionError: nobody thought of this" in output
+    assert str(run / "failure.txt") in output
+    assert "--resume" in output
+    assert "Traceback" not in output
     report = (run / "failure.txt").read_text()
     assert "Traceback" in report
     assert "nobody thought of this" in report

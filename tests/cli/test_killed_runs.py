@@ -62,12 +62,12 @@ def audit(place: Path, out: str, *, resume: bool = False) -> subprocess.Popen[by
     (place / "killed.toml").write_text(SCENARIO)
     start = "from glasshouse.cli import main; main()"
     command = [sys.executable, "-c", start, "audit", "killed.toml", "--out", out, "--jobs", "2"]
-    with (place / "said.txt").open("ab") as said:
+    with (place / "said.txt").open("ab") as output:
         return subprocess.Popen(
             [*command, *(["--resume"] if resume else [])],
             cwd=place,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
             start_new_session=True,
         )
 

@@ -79,8 +79,8 @@ def shrunk(name: str) -> list[str]:
     if raw["model"].get("pretraining"):
         sets.append("model.pretraining.epochs=1")
     for index, attack in enumerate(raw["attacks"]):
-        taken = arguments(load("attacks", attack["name"]))
-        sets += [f"attacks.{index}.{path}" for path in shorter(SMALL, taken)]
+        parameters = arguments(load("attacks", attack["name"]))
+        sets += [f"attacks.{index}.{path}" for path in shorter(SMALL, parameters)]
     return [part for text in sets for part in ("--set", text)]
 
 

@@ -63,11 +63,11 @@ def test_it_is_made_of_what_it_requires_and_its_defaults(group, name):
             factory()
         return
     try:
-        made = factory()
+        result = factory()
     except NotInstalled as error:
         pytest.skip(f"needs an extra: {error.got}")
-    assert made == factory()
-    assert dataclasses.replace(made) == made
+    assert result == factory()
+    assert dataclasses.replace(result) == result
 
 
 @pytest.mark.parametrize("name", registry.names("claims"))

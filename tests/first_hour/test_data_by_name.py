@@ -23,11 +23,11 @@ from glasshouse.data.named import NAMED, Download, find
 from glasshouse.data.sources import load
 from glasshouse.data.survey import survey
 from glasshouse.errors import BadFile, BadScenario
-from glasshouse.progress import listening
+from glasshouse.progress import listen
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.load import load as load_scenario
 from glasshouse.scenario.shipped import preset_text, presets
-from glasshouse.scenario.spec import Member, Suite
+from glasshouse.scenario.suite import Member, Suite
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared/data beside the checkout")
@@ -105,9 +105,9 @@ def test_a_name_is_the_file_in_the_folder(place):
     assert source.checksum == direct.checksum
     assert source.name == "orl (orl_faces_64.npz)"
     assert not source.public, "faces are blurred unless the user says otherwise"
-    found = survey("orl")
-    assert found is not None
-    assert found.counts == {"train": {0: 4, 1: 4, 2: 4}}
+    result = survey("orl")
+    assert result is not None
+    assert result.counts == {"train": {0: 4, 1: 4, 2: 4}}
     assert survey("orl", 4, 1).shape == (1, 4, 4)
 
 
@@ -168,7 +168,7 @@ def test_public_files_are_fetched_once_with_checksum_and_progress(place, server,
     content, members = cifar_archive()
     data = publish(server, monkeypatch, "cifar10", {"cifar.tar.gz": content}, members)
     bars = Bars()
-    with listening(bars):
+    with listen(bars):
         source = load("cifar10")
     ((label, total, done),) = bars.seen
     assert label == "fetching cifar10 from 127.0.0.1, MiB"
@@ -240,9 +240,9 @@ def test_check_counts_public_files_before_they_are_fetched_and_audit_fetches_the
 ):
     content, members = cifar_archive()
     data = publish(server, monkeypatch, "cifar10", {"cifar.tar.gz": content}, members)
-    found = survey("cifar10")
-    assert (found.shape, found.classes) == ((3, 32, 32), 10)
-    assert {split: sum(n.values()) for split, n in found.counts.items()} == {"train": 50_000, "test": 10_000}
+    result = survey("cifar10")
+    assert (result.shape, result.classes) == ((3, 32, 32), 10)
+    assert {split: sum(n.values()) for split, n in result.counts.items()} == {"train": 50_000, "test": 10_000}
     suite = suite_of("cifar10")
     check_suite(suite)
     assert not data.complete(), "a check fetches nothing"
@@ -294,13 +294,13 @@ def test_names_mean_the_files_that_presets_used(name, direct, monkeypatch):
 @pytest.mark.parametrize(("name", "classes", "images"), [("lfw", 800, 6225), ("imagenet", 700, 700)])
 def test_zips_of_real_pictures_are_counted_without_decoding_them(name, classes, images, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_DATA", str(SHARED))
-    monkeypatch.setattr(zipped, "decoded", None)
-    found = survey(name)
-    assert (found.classes, sum(found.counts["train"].values())) == (classes, images)
+    monkeypatch.setattr(zipped, "decode", None)
+    result = survey(name)
+    assert (result.classes, sum(result.counts["train"].values())) == (classes, images)
 
 
 @REAL
 def test_the_stated_counts_of_mnist_are_those_of_its_files():
-    found = survey(f"idx:{SHARED}/mnist-idx")
-    assert tuple(found.counts["test"][k] for k in range(10)) == NAMED["mnist"].counts["test"]
+    result = survey(f"idx:{SHARED}/mnist-idx")
+    assert tuple(result.counts["test"][k] for k in range(10)) == NAMED["mnist"].counts["test"]
     assert sum(NAMED["mnist"].counts["train"]) == 60_000

@@ -61,7 +61,7 @@ def test_a_zip_of_many_pictures_comes_from_the_cache_until_it_changes(tmp_path, 
     monkeypatch.setattr(zipped, "MANY", 3)
     path = zip_of(tmp_path / "faces.zip")
     first = load(f"zip:{path}").checksum
-    monkeypatch.setattr(zipped, "decoded", None)  # a second decoding would fail
+    monkeypatch.setattr(zipped, "decode", None)  # a second decoding would fail
     assert load(f"zip:{path}").checksum == first
 
 

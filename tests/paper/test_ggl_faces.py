@@ -39,11 +39,11 @@ def test_under_noise_ggl_finds_the_person_and_inverting_gradients_does_not(tmp_p
         main(["audit", "ggl", "--jobs", "1", "--out", str(tmp_path / "run"), *sets])
     assert stop.value.code == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    found = {(f["attack"], f["metric"]): f for f in result["findings"]}
-    assert all(f["n"] == 10 for f in found.values())
-    assert found["GGL", "label_accuracy"]["value"] == 1
-    assert found["GGL", "defense_named"]["value"] >= 0.9
-    assert found["GGL", "mse_r"]["gain_low"] > 0
-    assert found["GGL", "mse_r"]["high"] < found["IG", "mse_r"]["low"]
-    assert 14 < found["GGL", "psnr"]["value"] < 22
-    assert found["IG", "identification"]["value"] < found["GGL", "identification"]["value"] < 1
+    table = {(f["attack"], f["metric"]): f for f in result["findings"]}
+    assert all(f["n"] == 10 for f in table.values())
+    assert table["GGL", "label_accuracy"]["value"] == 1
+    assert table["GGL", "defense_named"]["value"] >= 0.9
+    assert table["GGL", "mse_r"]["gain_low"] > 0
+    assert table["GGL", "mse_r"]["high"] < table["IG", "mse_r"]["low"]
+    assert 14 < table["GGL", "psnr"]["value"] < 22
+    assert table["IG", "identification"]["value"] < table["GGL", "identification"]["value"] < 1

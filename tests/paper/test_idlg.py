@@ -26,8 +26,8 @@ ARCHITECTURE = Architecture(name="lenet_sigmoid", input_shape=(3, 32, 32), class
 
 def seen(image: Tensor, label: Tensor, seed: int) -> View:
     model = models.build(ARCHITECTURE, rng=Rng.root(seed)).eval()
-    found = torch.autograd.grad(F.cross_entropy(model(image), label), list(model.parameters()))
-    tensors = dict(zip(dict(model.named_parameters()), found, strict=True))
+    result = torch.autograd.grad(F.cross_entropy(model(image), label), list(model.parameters()))
+    tensors = dict(zip(dict(model.named_parameters()), result, strict=True))
     update = Update(round=0, client=0, kind="gradient", tensors=tensors, examples=1)
     broadcast = Broadcast(round=0, architecture=ARCHITECTURE, tensors=models.state(model))
     terms = Terms(

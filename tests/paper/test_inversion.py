@@ -29,12 +29,12 @@ def audited(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
 def test_idlg_on_dlgs_lenet_is_nearly_exact(tmp_path, monkeypatch):
     """Zhao et al. 2020: exact recovery on this network. Too good fails too: 60 dB would be a copy."""
-    found = {f["metric"]: f for f in audited("dlg", tmp_path, monkeypatch)["findings"]}
-    assert found["psnr"]["n"] == 20
-    assert 30 <= found["psnr"]["median"] < 60
-    assert found["psnr"]["gain_low"] > 0
-    assert not found["psnr"]["control"]["negative_low"] > 0
-    assert found["psnr"]["control"]["passed"]
+    table = {f["metric"]: f for f in audited("dlg", tmp_path, monkeypatch)["findings"]}
+    assert table["psnr"]["n"] == 20
+    assert 30 <= table["psnr"]["median"] < 60
+    assert table["psnr"]["gain_low"] > 0
+    assert not table["psnr"]["control"]["negative_low"] > 0
+    assert table["psnr"]["control"]["passed"]
 
 
 def test_simulating_local_steps_beats_reading_them_as_one(tmp_path, monkeypatch):

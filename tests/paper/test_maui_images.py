@@ -33,9 +33,9 @@ def test_a_head_made_from_examples_gives_batches_of_eight_away(tmp_path, monkeyp
         main(["audit", "maui", "--out", str(tmp_path / "run"), *options])
     assert stop.value.code == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    found = {f["metric"]: f for f in result["findings"]}
-    assert found["leakage"]["value"] >= 0.9
-    assert 15 < found["psnr"]["value"] < 30
-    assert found["psnr"]["gain_low"] > 0
-    assert found["ssim"]["gain_low"] > 0
-    assert found["psnr"]["control"]["passed"]
+    table = {f["metric"]: f for f in result["findings"]}
+    assert table["leakage"]["value"] >= 0.9
+    assert 15 < table["psnr"]["value"] < 30
+    assert table["psnr"]["gain_low"] > 0
+    assert table["ssim"]["gain_low"] > 0
+    assert table["psnr"]["control"]["passed"]

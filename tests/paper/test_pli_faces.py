@@ -37,9 +37,9 @@ def test_logits_give_the_hidden_halves_of_private_faces_away(tmp_path, monkeypat
     monkeypatch.chdir(ROOT)
     audit(load("pli", sets=SETS), out=tmp_path / "run", jobs=1)
     result = read_result(tmp_path / "run" / "result.json")
-    found = {(f.attack, f.metric): f for f in result.findings}
-    assert {f.n for f in found.values()} == {30}
-    assert 0.5 <= found["pli", "attack_accuracy"].value < 1  # exact would be a copy
-    assert found["tbi", "attack_accuracy"].value <= 0.2
-    assert found["pli", "class_identification"].gain_low > 0
+    table = {(f.attack, f.metric): f for f in result.findings}
+    assert {f.n for f in table.values()} == {30}
+    assert 0.5 <= table["pli", "attack_accuracy"].value < 1  # exact would be a copy
+    assert table["tbi", "attack_accuracy"].value <= 0.2
+    assert table["pli", "class_identification"].gain_low > 0
     assert all(c.low > 0 for c in result.contrasts)

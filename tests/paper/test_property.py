@@ -28,26 +28,26 @@ def scores(
     with pytest.raises(SystemExit) as stop:
         main(["audit", preset, "--out", str(place / "run"), *options])
     assert stop.value.code == 0
-    found = json.loads((place / "run" / "result.json").read_text())["findings"]
-    return {(f["attack"], f["metric"]): f for f in found}
+    result = json.loads((place / "run" / "result.json").read_text())["findings"]
+    return {(f["attack"], f["metric"]): f for f in result}
 
 
 def test_members_are_found_behind_a_hundred_sums(tmp_path, monkeypatch):
     """Ten of 100 clients hold the example; a coin that knows this has F1 .10."""
-    found = scores("prolin-membership", tmp_path, monkeypatch, "federation.rounds=100", "audit.seeds=[0, 1]")
-    best = found["prolin_posterior", "f1"]
+    tables = scores("prolin-membership", tmp_path, monkeypatch, "federation.rounds=100", "audit.seeds=[0, 1]")
+    best = tables["prolin_posterior", "f1"]
     assert best["value"] >= 0.75
     assert best["gain_low"] > 0
-    assert found["prolin_posterior", "auc"]["n"] == 100
-    assert found["prolin_posterior", "auc"]["value"] > 0.9
+    assert tables["prolin_posterior", "auc"]["n"] == 100
+    assert tables["prolin_posterior", "auc"]["value"] > 0.9
     for weaker in ("disaggregation", "ols"):
-        assert best["value"] > found[weaker, "f1"]["value"]
+        assert best["value"] > tables[weaker, "f1"]["value"]
 
 
 def test_clients_that_send_the_opposite_are_found(tmp_path, monkeypatch):
     """Five of 50, in 100 rounds."""
-    found = scores("prolin-misbehaving", tmp_path, monkeypatch, "federation.rounds=100", "audit.seeds=[0]")
-    best = found["prolin_posterior", "f1"]
+    tables = scores("prolin-misbehaving", tmp_path, monkeypatch, "federation.rounds=100", "audit.seeds=[0]")
+    best = tables["prolin_posterior", "f1"]
     assert best["value"] >= 0.75
     assert best["gain_low"] > 0
-    assert best["value"] > found["disaggregation", "f1"]["value"]
+    assert best["value"] > tables["disaggregation", "f1"]["value"]

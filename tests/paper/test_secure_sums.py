@@ -38,14 +38,14 @@ def findings(preset: str, place: Path, monkeypatch: pytest.MonkeyPatch, *sets: s
     with pytest.raises(SystemExit) as stop:
         main(["audit", preset, "--out", str(place / "run"), *options])
     assert stop.value.code == 0
-    found: list[dict] = json.loads((place / "run" / "result.json").read_text())["findings"]
-    return found
+    tables: list[dict] = json.loads((place / "run" / "result.json").read_text())["findings"]
+    return tables
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rates_by_size_and_by_what_clients_send(kind, tmp_path, monkeypatch):
-    found = findings("scale-mia", tmp_path, monkeypatch, ZIPPED, *KINDS[kind])
-    by_place = {(f["metric"], f["axes"]["data.examples"]): f for f in found}
+    tables = findings("scale-mia", tmp_path, monkeypatch, ZIPPED, *KINDS[kind])
+    by_place = {(f["metric"], f["axes"]["data.examples"]): f for f in tables}
     for metric, bars in ASKED[kind].items():
         for examples, bar in zip(SIZES, bars, strict=True):
             one = by_place[metric, examples]
@@ -57,14 +57,14 @@ def test_rates_by_size_and_by_what_clients_send(kind, tmp_path, monkeypatch):
 
 
 def test_larger_models_give_their_batch_away_too(tmp_path, monkeypatch):
-    found = findings("scale-mia-models", tmp_path, monkeypatch)
-    rates = {f["axes"]["model.name"]: f["value"] for f in found if f["metric"] == "rate_paper"}
+    tables = findings("scale-mia-models", tmp_path, monkeypatch)
+    rates = {f["axes"]["model.name"]: f["value"] for f in tables if f["metric"] == "rate_paper"}
     assert all(rates[f"scale_mia_{name}"] >= 0.84 for name in ("alexnet", "resnet", "vgg"))
     assert rates["scale_mia_vit"] > 0
 
 
 def test_noise_of_dp_sgd_stops_it_and_clipping_alone_does_not(tmp_path, monkeypatch):
-    found = findings("scale-mia-defences", tmp_path, monkeypatch)
-    rates = {f["defenses"][0]: f for f in found if f["metric"] == "rate_blind" and f["defenses"]}
+    tables = findings("scale-mia-defences", tmp_path, monkeypatch)
+    rates = {f["defenses"][0]: f for f in tables if f["metric"] == "rate_blind" and f["defenses"]}
     assert rates["DP-SGD without its noise"]["value"] > 0.9
     assert rates["DP-SGD, epsilon 1"]["value"] < 0.02

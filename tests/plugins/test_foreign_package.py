@@ -128,6 +128,6 @@ def test_its_figure_is_drawn_in_the_report(result, report):
     private, claimed = exhibit["data"]["series"]
     assert len(private["y"]) == len(claimed["y"]) == 8
     assert claimed["y"] == pytest.approx([0.9 * y + 0.05 for y in private["y"]], abs=1e-4)
-    drawn = report[report.index("<h4>Brightness of the rows</h4>") :]
-    assert "private images" in drawn[: drawn.index("</figure>")]
-    assert "Mean over victims, top row first." in drawn[: drawn.index("</figure>")]
+    outcome = report[report.index("<h4>Brightness of the rows</h4>") :]
+    assert "private images" in outcome[: outcome.index("</figure>")]
+    assert "Mean over victims, top row first." in outcome[: outcome.index("</figure>")]

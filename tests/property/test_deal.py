@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from glasshouse.data.base import assemble
 from glasshouse.data.partition import partition
-from glasshouse.data.splits import ROLES, Want, deal
+from glasshouse.data.splits import ROLES, RoleRequest, deal
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 
@@ -18,9 +18,9 @@ def cases(draw):
     contents = draw(st.lists(st.integers(0, 11), min_size=4, max_size=30))
     people = draw(st.lists(st.integers(0, 4), min_size=len(contents), max_size=len(contents)))
     roles = draw(st.lists(st.sampled_from(ROLES), min_size=1, max_size=4, unique=True))
-    wants = {role: Want(size=draw(st.integers(1, 5))) for role in roles}
+    wants = {role: RoleRequest(size=draw(st.integers(1, 5))) for role in roles}
     if draw(st.booleans()):
-        wants[roles[-1]] = Want()
+        wants[roles[-1]] = RoleRequest()
     return contents, people, wants, draw(st.integers(0, 5))
 
 
@@ -39,12 +39,12 @@ def test_no_content_and_nobody_is_shared(case, by):
     except BadValue as refused:
         assert "that no other role holds" in refused.got  # noqa: PT017  a refusal is one of two right answers
         return
-    seen, who = [], []
+    records, who = [], []
     for role, batch in roles.parts().items():
         assert len(batch) == (wants[role].size or len(batch)) > 0
-        seen.append(set((batch.inputs[:, 0, 0, 0] * 255).round().int().tolist()))
+        records.append(set((batch.inputs[:, 0, 0, 0] * 255).round().int().tolist()))
         who.append(set(batch.labels.tolist()))
-    assert sum(map(len, seen)) == len(set.union(*seen))
+    assert sum(map(len, records)) == len(set.union(*records))
     if by == "label":
         assert sum(map(len, who)) == len(set.union(*who))
 
@@ -54,13 +54,13 @@ def test_no_content_and_nobody_is_shared(case, by):
 def test_the_rest_is_all_that_can_be_had(contents, seed):
     """One image for the private role; the other gets every image that is no copy of it."""
     toy = source(contents, [0] * len(contents))
-    wants = {"private": Want(size=1), "heldout": Want()}
+    wants = {"private": RoleRequest(size=1), "heldout": RoleRequest()}
     if len(set(contents)) == 1:
         return
     roles = deal(toy, wants, rng=Rng.root(seed))
-    taken = int((roles.private.inputs[0, 0, 0, 0] * 255).round())
-    assert len(roles.heldout) == sum(c != taken for c in contents)
-    assert roles.duplicates["heldout"] == contents.count(taken) - 1
+    result = int((roles.private.inputs[0, 0, 0, 0] * 255).round())
+    assert len(roles.heldout) == sum(c != result for c in contents)
+    assert roles.duplicates["heldout"] == contents.count(result) - 1
 
 
 @settings(max_examples=25, deadline=None)

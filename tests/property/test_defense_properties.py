@@ -16,7 +16,7 @@ from glasshouse.federation.defenses.clip_values import ClipValues
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.federation.defenses.laplace_noise import LaplaceNoise
 from glasshouse.federation.defenses.prune import Prune
-from glasshouse.federation.defenses.quantise import Quantise
+from glasshouse.federation.defenses.quantize import Quantize
 from glasshouse.federation.defenses.sign import Sign
 from glasshouse.rng import Rng
 from glasshouse.tensors import norm
@@ -49,7 +49,7 @@ def test_noise_has_the_stated_moments(defense, std, fourth):
     assert (noise**4).mean() / std**4 == pytest.approx(fourth, rel=0.1)
 
 
-@pytest.mark.parametrize("defense", [GaussianNoise(std=1.0), LaplaceNoise(scale=1.0), Quantise(bits=2)])
+@pytest.mark.parametrize("defense", [GaussianNoise(std=1.0), LaplaceNoise(scale=1.0), Quantize(bits=2)])
 def test_tensors_get_independent_noise_whatever_their_order(defense):
     a, b = torch.linspace(-1, 1, 50), torch.linspace(-1, 1, 50)
     one = defense.update(update(a=a, b=b), rng=RNG).tensors
@@ -117,14 +117,14 @@ def test_quantising_is_unbiased(bits):
     """The mean over draws is the entry, within 5 standard errors of a Bernoulli over one level."""
     values = torch.tensor([-1.0, -0.7, -0.01, 0.0, 0.2, 0.55, 1.0])
     draws = 20_000
-    sent = Quantise(bits=bits).update(update(t=values.repeat(draws, 1)), rng=RNG).tensors["t"]
+    sent = Quantize(bits=bits).update(update(t=values.repeat(draws, 1)), rng=RNG).tensors["t"]
     step = 1 / (2 ** (bits - 1) - 1)
     assert (sent.double().mean(0) - values).abs().max() < 5 * step / 2 / math.sqrt(draws)
 
 
 @given(vectors, st.integers(2, 16))
 def test_quantised_entries_are_on_the_grid_and_near(t, bits):
-    sent = Quantise(bits=bits).update(update(t=t), rng=RNG).tensors["t"]
+    sent = Quantize(bits=bits).update(update(t=t), rng=RNG).tensors["t"]
     levels, largest = 2 ** (bits - 1) - 1, float(t.abs().max())
     if largest > 0:
         grid = sent.double() / largest * levels

@@ -46,17 +46,17 @@ def model(name: str, dtype: torch.dtype) -> nn.Module:
     if name == "normed":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            found: nn.Module = Normed()
+            normed: nn.Module = Normed()
     else:
         architecture = Architecture(name=name, input_shape=SHAPE, classes=CLASSES, arguments=ARGUMENTS[name])
-        found = build(architecture, rng=Rng.root(0))
-    for module in found.modules():
+        normed = build(architecture, rng=Rng.root(0))
+    for module in normed.modules():
         if isinstance(module, nn.BatchNorm2d):  # as after training: gain, shift and statistics that matter
             module.running_mean.normal_(generator=draws)
             module.running_var.uniform_(0.5, 2.0, generator=draws)
             with torch.no_grad():
                 module.weight.uniform_(0.5, 1.5, generator=draws)
-    return found.eval().requires_grad_(False).to(dtype)
+    return normed.eval().requires_grad_(False).to(dtype)
 
 
 def problem(
@@ -76,10 +76,10 @@ def gradients(
     engine: Callable[..., Moments], inputs: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Moments, and the gradient of a random mixture of them: every derivative is in it."""
-    found = engine(inputs, targets)
-    mix = torch.linspace(0.5, 1.5, found.dot.numel(), dtype=torch.float64).reshape(found.dot.shape)
-    value = (mix * found.dot).sum() + (mix.flip(0) * found.square).sum()
-    return found.dot.detach(), found.square.detach(), torch.autograd.grad(value, inputs)[0]
+    result = engine(inputs, targets)
+    mix = torch.linspace(0.5, 1.5, result.dot.numel(), dtype=torch.float64).reshape(result.dot.shape)
+    value = (mix * result.dot).sum() + (mix.flip(0) * result.square).sum()
+    return result.dot.detach(), result.square.detach(), torch.autograd.grad(value, inputs)[0]
 
 
 def close(one: Tensor, other: Tensor, tolerance: float) -> None:
@@ -127,11 +127,11 @@ def test_masks_agree_with_autograd(images, form):
 def test_soft_labels_get_a_gradient():
     net, target, inputs, _ = problem("lenet_sigmoid", 2, torch.float64)
     scores = torch.zeros(RESTARTS, 2, CLASSES, dtype=torch.float64, requires_grad=True)
-    found = []
+    items = []
     for engine in (Ghost(net, target, form="explicit"), plain(net, target)):
         gap = engine(inputs, scores.softmax(-1)).gap
-        found.append(torch.autograd.grad(gap.sum(), scores)[0])
-    close(found[0], found[1], 1e-9)
+        items.append(torch.autograd.grad(gap.sum(), scores)[0])
+    close(items[0], items[1], 1e-9)
 
 
 def test_the_gap_does_not_cancel():
@@ -139,9 +139,9 @@ def test_the_gap_does_not_cancel():
     net, _, inputs, labels = problem("convnet", 1, torch.float32)
     one, label = inputs[:1].detach(), labels[:1]
     loss = F.cross_entropy(net.requires_grad_()(one[0]), label[0])
-    found = torch.autograd.grad(loss, list(net.parameters()))
-    target = dict(zip(dict(net.named_parameters()), found, strict=True))
-    size = sum(float(t.square().sum()) for t in found)
+    result = torch.autograd.grad(loss, list(net.parameters()))
+    target = dict(zip(dict(net.named_parameters()), result, strict=True))
+    size = sum(float(t.square().sum()) for t in result)
     gap = Ghost(net, target, form="explicit")(one, label, create_graph=False).gap
     assert float(gap.sum()) < 1e-11 * size
 

@@ -30,16 +30,16 @@ def sent(defense, logits: torch.Tensor, *, kind="logits") -> torch.Tensor:
 
 @given(tables, st.integers(0, 3))
 def test_rounding_moves_by_half_a_unit_at_most(logits, decimals):
-    found = sent(RoundLogits(decimals=decimals), logits)
-    assert (found - logits).abs().max() <= 0.5 * 10**-decimals + 1e-6
-    scaled = found.double() * 10**decimals
+    tensor = sent(RoundLogits(decimals=decimals), logits)
+    assert (tensor - logits).abs().max() <= 0.5 * 10**-decimals + 1e-6
+    scaled = tensor.double() * 10**decimals
     torch.testing.assert_close(scaled, scaled.round(), rtol=0, atol=1e-2)
 
 
 @given(tables, st.integers(1, 3))
 def test_top_k_keeps_k_probabilities_and_levels_the_others(logits, k):
-    found = sent(TopK(k=k), logits)
-    for row, before in zip(found, logits, strict=True):
+    tensor = sent(TopK(k=k), logits)
+    for row, before in zip(tensor, logits, strict=True):
         first = sorted(range(len(row)), key=lambda c: -float(before[c]))[:k]  # stable: first of equals
         others = [c for c in range(len(row)) if c not in first]
         assert torch.equal(row[first], before[first])
@@ -54,12 +54,12 @@ def test_temperature_divides(logits, value):
 
 @given(tables, st.floats(0.3, 0.99))
 def test_label_only_tells_one_class_at_the_stated_confidence(logits, confidence):
-    found = sent(LabelOnly(confidence=confidence), logits)
+    result = sent(LabelOnly(confidence=confidence), logits)
     first = [max(range(len(row)), key=lambda c, row=row: float(row[c])) for row in logits]
-    assert found.argmax(1).tolist() == first
-    probabilities = found.softmax(1).gather(1, torch.tensor(first)[:, None])
+    assert result.argmax(1).tolist() == first
+    probabilities = result.softmax(1).gather(1, torch.tensor(first)[:, None])
     torch.testing.assert_close(probabilities, torch.full_like(probabilities, confidence), rtol=1e-4, atol=0)
-    torch.testing.assert_close(found.mean(1), torch.zeros(len(found)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(result.mean(1), torch.zeros(len(result)), rtol=0, atol=1e-5)
 
 
 @given(tables)

@@ -26,14 +26,14 @@ def bimodal(random: np.random.Generator, n: int) -> np.ndarray:
 def excluded(draw, n: int, seed: int) -> float:
     """Share of runs whose gain excludes 0 although claims and baseline are exchangeable."""
     random, root = np.random.default_rng(seed), Rng.root(seed)
-    found = 0
+    result = 0
     for run in range(RUNS):
         difficulty = random.normal(0, 3, n)  # shared by both: what pairing is for
         gain = paired_gain(
             draw(random, n) + difficulty, draw(random, n) + difficulty, rng=root.child(f"run/{run}")
         )
-        found += not gain.low <= 0 <= gain.high
-    return found / RUNS
+        result += not gain.low <= 0 <= gain.high
+    return result / RUNS
 
 
 @pytest.mark.slow
@@ -56,13 +56,13 @@ def test_gain_of_shares_on_null_runs_excludes_zero_in_at_most_7_percent(n, image
     """Outcomes are discrete, so no lower limit; images of one victim succeed together or not."""
     random = np.random.default_rng(n)
     groups = np.repeat(np.arange(n), images)
-    found = 0
+    result = 0
     for _ in range(RUNS):
         luck = random.beta(share * 2, (1 - share) * 2, (2, n))
         hits, null = (random.random((n, images)) < luck[i][:, None] for i in (0, 1))
         gain = paired_share_gain(hits.ravel(), null.ravel(), groups)
-        found += not gain.low <= 0 <= gain.high
-    assert found / RUNS <= 0.07
+        result += not gain.low <= 0 <= gain.high
+    assert result / RUNS <= 0.07
 
 
 @pytest.mark.slow
@@ -74,8 +74,8 @@ def test_share_of_clustered_images_is_covered(n, share):
     for _ in range(RUNS):
         luck = random.beta(share * 2, (1 - share) * 2, n)
         hits = random.random((n, 4)) < luck[:, None]
-        found = share_interval(hits.ravel(), np.repeat(np.arange(n), 4))
-        missed += not found.low <= share <= found.high
+        interval = share_interval(hits.ravel(), np.repeat(np.arange(n), 4))
+        missed += not interval.low <= share <= interval.high
     assert missed / RUNS <= 0.07
 
 
@@ -85,6 +85,6 @@ def test_the_mean_of_skewed_scores_is_missed_as_often_as_documented():
     random, root = np.random.default_rng(3), Rng.root(3)
     missed = 0
     for run in range(RUNS):
-        found = mean_interval(random.exponential(1, 20), rng=root.child(f"run/{run}"))
-        missed += not found.low <= 1 <= found.high
+        interval = mean_interval(random.exponential(1, 20), rng=root.child(f"run/{run}"))
+        missed += not interval.low <= 1 <= interval.high
     assert 0.05 <= missed / RUNS <= 0.11

@@ -57,9 +57,9 @@ def _run(func, args, kwargs):
         raise RuntimeError(f"{name}: tensors on the CPU and on the other device")
     if name in _INDEXED and not away and any(isinstance(x, Elsewhere) for x in tensors):
         raise RuntimeError(f"{name}: an index on another device than the CPU's tensor")
-    wanted = kwargs.get("device")
-    if wanted is not None:
-        away = torch.device(wanted).type == DEVICE.type
+    expected = kwargs.get("device")
+    if expected is not None:
+        away = torch.device(expected).type == DEVICE.type
         kwargs = {**kwargs, "device": "cpu"}
     if away and kwargs.get("generator") is not None:
         raise RuntimeError(f"{name}: a generator of the CPU on another device")

@@ -38,16 +38,16 @@ def test_images_stay_near_and_the_loss_rises(method):
 
 @pytest.mark.parametrize("perturb", [Ascent(radius=0.15), Ascent(method="pgd", radius=0.15, steps=3)])
 def test_training_on_them_makes_the_model_robust(perturb):
-    digits, found = load("digits").split("train"), {}
-    data, held = digits.batch(torch.arange(600)), digits.batch(torch.arange(600, 800))
+    digits, result = load("digits").split("train"), {}
+    data, heldout = digits.batch(torch.arange(600)), digits.batch(torch.arange(600, 800))
     agreed = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 32})
     attack = Ascent(method="pgd", radius=0.15, step=0.3, steps=5)
     for name, how in (("natural", None), ("robust", perturb)):
         model = build(agreed, rng=Rng.root(1))
         fit(model, data, Recipe(epochs=20, batch_size=32), rng=Rng.root(2), perturb=how)
-        assert accuracy(model, held) > 0.8
-        found[name] = robust_accuracy(model, held, attack=attack, rng=Rng.root(3))
-    assert found["robust"] > found["natural"] + 0.1
+        assert accuracy(model, heldout) > 0.8
+        result[name] = robust_accuracy(model, heldout, attack=attack, rng=Rng.root(3))
+    assert result["robust"] > result["natural"] + 0.1
 
 
 def test_the_quoted_attack_is_ten_steps_of_2_255_within_4_255():
@@ -75,11 +75,9 @@ def test_it_refuses():
 
 
 def test_cutout_covers_a_square_with_grey():
-    from glasshouse.models.fit import _augmented
+    from glasshouse.models.fit import _augment
 
-    covered = _augmented(
-        torch.ones(50, 1, 8, 8), Recipe(epochs=1, cutout=4), torch.Generator().manual_seed(0)
-    )
+    covered = _augment(torch.ones(50, 1, 8, 8), Recipe(epochs=1, cutout=4), torch.Generator().manual_seed(0))
     counts = (covered == 0.5).flatten(1).sum(1)
     assert int(counts.max()) == 16
     assert int(counts.min()) >= 4

@@ -49,8 +49,10 @@ def test_lines_are_named_by_the_first_argument_that_tells_them_apart():
 
 
 def test_settings_get_charts_of_their_own():
-    made = argument_exhibits([*swept(axes={"federation.clients": 1}), *swept(axes={"federation.clients": 2})])
-    assert [c.title[-13:] for c in made] == ["(clients = 1)", "(clients = 2)"]
+    result = argument_exhibits(
+        [*swept(axes={"federation.clients": 1}), *swept(axes={"federation.clients": 2})]
+    )
+    assert [c.title[-13:] for c in result] == ["(clients = 1)", "(clients = 2)"]
 
 
 def test_beside_a_line_stands_its_own_prior_or_else_the_null():

@@ -14,18 +14,18 @@ CLAIMED = torch.cat((ORIGINALS[[2, 0]], torch.rand((1, 1, 8, 8), generator=torch
 
 
 def test_only_recovered_examples_are_judged():
-    said = said_of_recovered(CLAIMED, torch.tensor([1, 0, 1]), ORIGINALS, context=CONTEXT)
-    assert said.tolist() == [0, -2, 1, -2]
+    output = said_of_recovered(CLAIMED, torch.tensor([1, 0, 1]), ORIGINALS, context=CONTEXT)
+    assert output.tolist() == [0, -2, 1, -2]
     owners = torch.tensor([0, 0, 1, 1])
-    assert Attribution().score(said, owners, context=CONTEXT).tolist() == [1.0, 1.0]
-    assert Attribution().score(said, 1 - owners, context=CONTEXT).tolist() == [0.0, 0.0]
+    assert Attribution().score(output, owners, context=CONTEXT).tolist() == [1.0, 1.0]
+    assert Attribution().score(output, 1 - owners, context=CONTEXT).tolist() == [0.0, 0.0]
 
 
 def test_silence_is_chance():
-    said = said_of_recovered(CLAIMED, None, ORIGINALS, context=CONTEXT)
-    assert said.tolist() == [-1, -2, -1, -2]
-    assert Attribution().score(said, torch.tensor([0, 1, 2, 3]), context=CONTEXT).tolist() == [0.25, 0.25]
-    np.testing.assert_allclose(LeakedLabels().score(said, torch.arange(4), context=CONTEXT), 0.1)
+    output = said_of_recovered(CLAIMED, None, ORIGINALS, context=CONTEXT)
+    assert output.tolist() == [-1, -2, -1, -2]
+    assert Attribution().score(output, torch.tensor([0, 1, 2, 3]), context=CONTEXT).tolist() == [0.25, 0.25]
+    np.testing.assert_allclose(LeakedLabels().score(output, torch.arange(4), context=CONTEXT), 0.1)
 
 
 def test_nothing_recovered_is_undefined():

@@ -13,14 +13,14 @@ from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import (
     Outcome,
     Unit,
-    finished,
+    is_finished,
     read_outcome,
     same_claims,
     write_outcome,
 )
-from glasshouse.audit.attacking.needs import refused
+from glasshouse.audit.attacking.needs import find_refusal
 from glasshouse.audit.scoring import nulls as baseline
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.audit.scoring.verdicts.finding import (
     gain_of,
@@ -76,10 +76,10 @@ def test_outcomes_come_back_from_disk(tmp_path):
 
 def test_a_unit_without_its_claims_file_is_unfinished(tmp_path):
     write_outcome(Outcome(refusal=Refusal(subject="a", needs="b", got="c", fix="d")), tmp_path)
-    assert finished(tmp_path)
+    assert is_finished(tmp_path)
     assert read_outcome(tmp_path).refusal.fix == "d"
     (tmp_path / "claims.json").unlink()
-    assert not finished(tmp_path)
+    assert not is_finished(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ class Wants:
     ],
 )
 def test_what_rules_an_attack_out_before_it_runs(needs, threat, protocol, words):
-    refusal = refused(Wants(**needs), "x", Threat(**threat), Grants(), protocol)
+    refusal = find_refusal(Wants(**needs), "x", Threat(**threat), Grants(), protocol)
     assert words in refusal.needs
-    assert refused(LinearInput(), "linear_input", Threat(), Grants(), "fedsgd") is None
+    assert find_refusal(LinearInput(), "linear_input", Threat(), Grants(), "fedsgd") is None
 
 
 def control(passed: bool) -> Control:
@@ -179,7 +179,7 @@ def test_what_is_small_in_an_unbounded_metric_depends_on_the_null(null, verdict)
 
 
 def scored(values, nulls):
-    return Scored(values=tuple(map(np.array, values)), nulls=tuple(map(np.array, nulls)), baseline="b")
+    return ScoredMetric(values=tuple(map(np.array, values)), nulls=tuple(map(np.array, nulls)), baseline="b")
 
 
 def test_a_gain_is_paired_and_signed_so_that_positive_is_leakage():
@@ -201,14 +201,14 @@ def test_values_are_averaged_within_a_victim_first():
 
 def test_the_same_data_met_again_is_no_further_victim():
     """Two seeds drew 'a': its numbers go together, alone they would have narrowed the interval."""
-    first = Scored(values=(np.ones(1), np.zeros(1)), nulls=(np.zeros(1),) * 2, victims=("a", "b"))
-    again = Scored(values=(np.zeros(1), np.ones(1)), nulls=(np.zeros(1),) * 2, victims=("a", "c"))
+    first = ScoredMetric(values=(np.ones(1), np.zeros(1)), nulls=(np.zeros(1),) * 2, victims=("a", "b"))
+    again = ScoredMetric(values=(np.zeros(1), np.ones(1)), nulls=(np.zeros(1),) * 2, victims=("a", "c"))
     both = first + again
     assert both.victims == ("a", "b", "c")
     assert [v.tolist() for v in both.values] == [[1.0, 0.0], [0.0], [1.0]]
     assert value_of(both, Psnr(), rng=Rng.root(0)).n == 3
-    found = value_of(both, Identification(), rng=Rng.root(0))
-    assert (found.value, found.n) == (0.5, 3)
+    interval = value_of(both, Identification(), rng=Rng.root(0))
+    assert (interval.value, interval.n) == (0.5, 3)
 
 
 def test_data_behind_an_update_are_known_again_in_any_order_round_and_run():
@@ -231,8 +231,8 @@ def auxiliary(count: int = 40) -> Batch:
 
 def test_the_null_that_is_quoted_is_the_best_on_pseudo_victims():
     """Independent noise images: their mean is the best guess in squared error."""
-    found = baseline.chosen(Mse(), auxiliary(), count=1, context=ScoreContext(), rng=Rng.root(0))
-    assert found in ("mean auxiliary image", "grey image")
+    result = baseline.choose_null(Mse(), auxiliary(), count=1, context=ScoreContext(), rng=Rng.root(0))
+    assert result in ("mean auxiliary image", "grey image")
     score = {
         name: baseline.average_score(
             name, Mse(), auxiliary(), auxiliary(8), context=ScoreContext(), rng=Rng.root(1)
@@ -244,7 +244,7 @@ def test_the_null_that_is_quoted_is_the_best_on_pseudo_victims():
 
 def test_too_little_auxiliary_data_is_said_so():
     with pytest.raises(Undefined, match="null adversary knows"):
-        baseline.chosen(Mse(), auxiliary(4), count=1, context=ScoreContext(), rng=Rng.root(0))
+        baseline.choose_null(Mse(), auxiliary(4), count=1, context=ScoreContext(), rng=Rng.root(0))
 
 
 def finding(**changes) -> Finding:
@@ -295,9 +295,9 @@ def test_a_share_above_a_known_chance_is_judged_exactly(hits, n, chance, p):
     known = with_chance(scored(values, [[0.0]] * n), Identification(), chance)
     assert known.baseline == "chance"
     assert gain_of(known, Identification(), rng=Rng.root(0)).low > 0
-    found = p_of(known, Identification(), rng=Rng.root(0))
-    assert found == pytest.approx(stats.binom.sf(hits - 1, n, chance), rel=1e-6)
-    assert found == pytest.approx(p, rel=0.05)
+    result = p_of(known, Identification(), rng=Rng.root(0))
+    assert result == pytest.approx(stats.binom.sf(hits - 1, n, chance), rel=1e-6)
+    assert result == pytest.approx(p, rel=0.05)
 
 
 def test_a_quoted_null_is_never_below_chance():
@@ -312,8 +312,8 @@ def test_a_quoted_null_is_never_below_chance():
 @pytest.mark.parametrize("metric", [Attribution(), LeakedLabels()])
 def test_what_is_said_of_images_is_a_share(metric):
     """All right used to have width 0, and half right an interval beyond 1."""
-    said = Scored(values=(np.ones(1),) * 5, nulls=(np.full(1, 0.1),) * 5, baseline=GUESS)
-    value = value_of(said, metric, rng=Rng.root(0))
+    scored = ScoredMetric(values=(np.ones(1),) * 5, nulls=(np.full(1, 0.1),) * 5, baseline=GUESS)
+    value = value_of(scored, metric, rng=Rng.root(0))
     assert (value.value, value.high) == (1.0, 1.0)
     assert value.low == pytest.approx(0.025 ** (1 / 5))
-    assert gain_of(said, metric, rng=Rng.root(0)).low == pytest.approx(0.025 ** (1 / 5) - 0.1)
+    assert gain_of(scored, metric, rng=Rng.root(0)).low == pytest.approx(0.025 ** (1 / 5) - 0.1)

@@ -29,9 +29,9 @@ class Grey(nn.Module):
     @classmethod
     def from_pretrained(cls, folder):
         torch.randn(3)  # the real one draws weights and overwrites them
-        made = cls()
-        made.folder = folder
-        return made
+        result = cls()
+        result.folder = folder
+        return result
 
     def forward(self, latent, label, truncation):
         assert label.shape == (len(latent), 1000)
@@ -62,11 +62,11 @@ def made(architecture=IMAGENET, latent=128):
 
 def test_the_label_conditions_its_images_which_are_made_smaller(package, weights):
     state = torch.get_rng_state()
-    found = made()
+    result = made()
     assert torch.equal(state, torch.get_rng_state())
-    assert found.network.folder == str(weights)
-    assert not found.training
-    images = found(torch.randn(3, 128, generator=torch.Generator()), torch.tensor([0, 333, 999]))
+    assert result.network.folder == str(weights)
+    assert not result.training
+    images = result(torch.randn(3, 128, generator=torch.Generator()), torch.tensor([0, 333, 999]))
     assert images.shape == (3, 3, 32, 32)
     torch.testing.assert_close(images[:, 0, 0, 0], torch.tensor([0.0, 1 / 3, 1.0]))
 

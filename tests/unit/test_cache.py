@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from glasshouse import cache
-from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadFile, BadValue
 
 
@@ -27,10 +27,10 @@ def make(value, size=1):
 
 def test_made_once_for_one_key():
     key = {"data": torch.arange(3), "width": 8, "sizes": (1, 2)}
-    assert cached("net", key, make(5))["x"].item() == 5
-    assert cached("net", {**key, "sizes": [1, 2]}, never)["x"].item() == 5
-    assert cached("net", {**key, "width": 9}, make(6))["x"].item() == 6
-    assert cached("other", key, make(7))["x"].item() == 7
+    assert load_or_make("net", key, make(5))["x"].item() == 5
+    assert load_or_make("net", {**key, "sizes": [1, 2]}, never)["x"].item() == 5
+    assert load_or_make("net", {**key, "width": 9}, make(6))["x"].item() == 6
+    assert load_or_make("other", key, make(7))["x"].item() == 7
 
 
 @pytest.mark.parametrize(
@@ -71,17 +71,17 @@ def test_an_interrupted_training_goes_on(place):
         return tensors
 
     with pytest.raises(KeyboardInterrupt):
-        cached("net", {}, lambda c: train(c, stop_at=2))
-    assert cached("net", {}, lambda c: train(c, stop_at=None))["x"].item() == 4
+        load_or_make("net", {}, lambda c: train(c, stop_at=2))
+    assert load_or_make("net", {}, lambda c: train(c, stop_at=None))["x"].item() == 4
     assert steps == [0, 1, 2, 3]
     assert len(list(place.glob("net/*"))) == 1  # the checkpoint is gone
 
 
 def test_a_damaged_entry_is_made_again(place, caplog):
-    cached("net", {}, make(1))
+    load_or_make("net", {}, make(1))
     (entry,) = place.glob("net/*")
     entry.write_bytes(b"junk")
-    assert cached("net", {}, make(2))["x"].item() == 2
+    assert load_or_make("net", {}, make(2))["x"].item() == 2
     assert "made again" in caplog.text
 
 
@@ -94,14 +94,14 @@ def test_a_damaged_checkpoint_begins_anew(tmp_path, caplog):
 def test_the_least_recently_used_goes_first(place, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE_GB", str(10_000 / 1e9))
     for i in range(2):
-        cached("net", {"i": i}, make(i, size=1000))  # 4 kB each
+        load_or_make("net", {"i": i}, make(i, size=1000))  # 4 kB each
         entry = place / "net" / f"{digest({'i': i})}.safetensors"
         os.utime(entry, (time.time() - 100 + i, time.time() - 100 + i))
-    cached("net", {"i": 0}, never)  # used: now the younger one
-    cached("net", {"i": 2}, make(2, size=1000))
-    cached("net", {"i": 0}, never)
+    load_or_make("net", {"i": 0}, never)  # used: now the younger one
+    load_or_make("net", {"i": 2}, make(2, size=1000))
+    load_or_make("net", {"i": 0}, never)
     with pytest.raises(AssertionError, match="made again"):
-        cached("net", {"i": 1}, never)
+        load_or_make("net", {"i": 1}, never)
 
 
 @pytest.mark.parametrize("given", ["many", "-1", "nan", "inf"])
@@ -114,7 +114,7 @@ def test_a_limit_that_is_none(monkeypatch, given):
 def test_a_folder_that_is_a_file(place):
     place.write_text("")
     with pytest.raises(BadFile, match="set GLASSHOUSE_CACHE"):
-        cached("net", {}, make(1))
+        load_or_make("net", {}, make(1))
 
 
 def test_default_folder_is_the_users(monkeypatch):
@@ -133,7 +133,7 @@ def count_and_make(log):
         time.sleep(0.3)
         return {"x": torch.ones(1)}
 
-    assert cached("net", {}, slow)["x"].item() == 1
+    assert load_or_make("net", {}, slow)["x"].item() == 1
 
 
 def test_two_processes_make_it_once(tmp_path):

@@ -41,20 +41,20 @@ def federation(targets=4, seed=0):
     )  # fmt: skip
     log = Log(terms=setting.terms, keep=Keep())
     load("protocols", "fedavg")().play(setting, recorder=Recorder(log), rng=Rng.root(seed))
-    seen = cut(log.transcript(), threat=Threat(), grants=Grants(), own={}, memory={})
-    return seen, means
+    view = cut(log.transcript(), threat=Threat(), grants=Grants(), own={}, memory={})
+    return view, means
 
 
 def test_every_class_is_given_to_its_client():
-    seen, _ = federation()
-    assert classes_of_clients(seen.rounds[0], 4).tolist() == [0, 0, 1, 1]
+    records, _ = federation()
+    assert classes_of_clients(records.rounds[0], 4).tolist() == [0, 0, 1, 1]
 
 
 def test_images_come_nearer_to_the_class_means_than_their_start():
-    seen, means = federation()
-    few = ClassInversion(iterations=1).run(seen, rng=Rng.root(0))[-1]
+    records, means = federation()
+    few = ClassInversion(iterations=1).run(records, rng=Rng.root(0))[-1]
     many = ClassInversion(iterations=150, learning_rate=0.1, smoothness=0.0, patience=150).run(
-        seen, rng=Rng.root(0)
+        records, rng=Rng.root(0)
     )
     assert [c.about.rounds for c in many] == [(0,), (0, 1)]
 
@@ -66,6 +66,6 @@ def test_images_come_nearer_to_the_class_means_than_their_start():
 
 
 def test_without_named_private_classes_it_refuses():
-    seen, _ = federation(targets=0)
+    records, _ = federation(targets=0)
     with pytest.raises(Inapplicable, match="private classes"):
-        ClassInversion().run(seen, rng=Rng.root(0))
+        ClassInversion().run(records, rng=Rng.root(0))

@@ -38,21 +38,21 @@ def test_every_exclusive_unit_gives_its_example(seed):
     single = (dz != 0).sum(0) == 1
     alone = ((dz != 0) & single).any(1)
     read = read_columns(weight, bias, limit=64, readout="nonnegative")
-    found = Leakage().score(read.vectors, y, context=ScoreContext())
-    assert (found >= alone.numpy()).all()
+    values = Leakage().score(read.vectors, y, context=ScoreContext())
+    assert (values >= alone.numpy()).all()
 
 
 def test_stricter_readings_are_more_precise():
     y, _, weight, bias = layer(1, batch=20, share=0.08)
-    found = {
+    table = {
         how: scores(read_columns(weight, bias, limit=64, readout=how), y)
         for how in ("all", "nonnegative", "unexplained", "confirmed")
     }
-    precision = [found[how][1] for how in ("all", "nonnegative", "unexplained", "confirmed")]
+    precision = [table[how][1] for how in ("all", "nonnegative", "unexplained", "confirmed")]
     assert precision == sorted(precision)
     assert precision[0] < precision[2]
     assert precision[3] == 1.0
-    assert found["unexplained"][0] == found["nonnegative"][0]
+    assert table["unexplained"][0] == table["nonnegative"][0]
 
 
 def test_the_number_of_examples_bounds_the_claim():

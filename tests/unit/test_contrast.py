@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from report_specimen import specimen
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
+from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
 from glasshouse.audit.scoring.verdicts.contrast import contrasts, difference
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.registry import load
@@ -20,10 +20,10 @@ from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load as load_scenario
 
 
-def scored(*values: list[float], first: int = 0) -> Scored:
+def scored(*values: list[float], first: int = 0) -> ScoredMetric:
     arrays = tuple(np.array(v) for v in values)
     victims = tuple(str(first + client) for client in range(len(arrays)))
-    return Scored(values=arrays, nulls=tuple(0 * a for a in arrays), baseline="none", victims=victims)
+    return ScoredMetric(values=arrays, nulls=tuple(0 * a for a in arrays), baseline="none", victims=victims)
 
 
 def metric(name: str):
@@ -36,12 +36,12 @@ RIGHT = scored([19.0, 21.0], [14.0, 16.0], [29.0, 27.0])
 
 def test_a_constant_lead_is_sure_however_different_the_victims_are_but_not_with_three_of_them():
     """Three coins may fall alike; six do so once in 64 times."""
-    found = difference(LEFT, RIGHT, metric("psnr"), rng=Rng.root(0))
-    assert (found.low, found.value, found.high, found.n) == (0.0, 1.0, 1.0, 3)
+    interval = difference(LEFT, RIGHT, metric("psnr"), rng=Rng.root(0))
+    assert (interval.low, interval.value, interval.high, interval.n) == (0.0, 1.0, 1.0, 3)
     left = scored(*([20.0 + 3 * i] for i in range(6)))
     right = scored(*([19.0 + 3 * i] for i in range(6)))
-    found = difference(left, right, metric("psnr"), rng=Rng.root(0))
-    assert (found.low, found.value, found.high, found.n) == (1.0, 1.0, 1.0, 6)
+    interval = difference(left, right, metric("psnr"), rng=Rng.root(0))
+    assert (interval.low, interval.value, interval.high, interval.n) == (1.0, 1.0, 1.0, 6)
 
 
 def test_the_smaller_error_is_ahead():
@@ -53,17 +53,17 @@ def test_one_victim_has_no_difference():
         difference(scored([1.0]), scored([2.0]), metric("psnr"), rng=Rng.root(0))
 
 
-def clients(decisions: list[int]) -> Scored:
+def clients(decisions: list[int]) -> ScoredMetric:
     truth = np.array([True] * 5 + [False] * 15)
     sample = ClientSample(run="0", scores=np.array(decisions, dtype=float), truth=truth)
-    return Scored(clients=(sample,), baseline="coin")
+    return ScoredMetric(clients=(sample,), baseline="coin")
 
 
 def test_clients_are_resampled_together_and_a_perfect_attack_leads_a_poor_one():
     perfect, poor = clients([1] * 5 + [0] * 15), clients([1, 0, 0, 0, 0] + [1] * 5 + [0] * 10)
-    found = difference(perfect, poor, metric("f1"), rng=Rng.root(0))
-    assert found.value == pytest.approx(1 - 2 / 11)
-    assert 0 < found.low < found.value <= found.high
+    interval = difference(perfect, poor, metric("f1"), rng=Rng.root(0))
+    assert interval.value == pytest.approx(1 - 2 / 11)
+    assert 0 < interval.low < interval.value <= interval.high
     same = difference(poor, poor, metric("f1"), rng=Rng.root(0))
     assert (same.low, same.value, same.high) == (0.0, 0.0, 0.0)
 
@@ -78,8 +78,8 @@ def test_only_attacks_scored_on_the_same_victims_are_compared():
         NAMES[0]: {"psnr": LEFT, "ssim": LEFT, "mse": LEFT},
         NAMES[1]: {"psnr": RIGHT, "ssim": scored([1.0], [2.0]), "mse": others},
     }
-    (found,) = contrasts(cell, numbers)
-    assert (found.attack, found.other, found.metric, found.difference) == (*NAMES, "psnr", 1.0)
+    (result,) = contrasts(cell, numbers)
+    assert (result.attack, result.other, result.metric, result.difference) == (*NAMES, "psnr", 1.0)
 
 
 def test_a_contrast_names_an_attack_of_the_scenario():

@@ -21,11 +21,11 @@ def rows(name, *sets, probe=False):
 
 def test_evaluations_are_calls_times_trials_times_the_length_of_a_search():
     """Seven settings of four clients: 28 calls."""
-    found = rows("ggl-paper")
-    assert found["GGL"]["calls"] == 28
-    assert found["GGL"]["evaluations"] == 28 * 4 * 40_000
-    assert found["IG, adaptive"]["evaluations"] == 28 * 4 * 8_000
-    assert found["GGL"]["seconds"] is None
+    result = rows("ggl-paper")
+    assert result["GGL"]["calls"] == 28
+    assert result["GGL"]["evaluations"] == 28 * 4 * 40_000
+    assert result["IG, adaptive"]["evaluations"] == 28 * 4 * 8_000
+    assert result["GGL"]["seconds"] is None
 
 
 def test_a_closed_form_has_no_budget_and_counts_once_per_call():
@@ -91,9 +91,9 @@ def test_inversions_are_probed_image_by_image_also_those_of_a_malicious_server(t
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr(probes, "seconds_of", lambda run: (run(), 6.0)[1])  # of three steps of eight images
     sets = ['attacks.0.inversion.invert="pixels+generator"', "attacks.0.inversion.iterations=200"]
-    found = rows("quickstart-transfer", *sets, probe=True)
-    assert found["maui"]["seconds"] == pytest.approx((500 + 200) * 2.0 * 4)
-    assert found["nex"]["seconds"] == pytest.approx(300 * 2.0 * 4)
+    result = rows("quickstart-transfer", *sets, probe=True)
+    assert result["maui"]["seconds"] == pytest.approx((500 + 200) * 2.0 * 4)
+    assert result["nex"]["seconds"] == pytest.approx(300 * 2.0 * 4)
     single = rows("quickstart-transfer", *sets, "model.hidden=0", probe=True)
     assert single["nex"]["seconds"] is None  # it will refuse
 
@@ -137,11 +137,11 @@ def test_a_federation_counts_the_images_that_clients_train_on():
 
 
 def test_axes_over_an_attacks_arguments_are_added_up():
-    found = rows(
+    result = rows(
         "quickstart-ggl", 'axes={"attacks.0.evaluations"=[10, 30]}', "defenses=[]", "attacks.0.restarts=2"
     )
-    assert found["ggl"]["evaluations"] == 8 * 2 * (10 + 30)
-    assert found["control: ggl"]["calls"] == 2
+    assert result["ggl"]["evaluations"] == 8 * 2 * (10 + 30)
+    assert result["control: ggl"]["calls"] == 2
 
 
 def test_an_attack_that_will_refuse_costs_nothing():
@@ -149,8 +149,8 @@ def test_an_attack_that_will_refuse_costs_nothing():
 
 
 def test_estimators_share_the_shadow_clients_of_each_round():
-    found = rows("quickstart-rounds")["training: shadow clients"]
-    assert found["calls"] == 1
+    result = rows("quickstart-rounds")["training: shadow clients"]
+    assert result["calls"] == 1
 
 
 def test_the_last_row_adds_up_and_says_what_it_does_not_know():

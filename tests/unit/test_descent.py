@@ -31,25 +31,25 @@ def test_each_restart_goes_as_if_alone():
 
 def test_same_path_as_torch_on_signs():
     x = START[:1].clone().requires_grad_()
-    optimiser, best = torch.optim.Adam([x], lr=0.1), []
+    optimizer, best = torch.optim.Adam([x], lr=0.1), []
     for _ in range(6):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = bowl(x).sum()
         best.append((loss.item(), x.detach().clone()))
         loss.backward()
         x.grad = x.grad.sign()
-        optimiser.step()
+        optimizer.step()
     how = Descent(iterations=6, learning_rate=0.1, pace=constant, signed=True)
-    found = adam(bowl, START[:1], how, box=BOX, rng=RNG)
+    result = adam(bowl, START[:1], how, box=BOX, rng=RNG)
     expected = min(best, key=lambda entry: entry[0])
-    assert found.losses.item() == pytest.approx(expected[0], rel=1e-5)
-    torch.testing.assert_close(found.points, expected[1])
+    assert result.losses.item() == pytest.approx(expected[0], rel=1e-5)
+    torch.testing.assert_close(result.points, expected[1])
 
 
 def test_stays_in_the_box():
     how = Descent(iterations=30, learning_rate=0.5, noise=1.0)
-    found = adam(lambda p: -p.flatten(1).sum(1), START * 10, how, box=BOX, rng=RNG)
-    assert float(found.points.max()) == 1.0
+    result = adam(lambda p: -p.flatten(1).sum(1), START * 10, how, box=BOX, rng=RNG)
+    assert float(result.points.max()) == 1.0
 
 
 def test_keeps_the_best_iterate_not_the_last():
@@ -61,9 +61,9 @@ def test_keeps_the_best_iterate_not_the_last():
         k = len(calls)
         return bowl(points) * 0 + (abs(k - 4) if k < 8 else torch.nan)
 
-    found = adam(turning, START, Descent(iterations=10, learning_rate=0.1), box=BOX, rng=RNG)
-    assert found.losses.tolist() == [0.0] * 3
-    torch.testing.assert_close(found.points, calls[3])
+    result = adam(turning, START, Descent(iterations=10, learning_rate=0.1), box=BOX, rng=RNG)
+    assert result.losses.tolist() == [0.0] * 3
+    torch.testing.assert_close(result.points, calls[3])
 
 
 def test_a_pull_moves_but_does_not_decide():
@@ -73,22 +73,22 @@ def test_a_pull_moves_but_does_not_decide():
 
 
 def test_ends_when_settled():
-    seen = []
+    items = []
 
     def counted(points: Tensor) -> Tensor:
-        seen.append(1)
+        items.append(1)
         return bowl(points) + 1
 
     adam(counted, START, Descent(iterations=2000, learning_rate=0.1), box=BOX, rng=RNG)
-    assert 2000 * 5 / 8 < len(seen) < 1400  # not before the rate has fallen to a hundredth
+    assert 2000 * 5 / 8 < len(items) < 1400  # not before the rate has fallen to a hundredth
 
 
 def test_no_finite_loss_is_not_a_reconstruction():
-    found = adam(
+    result = adam(
         lambda p: bowl(p) * torch.nan, START, Descent(iterations=2, learning_rate=0.1), box=BOX, rng=RNG
     )
     with pytest.raises(Undefined, match="finite loss"):
-        found.best()
+        result.best()
     assert Found(points=START, losses=torch.tensor([torch.nan, 2.0, 1.0])).best() == 2
 
 

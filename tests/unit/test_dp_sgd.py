@@ -9,7 +9,7 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.dp_sgd import DpSgd, PrivateTraining, poisson
 from glasshouse.federation.defenses.guarantee import Exposure
-from glasshouse.federation.defenses.per_example import prepared
+from glasshouse.federation.defenses.per_example import prepare_model
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -126,7 +126,7 @@ def test_epsilon_sets_the_noise_of_the_clients_own_schedule():
 
 
 def test_model_without_statistics_of_batches_computes_the_same(model, data):
-    work = prepared(model, trained=dict(model.named_parameters()).keys(), dropout=False)
+    work = prepare_model(model, trained=dict(model.named_parameters()).keys(), dropout=False)
     torch.testing.assert_close(work(data.inputs), model(data.inputs))
 
 

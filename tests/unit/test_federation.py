@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.clip import Clip
-from glasshouse.federation.secure_sum import SecureSum, quantised
+from glasshouse.federation.secure_sum import SecureSum, quantize_tensors
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
@@ -32,18 +32,18 @@ def close(left, right, tolerance=1e-6):
 
 
 def test_a_fedsgd_update_is_the_gradient_of_its_examples():
-    made = toy(examples=4)
-    for update in made.transcript.rounds[0].updates:
-        batch = made.setting.shard(update.client)
-        close(dict(update.tensors), gradient(started(made), batch.inputs, batch.labels))
+    result = toy(examples=4)
+    for update in result.transcript.rounds[0].updates:
+        batch = result.setting.shard(update.client)
+        close(dict(update.tensors), gradient(started(result), batch.inputs, batch.labels))
         assert (update.kind, update.examples, update.steps) == ("gradient", 4, 1)
 
 
 def test_a_fedsgd_round_is_one_step_on_all_examples():
-    made = toy(examples=2, learning_rate=0.3)
-    model = started(made)
-    mean = gradient(model, made.setting.private.inputs, made.setting.private.labels)
-    close(dict(made.final), {n: p.detach() - 0.3 * mean[n] for n, p in model.named_parameters()})
+    result = toy(examples=2, learning_rate=0.3)
+    model = started(result)
+    mean = gradient(model, result.setting.private.inputs, result.setting.private.labels)
+    close(dict(result.final), {n: p.detach() - 0.3 * mean[n] for n, p in model.named_parameters()})
 
 
 @pytest.mark.parametrize("sends", ["delta", "parameters"])
@@ -54,10 +54,10 @@ def test_one_full_batch_step_of_fedavg_is_fedsgd(sends):
 
 
 def test_fedavg_takes_mini_batch_steps_in_epochs():
-    made = toy(examples=5, protocol="fedavg", clients=1, batch_size=2, local_epochs=3, learning_rate=0.1)
-    (update,) = made.transcript.rounds[0].updates
+    result = toy(examples=5, protocol="fedavg", clients=1, batch_size=2, local_epochs=3, learning_rate=0.1)
+    (update,) = result.transcript.rounds[0].updates
     assert (update.steps, update.examples) == (9, 5)
-    close(dict(made.final), {n: made.setting.start[n] + t for n, t in update.tensors.items()})
+    close(dict(result.final), {n: result.setting.start[n] + t for n, t in update.tensors.items()})
 
 
 def test_weighting_by_size_or_alike():
@@ -68,14 +68,14 @@ def test_weighting_by_size_or_alike():
 
 
 def test_secure_sum_shows_the_sum_and_nothing_else():
-    shown = toy(examples=2, clients=4).transcript.rounds[0].updates
+    result = toy(examples=2, clients=4).transcript.rounds[0].updates
     hidden = toy(examples=2, clients=4, secure_sum=True).transcript.rounds[0]
     assert hidden.updates == ()
     assert hidden.aggregate.selected == (0, 1, 2, 3)
     for name, total in hidden.aggregate.tensors.items():
         assert total.dtype == torch.float64
         torch.testing.assert_close(
-            total, sum(2 * u.tensors[name].double() for u in shown), rtol=1e-12, atol=0
+            total, sum(2 * u.tensors[name].double() for u in result), rtol=1e-12, atol=0
         )
 
 
@@ -102,9 +102,10 @@ def test_the_same_seed_gives_the_same_transcript_and_another_does_not():
 
 
 def test_defences_change_what_leaves_the_client():
-    made = toy(defenses=[Clip(norm=0.01)])
+    result = toy(defenses=[Clip(norm=0.01)])
     norms = [
-        torch.cat([t.flatten() for t in u.tensors.values()]).norm() for u in made.transcript.rounds[0].updates
+        torch.cat([t.flatten() for t in u.tensors.values()]).norm()
+        for u in result.transcript.rounds[0].updates
     ]
     assert max(norms) <= 0.01 + 1e-6
 
@@ -121,13 +122,13 @@ def test_a_malicious_server_addresses_a_client_and_discards_the_round():
         everybody = Broadcast(round=0, architecture=architecture, tensors=honest.setting.start)
         return Crafted(default=everybody, addressed={1: mine}, applies=False)
 
-    made = toy(rounds=2, tamper=tamper)
-    first, second = made.transcript.rounds
+    result = toy(rounds=2, tamper=tamper)
+    first, second = result.transcript.rounds
     assert {b.client for b in first.broadcasts} == {None, 1}
     by_client = {u.client: u for u in first.updates}
     assert not by_client[1].tensors["features.fc1.weight"].any()  # a zero head sends nothing back
     assert by_client[0].tensors["features.fc1.weight"].any()
-    close(dict(second.broadcasts[0].tensors), dict(made.setting.start))
+    close(dict(second.broadcasts[0].tensors), dict(result.setting.start))
 
 
 def test_a_client_with_too_little_data_is_refused():
@@ -142,12 +143,12 @@ def test_an_update_that_is_not_finite_is_refused():
 
 def test_quantising_is_unbiased_inside_its_bound_and_clips_outside():
     t = {"w": torch.full((20000,), 0.3)}
-    out = quantised(t, bits=2, bound=1.0, rng=Rng.root(0))["w"]
+    out = quantize_tensors(t, bits=2, bound=1.0, rng=Rng.root(0))["w"]
     assert sorted(set(out.tolist())) == pytest.approx([-1 / 3, 1 / 3])
     assert float(out.mean()) == pytest.approx(0.3, abs=0.01)
-    assert float(quantised({"w": torch.tensor([5.0])}, bits=8, bound=1.0, rng=Rng.root(0))["w"]) == 1.0
+    assert float(quantize_tensors({"w": torch.tensor([5.0])}, bits=8, bound=1.0, rng=Rng.root(0))["w"]) == 1.0
     with pytest.raises(BadValue, match="bits"):
-        quantised(t, bits=1, bound=1.0, rng=Rng.root(0))
+        quantize_tensors(t, bits=1, bound=1.0, rng=Rng.root(0))
 
 
 def test_a_sum_of_nobody_is_refused():
@@ -162,5 +163,5 @@ def test_a_sum_holds_weights_times_updates():
             round=0, client=client, kind="gradient", tensors={"w": torch.tensor([3.0])}, examples=1
         )
         total.add(update, weight=weight, rng=Rng.root(0))
-    found = total.close()
-    assert (float(found.tensors["w"]), found.weight, found.examples) == (7.5, 2.5, 2)
+    result = total.close()
+    assert (float(result.tensors["w"]), result.weight, result.examples) == (7.5, 2.5, 2)

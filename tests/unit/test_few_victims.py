@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from glasshouse.audit.scoring import nulls
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.verdicts.finding import gain_of, p_of, value_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ScoreContext
@@ -17,8 +17,8 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
 
-def scored(values, null) -> Scored:
-    return Scored(
+def scored(values, null) -> ScoredMetric:
+    return ScoredMetric(
         values=tuple(map(np.array, values)),
         nulls=tuple(map(np.array, null)),
         victims=tuple(map(str, range(len(values)))),
@@ -70,7 +70,7 @@ def test_luck_on_pseudo_victims_does_not_replace_a_known_chance():
     """Nobody is identified by a guess; of 40 pseudo-victims a few are by luck, more than 1 in 100."""
     context = ScoreContext(distractors=torch.rand((99, 1, 8, 8), generator=torch.Generator().manual_seed(1)))
     names = [
-        nulls.chosen(Identification(), auxiliary(400), count=1, context=context, rng=Rng.root(seed))
+        nulls.choose_null(Identification(), auxiliary(400), count=1, context=context, rng=Rng.root(seed))
         for seed in range(20)
     ]
     assert names == ["chance"] * 20
@@ -81,7 +81,7 @@ def test_a_null_above_chance_replaces_it():
     four = torch.rand((4, 1, 8, 8), generator=torch.Generator().manual_seed(2)).repeat(100, 1, 1, 1)
     alike = four + 0.01 * torch.rand((400, 1, 8, 8), generator=torch.Generator().manual_seed(3))
     known = Batch(inputs=alike, labels=torch.arange(400) % 4)
-    sure = nulls.chosen(RateBlind(), known, count=1, context=ScoreContext(), rng=Rng.root(0))
+    sure = nulls.choose_null(RateBlind(), known, count=1, context=ScoreContext(), rng=Rng.root(0))
     arguments = {"count": 1, "context": ScoreContext(), "rng": Rng.root(0)}
     assert sure in ("random auxiliary image", "mean image of a guessed class")
     most = nulls.largest_share(sure, RateBlind(), known, **arguments)

@@ -128,16 +128,16 @@ def test_augmentation_moves_whole_images():
     """A pixel in the middle, shift 1: it ends on one of 9 places, all of them taken, all nine alike."""
     inputs = torch.zeros(900, 1, 5, 5)
     inputs[:, :, 2, 2] = 1
-    seen = []
+    items = []
 
     def look(model, inputs, labels, generator):
-        seen.append(inputs)
+        items.append(inputs)
         return inputs
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(25, 2))
     batch = Batch(inputs=inputs, labels=torch.zeros(900, dtype=torch.int64))
     fit(model, batch, Recipe(epochs=1, batch_size=900, shift=1), rng=RNG, perturb=look)
-    places = seen[0].sum(0).squeeze()
+    places = items[0].sum(0).squeeze()
     assert places[1:4, 1:4].min() > 60
     assert places.sum() == 900
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
+from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import COIN
 from glasshouse.audit.scoring.verdicts.finding import gain_of, p_of, runs_of, value_of
 from glasshouse.metrics.clients import F1, Auc, Precision, Recall, TprAtFpr
@@ -58,16 +58,16 @@ def slow_low(x: np.ndarray) -> float:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_lower_end_allows_for_a_long_tail_below(n, sign):
     x = sign * np.random.default_rng(n).lognormal(0, 1, n)
-    found = paired_gain(x, np.zeros(n), rng=RNG)
-    assert found.low == pytest.approx(slow_low(x))
+    interval = paired_gain(x, np.zeros(n), rng=RNG)
+    assert interval.low == pytest.approx(slow_low(x))
     t = x.mean() - stats.t.ppf(0.975, n - 1) * stats.sem(x)
-    assert (found.low < t - 1e-9) == (stats.skew(x) < 0)
+    assert (interval.low < t - 1e-9) == (stats.skew(x) < 0)
 
 
 def test_gains_that_are_all_alike_count_as_coins():
     for n, sure in ((2, False), (5, False), (6, True)):
-        found = paired_gain(np.full(n, 0.7), np.full(n, 0.4), rng=RNG)
-        assert (found.low > 0) == sure
+        interval = paired_gain(np.full(n, 0.7), np.full(n, 0.4), rng=RNG)
+        assert (interval.low > 0) == sure
         assert gain_p_value(np.full(n, 0.7), np.full(n, 0.4)) == 2.0**-n
     assert gain_p_value(np.zeros(8), np.zeros(8)) == 1.0
 
@@ -132,17 +132,17 @@ def test_the_truth_is_exchanged_within_runs_alone(monkeypatch, listed):
     runs = np.repeat([0, 1], 6)
     truth = np.array([1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], dtype=bool)
     monkeypatch.setattr("glasshouse.metrics.statistics.permutation.LISTED", listed)
-    found, weights = exchange_truth(np.arange(12.0), truth, runs, rng=RNG)
+    result, weights = exchange_truth(np.arange(12.0), truth, runs, rng=RNG)
     assert weights.sum() == pytest.approx(1)
-    assert (found[:, :6].sum(1) == 2).all()
-    assert (found[:, 6:].sum(1) == 1).all()
-    assert np.abs(weights @ found[:, 6:] - 1 / 6).max() < 0.02
-    assert len(found) == (math.comb(6, 2) * 6 if listed else 10000)
+    assert (result[:, :6].sum(1) == 2).all()
+    assert (result[:, 6:].sum(1) == 1).all()
+    assert np.abs(weights @ result[:, 6:] - 1 / 6).max() < 0.02
+    assert len(result) == (math.comb(6, 2) * 6 if listed else 10000)
 
 
-def one_run(metric, claimed: np.ndarray, truth: np.ndarray, run: str = "0") -> Scored:
+def one_run(metric, claimed: np.ndarray, truth: np.ndarray, run: str = "0") -> ScoredMetric:
     del metric
-    return Scored(clients=(ClientSample(run=run, scores=claimed, truth=truth),), baseline=COIN)
+    return ScoredMetric(clients=(ClientSample(run=run, scores=claimed, truth=truth),), baseline=COIN)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.5])
@@ -162,8 +162,8 @@ def test_the_p_value_of_the_auc_is_mann_and_whitneys(monkeypatch, shift):
 def test_the_p_value_of_decisions_is_fishers(metric):
     truth, called = np.arange(20) < 6, np.isin(np.arange(20), [0, 1, 2, 3, 10, 11]).astype(float)
     exact = stats.hypergeom.sf(3, 20, 6, 6)
-    found = p_of(one_run(metric, called, truth), metric, rng=RNG)
-    assert found == pytest.approx(exact)
+    result = p_of(one_run(metric, called, truth), metric, rng=RNG)
+    assert result == pytest.approx(exact)
 
 
 @pytest.mark.parametrize("metric", LOOP)
@@ -210,7 +210,7 @@ def test_claims_of_one_run_are_averaged_and_of_two_runs_kept_apart():
 def test_detectors_that_work_by_luck_for_a_whole_run_are_no_leak_from_four_runs_on():
     """Three runs rank all members high, two rank them low: much more than clients alone would do by luck."""
     truth = np.arange(12) < 4
-    total = Scored()
+    total = ScoredMetric()
     for run in range(5):
         total += one_run(
             Auc(), (truth * (1.0 if run < 3 else -1.0)) + np.arange(12) / 100, truth, run=str(run)
@@ -237,13 +237,13 @@ def test_detectors_that_work_by_luck_for_a_whole_run_are_no_leak_from_four_runs_
 def test_listed_exchanges_are_all_of_them(claimed):
     """Summed by what they give to equal claims, against every choice of 2 members among 5."""
     x, truth = np.array(claimed), np.array([True, True, False, False, False])
-    found, weights = exchange_truth(x, truth, np.zeros(5, dtype=np.int64), rng=RNG)
+    result, weights = exchange_truth(x, truth, np.zeros(5, dtype=np.int64), rng=RNG)
     pairs = list(itertools.combinations(range(5), 2))
     slow = {}
     for pair in pairs:
         key = tuple(sorted(x[list(pair)]))
         slow[key] = slow.get(key, 0) + 1 / len(pairs)
-    assert {tuple(sorted(x[t])): w for t, w in zip(found, weights, strict=True)} == pytest.approx(slow)
+    assert {tuple(sorted(x[t])): w for t, w in zip(result, weights, strict=True)} == pytest.approx(slow)
 
 
 def test_decisions_of_several_runs_are_a_sum_of_hypergeometric_numbers():
@@ -254,7 +254,7 @@ def test_decisions_of_several_runs_are_a_sum_of_hypergeometric_numbers():
     for run in range(3):
         pmf = stats.hypergeom(9, 3, int(called[runs == run].sum())).pmf(np.arange(10))
         total = np.convolve(total, pmf)
-    sample = Scored()
+    sample = ScoredMetric()
     for run in range(3):
         sample += one_run(F1(), called[runs == run] * 1.0, truth[runs == run], run=str(run))
     exact = float(total[int((called & truth).sum()) :].sum())

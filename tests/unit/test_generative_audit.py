@@ -9,7 +9,7 @@ import torch
 
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.nulls import GENERATOR, average_score, chosen
+from glasshouse.audit.scoring.nulls import GENERATOR, average_score, choose_null
 from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
@@ -31,16 +31,18 @@ def flat(value, count=12):
 
 def test_a_perfect_generator_has_a_perfect_ceiling():
     images = torch.rand(3, 1, 2, 2, generator=RNG.torch())
-    found = generator_scale.inverted(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
-    assert float((found - images).abs().max()) < 0.01
+    tensor = generator_scale.invert_generator(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
+    assert float((tensor - images).abs().max()) < 0.01
 
 
 def test_the_ceiling_of_a_generator_that_knows_one_image_is_that_image():
     def stuck(latent, labels):
         return 0 * logistic(latent, labels) + 0.25
 
-    found = generator_scale.inverted(stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG)
-    assert found.unique().tolist() == [0.25]
+    tensor = generator_scale.invert_generator(
+        stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG
+    )
+    assert tensor.unique().tolist() == [0.25]
 
 
 def test_draws_become_the_quoted_null_only_where_they_are_the_strongest():
@@ -48,9 +50,11 @@ def test_draws_become_the_quoted_null_only_where_they_are_the_strongest():
     auxiliary = flat(0.9)
     auxiliary.inputs[::2] = 0.1  # no constant image is right about both halves
     context, metric = ScoreContext(), Psnr()
-    poor = chosen(metric, auxiliary, count=1, context=context, rng=RNG, draws=flat(2.0))
+    poor = choose_null(metric, auxiliary, count=1, context=context, rng=RNG, draws=flat(2.0))
     assert poor != GENERATOR
-    good = chosen(metric, flat(0.9), count=1, context=context, rng=RNG, among=(GENERATOR,), draws=flat(0.9))
+    good = choose_null(
+        metric, flat(0.9), count=1, context=context, rng=RNG, among=(GENERATOR,), draws=flat(0.9)
+    )
     assert good == GENERATOR
     score = average_score(
         GENERATOR, metric, auxiliary, flat(0.4, 1), context=context, rng=RNG, draws=flat(0.5)
@@ -72,11 +76,11 @@ def test_the_best_draw_by_label_is_the_one_nearest_to_the_label_s_mean():
 
 def test_another_s_update_is_one_of_another_class():
     truths = [flat(0.0, 1), flat(0.0, 1), Batch(inputs=torch.ones(1, 1, 2, 2), labels=torch.tensor([3]))]
-    made = [torch.full((1, 1, 2, 2), v) for v in (0.1, 0.2, 0.3)]
-    found = generator_scale.of_another(made, truths)
-    assert found is not None
-    assert [float(t.mean()) for t in found] == pytest.approx([0.3, 0.3, 0.1])
-    assert generator_scale.of_another(made[:2], truths[:2]) is None
+    items = [torch.full((1, 1, 2, 2), v) for v in (0.1, 0.2, 0.3)]
+    tensors = generator_scale.of_another(items, truths)
+    assert tensors is not None
+    assert [float(t.mean()) for t in tensors] == pytest.approx([0.3, 0.3, 0.1])
+    assert generator_scale.of_another(items[:2], truths[:2]) is None
 
 
 def test_the_share_of_the_ceiling_is_of_the_room_above_the_strongest_null():

@@ -11,7 +11,7 @@ from glasshouse.attacks.base import DefenseGuess, PriorSamples, Reconstruction
 from glasshouse.attacks.inversion.ggl import cma_es, turbo
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.objective import Fit
-from glasshouse.attacks.inversion.ggl.optimisers import minimise
+from glasshouse.attacks.inversion.ggl.optimizers import minimize
 from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
@@ -56,9 +56,9 @@ HOW = {"population": 4, "learning_rate": 0.1, "signed": False}
 
 
 def toy_fit():
-    made = toy()
-    client = replica(made.view(), subject="test")
-    labels = made.setting.shard(0).labels
+    result = toy()
+    client = replica(result.view(), subject="test")
+    labels = result.setting.shard(0).labels
     return Fit(distance=objective(client, distance="squared"), prior=Pixels(), labels=labels, latent=64)
 
 
@@ -81,14 +81,14 @@ class TestPromises:
 
     @pytest.mark.parametrize("optimizer", ["adam", "cma_es", "turbo"])
     def test_the_claims_are_well_formed(self, optimizer):
-        made = toy(examples=2)
+        result = toy(examples=2)
         attack = GGL(generator=QUICK.generator, latent=64, optimizer=optimizer, evaluations=7, population=4)
-        image, guess, draws = attack.run(made.view(), rng=RNG)
+        image, guess, draws = attack.run(result.view(), rng=RNG)
         assert isinstance(image, Reconstruction)
         assert isinstance(guess, DefenseGuess)
         assert isinstance(draws, PriorSamples)
-        assert image.inputs.shape == made.setting.shard(0).inputs.shape
-        assert image.labels.tolist() == sorted(made.setting.shard(0).labels.tolist())
+        assert image.inputs.shape == result.setting.shard(0).inputs.shape
+        assert image.labels.tolist() == sorted(result.setting.shard(0).labels.tolist())
         assert image.confidence.shape == (2,)
         assert not any(t.requires_grad for t in (image.inputs, image.confidence, draws.inputs))
 
@@ -120,7 +120,7 @@ class TestPromises:
 
     def test_a_longer_search_comes_nearer(self):
         """With a generator that can make every image, GGL is plain gradient matching."""
-        made = toy(model="lenet_sigmoid", seed=1)
+        result = toy(model="lenet_sigmoid", seed=1)
         errors = []
         for evaluations in (1, 250):
             attack = GGL(
@@ -130,13 +130,13 @@ class TestPromises:
                 evaluations=evaluations,
                 regularizer="none",
             )
-            image = attack.run(made.view(), rng=RNG)[0]
-            errors.append(float(mse(image.inputs, made.setting.shard(0).inputs)))
+            image = attack.run(result.view(), rng=RNG)[0]
+            errors.append(float(mse(image.inputs, result.setting.shard(0).inputs)))
         assert errors[1] < 0.3 * errors[0]
 
     def test_several_local_steps_are_simulated(self):
-        made = toy(protocol="fedavg", local_epochs=2)
-        image = QUICK.run(made.view(), rng=RNG)[0]
+        result = toy(protocol="fedavg", local_epochs=2)
+        image = QUICK.run(result.view(), rng=RNG)[0]
         assert image.inputs.shape == (1, 1, 8, 8)
 
     @pytest.mark.parametrize("rate", [0.01, 0.001])
@@ -203,34 +203,36 @@ DEFENSES = {
 @pytest.mark.parametrize("name", sorted(DEFENSES))
 def test_the_detector_names_the_defence(name):
     chain = [registry.load("defenses", n)(**settings) for n, settings in DEFENSES[name]]
-    made = toy(model="lenet_sigmoid", clients=4, defenses=chain)
+    result = toy(model="lenet_sigmoid", clients=4, defenses=chain)
     for client in range(4):
-        found = detect.detect(replica(made.view(client=client), subject="test"), rng=RNG)
-        assert found.name == name
+        finding = detect.detect(replica(result.view(client=client), subject="test"), rng=RNG)
+        assert finding.name == name
         if name in ("gaussian_noise", "soteria", "prune"):
-            (_, settings), (strength,) = DEFENSES[name][0], found.parameters.values()
+            (_, settings), (strength,) = DEFENSES[name][0], finding.parameters.values()
             assert strength == pytest.approx(next(iter(settings.values())), rel=0.25)
     if name == "clip":
-        assert found.parameters["norm"] == pytest.approx(1.0, rel=1e-4)
+        assert finding.parameters["norm"] == pytest.approx(1.0, rel=1e-4)
 
 
 def test_without_a_defence_nothing_is_done_to_the_candidates_of_adaptive_attacks():
     """Taken for clipped, every larger candidate would be scaled down to the update's own norm."""
     one, two = (replica(toy(examples=n).view(), subject="test") for n in (1, 2))
-    found = detect.adapted(one, wanted=True, rng=RNG)
-    assert isinstance(found, Adaptation)
-    assert (found.clip, found.layer_clip, dict(found.masks)) == (None, None, {})
-    assert detect.adapted(one, wanted=False, rng=RNG) is False
-    assert detect.adapted(two, wanted=True, rng=RNG) is True  # clipping is not looked for in batches
+    adaptation = detect.detect_adaptation(one, adaptive=True, rng=RNG)
+    assert isinstance(adaptation, Adaptation)
+    assert (adaptation.clip, adaptation.layer_clip, dict(adaptation.masks)) == (None, None, {})
+    assert detect.detect_adaptation(one, adaptive=False, rng=RNG) is False
+    assert (
+        detect.detect_adaptation(two, adaptive=True, rng=RNG) is True
+    )  # clipping is not looked for in batches
 
 
 @pytest.mark.parametrize("name", ["clip", "prune", "soteria"])
 def test_the_true_image_fits_perfectly_after_adaptation_only(name):
     """T(g(x)) of the private image is the received update: distance 0, without adaptation far from it."""
     chain = [registry.load("defenses", n)(**settings) for n, settings in DEFENSES[name]]
-    made = toy(model="lenet_sigmoid", defenses=chain)
-    client = replica(made.view(), subject="test")
-    shard = made.setting.shard(0)
+    result = toy(model="lenet_sigmoid", defenses=chain)
+    client = replica(result.view(), subject="test")
+    shard = result.setting.shard(0)
     adapted = detect.adaptation(detect.detect(client, rng=RNG), client)
     for adaptive, least, most in ((adapted, -1e-4, 1e-4), (False, 1e-2, math.inf)):
         distance = objective(client, distance="squared", adaptive=adaptive)
@@ -241,11 +243,11 @@ def test_the_true_image_fits_perfectly_after_adaptation_only(name):
 @pytest.mark.parametrize("steps", ["simulate", "one_step"])
 def test_the_bound_after_several_local_steps_is_one_of_what_is_matched(steps):
     """Read as one step the update is a gradient, many times as long as the change of weights."""
-    made = toy(model="lenet_sigmoid", protocol="fedavg", local_epochs=2)
-    client = replica(made.view(), subject="test")
+    result = toy(model="lenet_sigmoid", protocol="fedavg", local_epochs=2)
+    client = replica(result.view(), subject="test")
     adapted = detect.adaptation(detect.detect(client, rng=RNG), client, steps=steps)
     distance = objective(client, distance="squared", steps=steps, adaptive=adapted)
-    shard = made.setting.shard(0)
+    shard = result.setting.shard(0)
     value = float(distance(shard.inputs[None], shard.labels[None], create_graph=False).detach())
     assert value / distance.target_square < 0.05
 
@@ -254,18 +256,18 @@ def test_behind_clip_and_noise_the_true_image_fits_though_the_bound_is_not_known
     """The norm of the update is that of the noise, so candidates are shortened by what fits best."""
     spec = [("clip", {"norm": 0.5}), ("gaussian_noise", {"std": 0.01})]
     chain = [registry.load("defenses", n)(**settings) for n, settings in spec]
-    made = toy(model="lenet_sigmoid", defenses=chain)
-    client = replica(made.view(), subject="test")
-    found = detect.detect(client, rng=RNG)
-    assert found.name == "clip + gaussian_noise"
-    shard = made.setting.shard(0)
+    result = toy(model="lenet_sigmoid", defenses=chain)
+    client = replica(result.view(), subject="test")
+    finding = detect.detect(client, rng=RNG)
+    assert finding.name == "clip + gaussian_noise"
+    shard = result.setting.shard(0)
     values = [
         float(
             objective(client, distance="squared", adaptive=adapted)(
                 shard.inputs[None], shard.labels[None], create_graph=False
             )
         )
-        for adapted in (detect.adaptation(found, client), Adaptation())
+        for adapted in (detect.adaptation(finding, client), Adaptation())
     ]
     noise = 0.01**2 * sum(t.numel() for t in client.update.tensors.values())
     assert values[0] == pytest.approx(noise, rel=0.1)
@@ -291,7 +293,7 @@ def test_the_regulariser_of_batches_counts_every_vector():
 
 class TestSearch:
     def test_budgets_are_spent_exactly(self):
-        for search, further in ((cma_es.minimise, {"population": 6}), (turbo.minimise, {})):
+        for search, further in ((cma_es.minimize, {"population": 6}), (turbo.minimize, {})):
             counted = []
 
             def loss(points, *, differentiable=False, counted=counted):
@@ -306,19 +308,19 @@ class TestSearch:
         assert (
             adam(sphere, normal_starts([RNG], 4), Budget(evaluations=200), learning_rate=0.1)[0].loss < 0.01
         )
-        assert cma_es.minimise(sphere, 4, Budget(evaluations=400), population=8, rng=RNG).loss < 1e-3
+        assert cma_es.minimize(sphere, 4, Budget(evaluations=400), population=8, rng=RNG).loss < 1e-3
 
     @pytest.mark.parametrize("name", ["adam", "cma_es"])
     def test_each_trial_has_its_own_stream_and_the_lowest_loss_wins(self, name):
         """More trials leave the first ones as they were: the best of three is no worse than those."""
         fit = toy_fit()
         spent = Budget(evaluations=1)
-        found = [
-            minimise(fit, name, spent, trials=n, how=HOW, rng=Rng.root(seed))
+        items = [
+            minimize(fit, name, spent, trials=n, how=HOW, rng=Rng.root(seed))
             for seed in range(4)
             for n in (1, 2, 3)
         ]
-        losses = torch.tensor([best.loss for best in found], dtype=torch.float64).reshape(4, 3)
+        losses = torch.tensor([best.loss for best in items], dtype=torch.float64).reshape(4, 3)
         assert (losses[:, 1:] <= losses[:, :-1] + 1e-5).all()
         assert (losses[:, 2] < losses[:, 0] - 1e-3).any()
 
@@ -326,7 +328,7 @@ class TestSearch:
         def loss(points, *, differentiable=False):
             return torch.where(points[:, 0] > 0, points[:, 0] * torch.nan, points[:, 0].abs())
 
-        assert math.isfinite(cma_es.minimise(loss, 2, Budget(evaluations=40), population=8, rng=RNG).loss)
+        assert math.isfinite(cma_es.minimize(loss, 2, Budget(evaluations=40), population=8, rng=RNG).loss)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(5))
@@ -334,6 +336,6 @@ class TestSearch:
         """20 dimensions, 200 evaluations each."""
         settings = turbo.Settings(initial=40, candidates=500)
         rng = Rng.root(seed)
-        best = turbo.minimise(ackley, 20, Budget(evaluations=200), rng=rng, settings=settings)
+        best = turbo.minimize(ackley, 20, Budget(evaluations=200), rng=rng, settings=settings)
         sobol = torch.quasirandom.SobolEngine(20, scramble=True, seed=seed).draw(200)
         assert best.loss < float(ackley(4 * sobol - 2).min())

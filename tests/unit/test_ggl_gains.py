@@ -35,7 +35,7 @@ def errors(place, sets):
     write_resolved(scenario, place / "scenario.toml")
     simulate(Group(folder=str(place), seed=0))
     truth, rng = read_truth(place / "truth"), Rng.root(0)
-    claimed, drawn = [], []
+    claimed, result = [], []
     for client in range(VICTIMS):
         task = AttackTask(
             folder=str(place),
@@ -53,8 +53,8 @@ def errors(place, sets):
         rows = torch.randperm(len(draws.inputs), generator=rng.child(str(client)).torch())
         guesses = rows.reshape(GUESSES, -1)[:, : len(private)]
         claimed.append(error(image.inputs, private))
-        drawn.append(np.mean([error(draws.inputs[guess], private) for guess in guesses]))
-    return np.array(claimed), np.array(drawn)
+        result.append(np.mean([error(draws.inputs[guess], private) for guess in guesses]))
+    return np.array(claimed), np.array(result)
 
 
 @pytest.mark.slow
@@ -70,6 +70,6 @@ def errors(place, sets):
 )
 def test_its_image_is_nearer_than_a_random_draw(tmp_path, examples, further):
     batch = [f"data.examples={examples}", f"federation.batch_size={examples}"]
-    claimed, drawn = errors(tmp_path, [*batch, *further])
-    gain = paired_gain(claimed, drawn, rng=Rng.root(0), higher_leaks=False)
-    assert gain.above_zero, (claimed, drawn)
+    claimed, result = errors(tmp_path, [*batch, *further])
+    gain = paired_gain(claimed, result, rng=Rng.root(0), higher_leaks=False)
+    assert gain.above_zero, (claimed, result)

@@ -25,8 +25,8 @@ def client(made: Toy) -> Replica:
 def value(made: Toy, **settings) -> float:
     """The objective at the private images of client 0, in the order in which they are stored."""
     rebuilt, private = client(made), made.setting.shard(0)
-    found = objective(rebuilt, **settings)(private.inputs[None], private.labels[None], create_graph=False)
-    return float(found)
+    result = objective(rebuilt, **settings)(private.inputs[None], private.labels[None], create_graph=False)
+    return float(result)
 
 
 @pytest.mark.parametrize("distance", ["cosine", "squared"])
@@ -39,7 +39,7 @@ def test_zero_at_the_truth(distance, examples):
 @pytest.mark.parametrize("sends", ["delta", "parameters"])
 def test_simulated_local_steps_are_zero_at_the_truth(sends, momentum):
     """Full batches, so that the unknown order does not matter: three steps on the candidate."""
-    made = toy(
+    result = toy(
         protocol="fedavg",
         examples=2,
         local_epochs=3,
@@ -48,9 +48,9 @@ def test_simulated_local_steps_are_zero_at_the_truth(sends, momentum):
         sends=sends,
         **CONVNET,
     )
-    assert client(made).update.steps == 3
-    assert abs(value(made, distance="cosine")) < 1e-4
-    assert value(made, distance="cosine", steps="one_step") > 1e-3
+    assert client(result).update.steps == 3
+    assert abs(value(result, distance="cosine")) < 1e-4
+    assert value(result, distance="cosine", steps="one_step") > 1e-3
 
 
 def test_one_local_step_is_one_gradient():
@@ -59,8 +59,8 @@ def test_one_local_step_is_one_gradient():
 
 
 def test_the_schedule_of_candidates():
-    made = toy(protocol="fedavg", examples=5, batch_size=2, local_epochs=2)
-    steps = schedule(client(made))
+    result = toy(protocol="fedavg", examples=5, batch_size=2, local_epochs=2)
+    steps = schedule(client(result))
     assert [rows.tolist() for rows in steps] == [[0, 1], [2, 3], [4]] * 2
 
 
@@ -79,20 +79,20 @@ def test_the_schedule_of_candidates():
 )
 def test_adaptive_matching_undoes_the_defence(defense, distance):
     """What the defence did shows in the update: repeated on the truth, nothing is left to match."""
-    made = toy(defenses=(defense,), **CONVNET)
-    size = sum(float(t.square().sum()) for t in client(made).update.tensors.values())
+    result = toy(defenses=(defense,), **CONVNET)
+    size = sum(float(t.square().sum()) for t in client(result).update.tensors.values())
     unit = size if distance == "squared" else 1.0
-    naive, adaptive = (value(made, distance=distance, adaptive=flag) / unit for flag in (False, True))
+    naive, adaptive = (value(result, distance=distance, adaptive=flag) / unit for flag in (False, True))
     assert abs(adaptive) < 1e-4
     assert naive > 100 * abs(adaptive)
 
 
 def test_an_undefended_update_looks_untouched():
     """Dead units leave rows and columns of zeros, which are not taken for pruning."""
-    found = estimate(client(toy()).update.tensors, last="head")
-    assert not any(mask.shape[0] > 1 for mask in found.masks.values())
-    assert found.layer_clip is None
-    assert found.clip == pytest.approx(
+    adaptation = estimate(client(toy()).update.tensors, last="head")
+    assert not any(mask.shape[0] > 1 for mask in adaptation.masks.values())
+    assert adaptation.layer_clip is None
+    assert adaptation.clip == pytest.approx(
         sum(float(t.double().square().sum()) for t in client(toy()).update.tensors.values()) ** 0.5
     )
 

@@ -2,19 +2,19 @@
 
 import torch
 
-from glasshouse.attacks.inversion.gradinversion.consensus import Group, consensus, rolled, shifts
+from glasshouse.attacks.inversion.gradinversion.consensus import Group, consensus, roll_images, shifts
 
 IMAGES = torch.rand((5, 3, 16, 16), generator=torch.Generator().manual_seed(0))
 MOVES = torch.tensor([[0, 0], [1, -2], [-3, 4], [4, 4], [-4, 0]])
 
 
 def test_finds_every_shift_within_reach():
-    moved = rolled(IMAGES, MOVES)
+    moved = roll_images(IMAGES, MOVES)
     assert shifts(moved, IMAGES, reach=4).tolist() == (-MOVES).tolist()
 
 
 def test_brightness_does_not_decide():
-    assert shifts(rolled(IMAGES, MOVES) + 5.0, IMAGES, reach=4).tolist() == (-MOVES).tolist()
+    assert shifts(roll_images(IMAGES, MOVES) + 5.0, IMAGES, reach=4).tolist() == (-MOVES).tolist()
 
 
 def test_the_consensus_of_equal_seeds_is_each_of_them():

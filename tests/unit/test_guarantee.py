@@ -23,10 +23,10 @@ def test_noise_without_a_bound_proves_nothing():
 
 
 def test_what_follows_a_private_result_costs_nothing():
-    found = guarantee([Soteria(share=0.5), Clip(norm=9.0), MECHANISM, Prune(share=0.9)], ONE)
-    assert found is not None
-    assert (found.neighbours, found.defense, found.delta) == ("update", "gaussian_mechanism", 1e-5)
-    assert found.epsilon == pytest.approx(2.0, rel=1e-6)
+    result = guarantee([Soteria(share=0.5), Clip(norm=9.0), MECHANISM, Prune(share=0.9)], ONE)
+    assert result is not None
+    assert (result.neighbours, result.defense, result.delta) == ("update", "gaussian_mechanism", 1e-5)
+    assert result.epsilon == pytest.approx(2.0, rel=1e-6)
 
 
 def test_a_look_at_the_private_batch_afterwards_voids_it():
@@ -35,9 +35,9 @@ def test_a_look_at_the_private_batch_afterwards_voids_it():
 
 
 def test_whole_updates_come_before_single_examples():
-    found = guarantee([SGD, MECHANISM], ONE)
-    assert found is not None
-    assert found.neighbours == "update"
+    result = guarantee([SGD, MECHANISM], ONE)
+    assert result is not None
+    assert result.neighbours == "update"
 
 
 def test_more_rounds_cost_more():
@@ -54,8 +54,8 @@ def test_a_budget_for_all_rounds_is_met_by_all_rounds():
 
 def test_hidden_cohorts_need_less_noise():
     hidden = GaussianMechanism(epsilon=2.0, delta=1e-5, clip=1.0, rounds=20, sampling=0.2)
-    shown = GaussianMechanism(epsilon=2.0, delta=1e-5, clip=1.0, rounds=20)
-    assert hidden.noise_multiplier < 0.5 * shown.noise_multiplier
+    gaussian_mechanism = GaussianMechanism(epsilon=2.0, delta=1e-5, clip=1.0, rounds=20)
+    assert hidden.noise_multiplier < 0.5 * gaussian_mechanism.noise_multiplier
     assert hidden.spent(Exposure(rounds=20, sampling=0.2)).epsilon == pytest.approx(2.0, rel=0.01)
 
 

@@ -11,7 +11,7 @@ from glasshouse.cli.main import main
 from glasshouse.data.sources import load
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.inspect import inspect
-from glasshouse.guard.vectors import normalised_entropy
+from glasshouse.guard.vectors import normalized_entropy
 from glasshouse.models.build import build, state
 from glasshouse.models.fit import fit
 from glasshouse.rng import Rng
@@ -39,13 +39,13 @@ def slow(values, width):
     "values", [[0.0, 1e-7, 0.3, 0.3], [0.1, 0.2, 0.3, 0.4], [1.0] * 5, [0.0, 2e-6, 4e-6, 4e-6]]
 )
 def test_entropy_is_its_definition(values):
-    assert normalised_entropy(torch.tensor(values, dtype=torch.float64)) == pytest.approx(slow(values, 1e-6))
+    assert normalized_entropy(torch.tensor(values, dtype=torch.float64)) == pytest.approx(slow(values, 1e-6))
 
 
 def test_nothing_is_found_in_an_honest_model(honest):
-    seen = inspect(honest, agreed=honest)
-    assert seen.inspection.findings == ()
-    assert seen.inspection.values["minimum"] > 0.85
+    records = inspect(honest, agreed=honest)
+    assert records.inspection.findings == ()
+    assert records.inspection.values["minimum"] > 0.85
 
 
 def crafted(honest, change):
@@ -129,19 +129,19 @@ def test_a_trained_model_with_its_biases_passes():
     )
     model = build(small, rng=Rng.root(1))
     fit(model, digits, Recipe(epochs=3, batch_size=32), rng=Rng.root(2))
-    seen = inspect(state(model))
-    assert seen.inspection.findings == ()
-    assert any(v.kind == "bias" and v.layer.startswith("features.bn") for v in seen.vectors)
-    assert seen.inspection.values["minimum"] > 0.88
+    records = inspect(state(model))
+    assert records.inspection.findings == ()
+    assert any(v.kind == "bias" and v.layer.startswith("features.bn") for v in records.vectors)
+    assert records.inspection.values["minimum"] > 0.88
 
 
 def test_biases_are_measured_unless_zero_or_too_small():
     weight = torch.randn(16, 9, generator=torch.Generator().manual_seed(0))
     biases = {"zero.bias": torch.zeros(32), "few.bias": torch.arange(7.0), "norm.weight": torch.ones(16)}
-    seen = inspect({"fc.weight": weight, "fc.bias": torch.arange(16.0), **biases})
-    assert [(v.layer, v.kind) for v in seen.vectors] == [("fc", "linear"), ("fc", "bias")]
-    assert seen.inspection.values["skipped"] == 1
-    assert seen.inspection.findings == ()
+    records = inspect({"fc.weight": weight, "fc.bias": torch.arange(16.0), **biases})
+    assert [(v.layer, v.kind) for v in records.vectors] == [("fc", "linear"), ("fc", "bias")]
+    assert records.inspection.values["skipped"] == 1
+    assert records.inspection.findings == ()
 
 
 def test_what_is_odd_in_the_reference_too_is_no_finding(honest):
@@ -200,19 +200,19 @@ def test_the_command_says_what_it_found(honest, tmp_path, capsys):
     torch.save(crafted(honest, broken), tmp_path / "broken.pt")
     assert run(good, "--agreed", TEXT) == 0
     assert run(good, bad, "--agreed", TEXT, "--reference", good, "--report", page) == 1
-    said = capsys.readouterr().out
-    assert "bad: features.conv1: 1 of 8 are identity kernels" in said
+    output = capsys.readouterr().out
+    assert "bad: features.conv1: 1 of 8 are identity kernels" in output
     assert "Entropy of weight vectors" in page.read_text()
     assert "identity kernels" in page.read_text()
-    assert "Too small" not in said
+    assert "Too small" not in output
     write_tensors(tmp_path / "two.safetensors", state(build(architecture("mlp 1x8x8 2"))))
     assert run(tmp_path / "two.safetensors") == 0
     assert "Too small: vectors of fewer than 8 values" in capsys.readouterr().out
     assert run(tmp_path / "broken.pt", "--agreed", TEXT) == 1
-    said = capsys.readouterr().out
-    assert "head.hidden.weight: 96 of" in said
-    assert "3rd percentile" in said
+    output = capsys.readouterr().out
+    assert "head.hidden.weight: 96 of" in output
+    assert "3rd percentile" in output
     assert run(bad, "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["bad"]["minimum"] == 0
-    assert len(found["bad"]["findings"]) == 3
+    result = json.loads(capsys.readouterr().out)
+    assert result["bad"]["minimum"] == 0
+    assert len(result["bad"]["findings"]) == 3

@@ -11,7 +11,7 @@ from glasshouse.cli.main import main
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.dense import dense
 from glasshouse.guard.inspect import inspect
-from glasshouse.guard.vectors import normalised_entropy
+from glasshouse.guard.vectors import normalized_entropy
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
 from glasshouse.store import write_tensors
@@ -84,21 +84,21 @@ def test_kernels_of_any_number_of_dimensions_are_looked_at(sides):
     assert findings({"conv.weight": weight}) == ()
     weight[:3] = 0
     weight[(0, 0, *(side // 2 for side in sides))] = 1
-    found = findings({"conv.weight": weight})
-    assert "conv: 1 of 16 are identity kernels (one entry, zeros around it)" in found
-    assert "conv: 2 of 16 are all-zero kernels" in found
+    result = findings({"conv.weight": weight})
+    assert "conv: 1 of 16 are identity kernels (one entry, zeros around it)" in result
+    assert "conv: 2 of 16 are all-zero kernels" in result
 
 
 @pytest.mark.parametrize("inputs", [2, 4, 7])
 def test_small_kernels_are_looked_at_though_their_entropy_is_not_measured(inputs):
     weight = drawn(inputs, inputs, 1, 1)
-    seen = inspect({"conv.weight": weight})
-    assert seen.inspection.findings == ()
-    assert (seen.inspection.values["vectors"], seen.inspection.values["skipped"]) == (0, inputs)
-    assert "minimum" not in seen.inspection.values
+    records = inspect({"conv.weight": weight})
+    assert records.inspection.findings == ()
+    assert (records.inspection.values["vectors"], records.inspection.values["skipped"]) == (0, inputs)
+    assert "minimum" not in records.inspection.values
     crafted = torch.eye(inputs)[:, :, None, None]
-    (found,) = findings({"conv.weight": crafted})
-    assert f"{inputs} of {inputs} are identity kernels" in found
+    (result,) = findings({"conv.weight": crafted})
+    assert f"{inputs} of {inputs} are identity kernels" in result
 
 
 def test_a_kernel_of_one_entry_is_no_identity():
@@ -109,11 +109,11 @@ def test_what_no_rule_looks_at_is_counted():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.LayerNorm([8, 4, 4]), nn.LSTM(16, 8))
     tensors = {**state(model), "token": torch.zeros(1, 1, 16)}
     tensors["3.weight_ih_l0"] = torch.ones(32, 16)
-    seen = inspect(tensors)
+    records = inspect(tensors)
     scales = ("1.weight", "1.running_mean", "1.running_var")
-    assert seen.apart == (*scales, "2.weight", "2.bias", "token")
-    assert seen.inspection.values["apart"] == 6
-    layers = {s.split(":")[0] for s in seen.inspection.findings}
+    assert records.apart == (*scales, "2.weight", "2.bias", "token")
+    assert records.inspection.values["apart"] == 6
+    layers = {s.split(":")[0] for s in records.inspection.findings}
     assert layers == {"3.weight_ih_l0"}
 
 
@@ -123,23 +123,23 @@ LARGE = [(25088, 512), (2048, 512), (2048, 1000), (768, 3072), (512, 10)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("inputs", "outputs"), LARGE[1:])
 def test_large_honest_layers_pass_in_any_precision(inputs, outputs, dtype):
-    seen = inspect({"head.weight": linear(inputs, outputs).to(dtype)})
-    assert seen.inspection.findings == ()
-    assert 0.85 < seen.inspection.values["minimum"] <= 1
+    records = inspect({"head.weight": linear(inputs, outputs).to(dtype)})
+    assert records.inspection.findings == ()
+    assert 0.85 < records.inspection.values["minimum"] <= 1
 
 
 def test_the_largest_honest_layer_passes():
-    seen = inspect({"head.weight": linear(*LARGE[0]).bfloat16()})
-    assert seen.inspection.findings == ()
-    assert seen.inspection.values["minimum"] > 0.9
+    records = inspect({"head.weight": linear(*LARGE[0]).bfloat16()})
+    assert records.inspection.findings == ()
+    assert records.inspection.values["minimum"] > 0.9
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_large_crafted_layers_are_found_in_any_precision(dtype):
     """Robbing the Fed with a little noise: no two rows are alike, but their entropy gives them away."""
     rows = torch.full((512, 2048), 1 / 2048) + drawn(512, 2048, scale=5e-6)
-    (found,) = findings({"head.weight": rows.to(dtype)})
-    assert "entropy of the weight" in found
+    (result,) = findings({"head.weight": rows.to(dtype)})
+    assert "entropy of the weight" in result
     sparse = torch.where(drawn(512, 2048, seed=1).abs() < 0.095, 0.0, linear(2048, 512))
     assert any("entropy" in s for s in findings({"head.weight": sparse.to(dtype)}))
 
@@ -153,16 +153,16 @@ def definition(values):
 @pytest.mark.parametrize("scale", [1e-5, 1e-4, 0.01, 1.0, 100.0])
 def test_up_to_2000_values_the_entropy_is_the_papers(scale):
     values = drawn(2000, scale=scale)
-    assert normalised_entropy(values) == pytest.approx(definition(values))
+    assert normalized_entropy(values) == pytest.approx(definition(values))
 
 
 def test_many_values_are_compared_with_what_their_range_can_hold():
     """A million uniform values fill the 20,001 bins of ±0.01 evenly: they are as disordered as can be."""
     values = drawn(1_000_000, scale=0.01).double()
     assert definition(values) < 0.72
-    assert normalised_entropy(values) > 0.99
+    assert normalized_entropy(values) > 0.99
     exact = drawn(1_000_000, scale=0.01).bfloat16()
-    assert normalised_entropy(exact, precision=torch.bfloat16) > 0.85 > 0.55 > definition(exact)
+    assert normalized_entropy(exact, precision=torch.bfloat16) > 0.85 > 0.55 > definition(exact)
 
 
 ODD = {
@@ -197,10 +197,10 @@ def test_what_cannot_be_read_is_refused(honest, kind, tmp_path, capsys):
         dense(sent)
     torch.save(sent, tmp_path / "odd.pt")
     assert run(tmp_path / "odd.pt") == 2
-    said = capsys.readouterr()
-    assert "odd.pt" in said.err
-    assert "turned into float64" in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert "odd.pt" in output.err
+    assert "turned into float64" in output.err
+    assert output.out == ""
 
 
 def test_safetensors_of_a_type_that_torch_has_not_are_refused(tmp_path):
@@ -221,14 +221,14 @@ def test_the_page_is_written_first_and_its_folder_made(honest, tmp_path, capsys)
     model, page = tmp_path / "model.safetensors", tmp_path / "new" / "deep" / "page.html"
     write_tensors(model, {**honest, "head.hidden.weight": torch.ones(32, 32)})
     assert run(model, "--report", page, "--json") == 1
-    found = json.loads(capsys.readouterr().out)["model"]
-    assert found["minimum"] == 0
-    assert "features.bn0.running_mean" in found["not_looked_at"]
+    result = json.loads(capsys.readouterr().out)["model"]
+    assert result["minimum"] == 0
+    assert "features.bn0.running_mean" in result["not_looked_at"]
     assert "not looked at" in page.read_text()
     assert run(model, "--report", model / "page.html", "--json") == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "that can be written" in json.loads(said.err)["error"]["needs"]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "that can be written" in json.loads(output.err)["error"]["needs"]
 
 
 def test_the_command_names_what_it_did_not_look_at(honest, tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 FILES = sorted(SOURCE.rglob("*.py"))
-MAX_FILE, MAX_FUNCTION = 400, 60
+MAX_FILE, MAX_FUNCTION = 350, 60
 # Calls that draw from a global generator unless they are handed one.
 DRAWS = {"bernoulli", "multinomial", "normal", "poisson", "rand", "randint", "randn", "randperm"}
 DRAWS_IN_PLACE = {"bernoulli_", "exponential_", "normal_", "random_", "uniform_"}

@@ -22,7 +22,7 @@ def slow_ssim(a: np.ndarray, b: np.ndarray, window: int, data_range: float) -> f
     bell = np.exp(-(offset**2) / (2 * (1.5 * window / 11) ** 2))
     weights = np.outer(bell, bell) / np.outer(bell, bell).sum()
     c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
-    found = []
+    items = []
     for x, y in zip(a, b, strict=True):
         for i in range(x.shape[0] - window + 1):
             for j in range(x.shape[1] - window + 1):
@@ -30,8 +30,8 @@ def slow_ssim(a: np.ndarray, b: np.ndarray, window: int, data_range: float) -> f
                 mp, mq = (weights * p).sum(), (weights * q).sum()
                 vp, vq = (weights * (p - mp) ** 2).sum(), (weights * (q - mq) ** 2).sum()
                 cov = (weights * (p - mp) * (q - mq)).sum()
-                found.append((2 * mp * mq + c1) * (2 * cov + c2) / ((mp**2 + mq**2 + c1) * (vp + vq + c2)))
-    return float(np.mean(found))
+                items.append((2 * mp * mq + c1) * (2 * cov + c2) / ((mp**2 + mq**2 + c1) * (vp + vq + c2)))
+    return float(np.mean(items))
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_ssim_is_the_papers_formula_on_every_size(height, width, window, data_ra
     a, b = images(0, 2, 3, height, width), images(1, 2, 3, height, width)
     b = 0.7 * a + 0.3 * b  # similar images: the interesting range
     assert ssim_window(height, width) == window
-    wanted = [slow_ssim(x.numpy(), y.numpy(), window, data_range) for x, y in zip(a, b, strict=True)]
-    assert ssim(a, b, data_range=data_range).tolist() == pytest.approx(wanted, abs=1e-9)
+    items = [slow_ssim(x.numpy(), y.numpy(), window, data_range) for x, y in zip(a, b, strict=True)]
+    assert ssim(a, b, data_range=data_range).tolist() == pytest.approx(items, abs=1e-9)
 
 
 def test_ssim_does_not_mix_images():
@@ -86,12 +86,12 @@ def test_papers_convention_is_6_02_db_lower():
 
 def test_total_variation_is_the_mean_step_in_both_directions():
     x = images(3, 2, 2, 4, 5)
-    wanted = []
+    items = []
     for one in x:
         across = [abs(float(c[i, j] - c[i, j + 1])) for c in one for i in range(4) for j in range(4)]
         down = [abs(float(c[i, j] - c[i + 1, j])) for c in one for i in range(3) for j in range(5)]
-        wanted.append(sum(across) / len(across) + sum(down) / len(down))
-    assert total_variation(x).tolist() == pytest.approx(wanted)
+        items.append(sum(across) / len(across) + sum(down) / len(down))
+    assert total_variation(x).tolist() == pytest.approx(items)
     assert total_variation(x[..., :1]).isfinite().all()
 
 

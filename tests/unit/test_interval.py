@@ -50,12 +50,12 @@ def test_mean_is_never_shorter_than_students_t_nor_than_the_bootstrap():
     draws = RNG.child("bootstrap").numpy().integers(0, 20, (interval.RESAMPLES, 20))
     reach = stats.t.ppf(0.975, 19) * math.sqrt(20 / 19)  # Hesterberg's expansion
     bootstrap = np.quantile(tail[draws].mean(1), stats.norm.cdf(reach))
-    found = mean_interval(tail, rng=RNG)
-    assert found.low == pytest.approx(t[0])
-    assert found.high == pytest.approx(bootstrap)
+    result = mean_interval(tail, rng=RNG)
+    assert result.low == pytest.approx(t[0])
+    assert result.high == pytest.approx(bootstrap)
     assert bootstrap > t[1]
     mirrored = mean_interval(-tail, rng=RNG)
-    assert ends(mirrored) == pytest.approx((-found.high, -found.low))
+    assert ends(mirrored) == pytest.approx((-result.high, -result.low))
 
 
 def test_mean_repeats_with_its_stream_and_leaves_global_randomness_alone():
@@ -104,17 +104,17 @@ def test_gain_is_paired_by_victim_and_signed_for_the_attack():
 def test_exact_interval_is_where_the_binomial_tails_reach_alpha(counts, level):
     """Clopper & Pearson's definition, checked at the ends, not their beta quantiles."""
     hits, n = counts
-    found, tail = proportion_interval(hits, n, level=level), (1 - level) / 2
-    assert found.value == hits / n
+    result, tail = proportion_interval(hits, n, level=level), (1 - level) / 2
+    assert result.value == hits / n
     assert (
-        found.low == 0
+        result.low == 0
         if hits == 0
-        else stats.binom.sf(hits - 1, n, found.low) == pytest.approx(tail, rel=1e-6)
+        else stats.binom.sf(hits - 1, n, result.low) == pytest.approx(tail, rel=1e-6)
     )
     assert (
-        found.high == 1
+        result.high == 1
         if hits == n
-        else stats.binom.cdf(hits, n, found.high) == pytest.approx(tail, rel=1e-6)
+        else stats.binom.cdf(hits, n, result.high) == pytest.approx(tail, rel=1e-6)
     )
     least, most = proportion_bounds(hits, n, level=level)
     assert hits == 0 or stats.binom.sf(hits - 1, n, least) == pytest.approx(1 - level, rel=1e-6)
@@ -182,31 +182,31 @@ def test_images_that_agree_within_each_victim_count_as_the_victims():
     """Ten images each, all alike within a victim: close to the exact interval of the victims alone."""
     victims = np.array([1, 0, 0, 1, 1, 0, 1, 1, 0, 1])
     alone = proportion_interval(int(victims.sum()), 10)
-    found = share_interval(np.repeat(victims, 10), np.repeat(np.arange(10), 10))
-    assert found.n == 10
-    assert found.value == alone.value
-    assert found.low <= alone.low + 0.02
-    assert found.high >= alone.high - 0.02
+    interval = share_interval(np.repeat(victims, 10), np.repeat(np.arange(10), 10))
+    assert interval.n == 10
+    assert interval.value == alone.value
+    assert interval.low <= alone.low + 0.02
+    assert interval.high >= alone.high - 0.02
 
 
 def test_images_that_succeed_independently_count_nearly_as_images():
     random = np.random.default_rng(0)
     hits = random.random(400) < 0.4
-    found = share_interval(hits, np.repeat(np.arange(40), 10))
+    interval = share_interval(hits, np.repeat(np.arange(40), 10))
     alone = proportion_interval(int(hits.sum()), 400)
-    assert found.high - found.low == pytest.approx(alone.high - alone.low, rel=0.25)
+    assert interval.high - interval.low == pytest.approx(alone.high - alone.low, rel=0.25)
 
 
 def test_victims_more_alike_than_chance_gain_no_outcomes():
     """One hit in three images of every victim: no variance between victims, but still only 18 outcomes."""
-    found = share_interval([1, 0, 0] * 6, np.repeat(np.arange(6), 3))
-    assert ends(found) == pytest.approx(ends(proportion_interval(6, 18)))
+    interval = share_interval([1, 0, 0] * 6, np.repeat(np.arange(6), 3))
+    assert ends(interval) == pytest.approx(ends(proportion_interval(6, 18)))
 
 
 @pytest.mark.parametrize("hit", [0.0, 1.0])
 def test_a_share_without_variance_still_has_width(hit):
-    found = share_interval([hit] * 80, np.repeat(np.arange(20), 4))
-    assert ends(found) == pytest.approx(ends(proportion_interval(int(20 * hit), 20)))
+    interval = share_interval([hit] * 80, np.repeat(np.arange(20), 4))
+    assert ends(interval) == pytest.approx(ends(proportion_interval(int(20 * hit), 20)))
 
 
 @given(st.integers(0, 10**6))
@@ -235,15 +235,15 @@ def test_gain_of_shares_is_agresti_and_mins_interval_with_students_quantile():
     centre = (b - c) / n
     error = math.sqrt((b + c) - (b - c) ** 2 / n) / n
     reach = stats.t.ppf(0.975, 19) * error
-    found = paired_share_gain(hits, null)
-    assert ends(found) == pytest.approx((centre - reach, centre + reach))
-    assert (found.value, found.n) == (0.25, 20)
+    interval = paired_share_gain(hits, null)
+    assert ends(interval) == pytest.approx((centre - reach, centre + reach))
+    assert (interval.value, interval.n) == (0.25, 20)
 
 
 def test_gain_of_shares_has_width_where_nothing_differs():
-    found = paired_share_gain([1] * 20, [1] * 20)
-    assert found.low < -0.05
-    assert found.high > 0.05
+    interval = paired_share_gain([1] * 20, [1] * 20)
+    assert interval.low < -0.05
+    assert interval.high > 0.05
     assert paired_share_gain([1] * 20, [0] * 20).high == 1.0
 
 
@@ -294,8 +294,8 @@ def test_an_interval_must_hold_its_value():
 
 
 def test_shifting_and_negating():
-    found = Interval(value=0.5, low=0.25, high=1.0, n=4, level=0.9)
-    assert ends(found.minus(0.25)) == (0.0, 0.75)
-    assert not found.minus(0.25).above_zero
-    assert found.above_zero
-    assert found.negated() == Interval(value=-0.5, low=-1.0, high=-0.25, n=4, level=0.9)
+    interval = Interval(value=0.5, low=0.25, high=1.0, n=4, level=0.9)
+    assert ends(interval.minus(0.25)) == (0.0, 0.75)
+    assert not interval.minus(0.25).above_zero
+    assert interval.above_zero
+    assert interval.negated() == Interval(value=-0.5, low=-1.0, high=-0.25, n=4, level=0.9)

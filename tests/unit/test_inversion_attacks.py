@@ -45,14 +45,14 @@ class TestPromises:
         assert registry.card("attacks", name).summary
 
     def test_the_claim_is_well_formed(self, name):
-        made = toy(examples=1 if name == "linear_input" else 2)
-        (claim,) = QUICK[name].run(made.view(), rng=RNG)
+        result = toy(examples=1 if name == "linear_input" else 2)
+        (claim,) = QUICK[name].run(result.view(), rng=RNG)
         assert (claim.about.rounds, claim.about.client) == ((0,), 0)
         if isinstance(claim, Labels):
             assert int(claim.counts.sum()) == 2
             return
         assert isinstance(claim, Reconstruction)
-        assert claim.inputs.shape == made.setting.shard(0).inputs.shape
+        assert claim.inputs.shape == result.setting.shard(0).inputs.shape
         assert claim.inputs.dtype == torch.float32
         assert float(claim.inputs.min()) >= 0
         assert float(claim.inputs.max()) <= 1
@@ -83,10 +83,10 @@ def test_refuses_no_effort(name, settings):
 
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_linear_input_is_exact(protocol):
-    made = toy(protocol=protocol)
-    (claim,) = LinearInput().run(made.view(), rng=RNG)
-    assert quality(made, claim) > 60
-    assert claim.labels.tolist() == made.setting.shard(0).labels.tolist()
+    result = toy(protocol=protocol)
+    (claim,) = LinearInput().run(result.view(), rng=RNG)
+    assert quality(result, claim) > 60
+    assert claim.labels.tolist() == result.setting.shard(0).labels.tolist()
     assert claim.confidence > 0
 
 
@@ -109,34 +109,34 @@ def test_linear_input_refuses():
 
 @pytest.mark.parametrize(("attack", "least"), [(IDLG(iterations=60), 30), (DLG(iterations=60), 30)])
 def test_dlg_and_idlg_recover_a_toy_image(attack, least):
-    made = toy(model="lenet_sigmoid", seed=1)
-    (claim,) = attack.run(made.view(), rng=RNG)
-    assert quality(made, claim) > least
-    assert claim.labels.tolist() == made.setting.shard(0).labels.tolist()
+    result = toy(model="lenet_sigmoid", seed=1)
+    (claim,) = attack.run(result.view(), rng=RNG)
+    assert quality(result, claim) > least
+    assert claim.labels.tolist() == result.setting.shard(0).labels.tolist()
 
 
 def test_idlg_recovers_a_small_batch():
-    made = toy(model="lenet_sigmoid", examples=2, seed=1)
-    (claim,) = IDLG(iterations=100).run(made.view(), rng=RNG)
-    assert quality(made, claim) > 25
+    result = toy(model="lenet_sigmoid", examples=2, seed=1)
+    (claim,) = IDLG(iterations=100).run(result.view(), rng=RNG)
+    assert quality(result, claim) > 25
 
 
 @pytest.mark.parametrize("attack", [InvertingGradients, GradInversion])
 def test_matching_beats_its_own_start(attack):
-    made = toy(model="lenet5")
-    (short,), (long,) = (attack(restarts=2, iterations=n).run(made.view(), rng=RNG) for n in (1, 80))
-    assert quality(made, long) > quality(made, short) + 3
+    result = toy(model="lenet5")
+    (short,), (long,) = (attack(restarts=2, iterations=n).run(result.view(), rng=RNG) for n in (1, 80))
+    assert quality(result, long) > quality(result, short) + 3
     assert long.confidence > short.confidence
 
 
 def test_simulating_local_steps_beats_one_step():
     """Large steps, so that the weights move: what is matched decides what comes out."""
-    made = toy(protocol="fedavg", local_epochs=5, learning_rate=1.0)
+    result = toy(protocol="fedavg", local_epochs=5, learning_rate=1.0)
     (simulated,), (single,) = (
-        InvertingGradients(restarts=1, iterations=100, tv=0.0, local_steps=steps).run(made.view(), rng=RNG)
+        InvertingGradients(restarts=1, iterations=100, tv=0.0, local_steps=steps).run(result.view(), rng=RNG)
         for steps in ("simulate", "one_step")
     )
-    assert quality(made, simulated) > quality(made, single) + 5
+    assert quality(result, simulated) > quality(result, single) + 5
 
 
 def test_restarts_are_chosen_by_the_own_loss():
@@ -147,24 +147,24 @@ def test_restarts_are_chosen_by_the_own_loss():
 
 
 def test_granted_statistics_join_the_loss():
-    made = toy(**CONVNET)
+    result = toy(**CONVNET)
     norms = [f"features.bn{i}" for i in range(8)]
-    model = made.setting.build(made.setting.terms.architecture)
+    model = result.setting.build(result.setting.terms.architecture)
     granted = {}
     for name in norms:
         size = model.get_submodule(name).num_features
         granted |= {f"{name}.mean": torch.zeros(size), f"{name}.var": torch.full((size,), 4.0)}
     attack = GradInversion(restarts=1, iterations=20)
-    (without,) = attack.run(made.view(), rng=RNG)
-    (given,) = attack.run(made.view(grants=Grants(batch_norm={(0, 0): granted})), rng=RNG)
+    (without,) = attack.run(result.view(), rng=RNG)
+    (given,) = attack.run(result.view(grants=Grants(batch_norm={(0, 0): granted})), rng=RNG)
     assert not torch.equal(without.inputs, given.inputs)
     partial = {n: t for n, t in granted.items() if "bn3" not in n}
     with pytest.raises(Inapplicable, match=r"none for features\.bn3"):
-        attack.run(made.view(grants=Grants(batch_norm={(0, 0): partial})), rng=RNG)
+        attack.run(result.view(grants=Grants(batch_norm={(0, 0): partial})), rng=RNG)
 
 
 def test_a_batch_may_hold_a_class_twice():
     """More images than classes: GradInversion's rule cannot hold, and counts take over."""
-    made = toy(examples=12)
-    (claim,) = GradInversion(restarts=1, iterations=1).run(made.view(), rng=RNG)
+    result = toy(examples=12)
+    (claim,) = GradInversion(restarts=1, iterations=1).run(result.view(), rng=RNG)
     assert claim.labels.shape == (12,)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glasshouse.attacks.parts.readout.frozen import frozen
+from glasshouse.attacks.parts.readout.frozen import freeze_features
 from glasshouse.attacks.parts.search.deep_image_prior import Generators, Search, by_generator
 from glasshouse.attacks.parts.search.features import Distance, by_pixels
 from glasshouse.errors import BadValue, Inapplicable
@@ -16,7 +16,7 @@ MODEL = Architecture(name="maui_cnn", input_shape=(1, 8, 8), classes=10, argumen
 
 @pytest.fixture(scope="module")
 def features():
-    return frozen(MODEL, state(build(MODEL, rng=Rng.root(0))), subject="a test")
+    return freeze_features(MODEL, state(build(MODEL, rng=Rng.root(0))), subject="a test")
 
 
 def images(n, side=8):
@@ -30,11 +30,11 @@ def test_pixels_come_back_from_features():
         return torch.relu((inputs.flatten(1) - 0.5) @ mix)
 
     x = images(4)
-    found = by_pixels(wide, wide(x), (1, 8, 8), distance=Distance(tv=0.0), rng=Rng.root(1))
-    assert float((found.images - x).square().mean()) < 1e-3
-    assert found.losses.shape == (4,)
-    assert float(found.images.min()) >= 0
-    assert float(found.images.max()) <= 1
+    inverted = by_pixels(wide, wide(x), (1, 8, 8), distance=Distance(tv=0.0), rng=Rng.root(1))
+    assert float((inverted.images - x).square().mean()) < 1e-3
+    assert inverted.losses.shape == (4,)
+    assert float(inverted.images.min()) >= 0
+    assert float(inverted.images.max()) <= 1
 
 
 def test_images_do_not_see_each_other(features):
@@ -61,9 +61,9 @@ def test_generators_come_near(features):
     x = images(2)
     goals = features.of(x)
     how = Search(iterations=60)
-    found = by_generator(features, goals, (1, 8, 8), distance=Distance(tv=0.0), how=how, rng=Rng.root(1))
+    inverted = by_generator(features, goals, (1, 8, 8), distance=Distance(tv=0.0), how=how, rng=Rng.root(1))
     grey = Distance(tv=0.0)(features, torch.full_like(x, 0.5), goals)
-    assert bool((found.losses < grey).all())
+    assert bool((inverted.losses < grey).all())
 
 
 def test_a_generator_that_begins_at_an_image_paints_it_before_it_matches(features):

@@ -12,7 +12,7 @@ from glasshouse.attacks.base import Needs
 from glasshouse.audit.attacking.call import declared_grants
 from glasshouse.audit.attacking.device import copy_to
 from glasshouse.audit.attacking.isolation import call_plugin
-from glasshouse.audit.log import noted
+from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, DiskFull, Inapplicable
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants
@@ -62,7 +62,7 @@ def fail(error: BaseException):
     ],
 )
 def test_an_exception_is_a_refusal(error, needs):
-    with noted() as notes:
+    with collect_notes() as notes:
         answer = call_plugin(lambda: fail(error), subject="attack 'x' on round0")
     assert isinstance(answer, Refusal)
     assert answer.needs == needs
@@ -92,7 +92,7 @@ def test_global_state_is_set_back_and_the_change_is_noted(tmp_path):
         os.environ["GLASSHOUSE_LEFT_BEHIND"] = "1"
         return "done"
 
-    with noted() as notes:
+    with collect_notes() as notes:
         assert call_plugin(disturb, subject="attack 'x'") == "done"
     assert torch.equal(torch.get_rng_state(), states[0])
     assert np.array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
@@ -107,6 +107,6 @@ def test_global_state_is_set_back_and_the_change_is_noted(tmp_path):
 
 
 def test_a_call_that_changes_nothing_leaves_no_note():
-    with noted() as notes:
+    with collect_notes() as notes:
         assert call_plugin(lambda: 3, subject="attack 'x'") == 3
     assert notes == []

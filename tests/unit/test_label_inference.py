@@ -28,36 +28,36 @@ def true(made):
 def test_one_example_is_exact(model, rule):
     arguments = {"width": 2} if model == "convnet" else {}
     for seed in range(5):
-        made = toy(model=model, arguments=arguments, seed=seed)
-        assert inferred(made, rule) == true(made)
+        result = toy(model=model, arguments=arguments, seed=seed)
+        assert inferred(result, rule) == true(result)
 
 
 @pytest.mark.parametrize("examples", [4, 16])
 def test_counts_of_an_untrained_model_are_exact(examples):
     """With classes more than once, which minima cannot say."""
     for seed in range(5):
-        made = toy(examples=examples, seed=seed)
-        assert inferred(made) == true(made)
+        result = toy(examples=examples, seed=seed)
+        assert inferred(result) == true(result)
 
 
 def test_a_clipped_gradient_gives_the_same_counts():
     """The unit follows from the sums themselves."""
     for seed in range(5):
-        made = toy(examples=8, seed=seed, defenses=(Clip(norm=1e-3),))
-        assert inferred(made) == true(made)
+        result = toy(examples=8, seed=seed, defenses=(Clip(norm=1e-3),))
+        assert inferred(result) == true(result)
 
 
 def test_several_local_steps_give_an_estimate():
-    made = toy(protocol="fedavg", examples=8, batch_size=2, local_epochs=2, learning_rate=0.01)
-    found = torch.bincount(torch.tensor(inferred(made)), minlength=10)
-    assert int((found - torch.bincount(torch.tensor(true(made)), minlength=10)).abs().sum()) <= 2
+    outcome = toy(protocol="fedavg", examples=8, batch_size=2, local_epochs=2, learning_rate=0.01)
+    result = torch.bincount(torch.tensor(inferred(outcome)), minlength=10)
+    assert int((result - torch.bincount(torch.tensor(true(outcome)), minlength=10)).abs().sum()) <= 2
 
 
 def test_without_a_bias_the_rows_are_summed():
-    made = toy(examples=4)
-    view = made.view()
+    result = toy(examples=4)
+    view = result.view()
     del view.rounds[0].updates[0].tensors["head.bias"]
-    assert infer_labels(replica(view, subject="a test"), rng=RNG).tolist() == true(made)
+    assert infer_labels(replica(view, subject="a test"), rng=RNG).tolist() == true(result)
 
 
 def test_minima_by_hand():
@@ -73,9 +73,9 @@ def test_counts_add_up_whatever_the_sums():
 
 
 def test_the_claim_counts_classes():
-    made = toy(examples=4)
-    (claim,) = LabelInference().run(made.view(), rng=RNG)
-    assert claim.counts.tolist() == torch.bincount(made.setting.shard(0).labels, minlength=10).tolist()
+    result = toy(examples=4)
+    (claim,) = LabelInference().run(result.view(), rng=RNG)
+    assert claim.counts.tolist() == torch.bincount(result.setting.shard(0).labels, minlength=10).tolist()
     assert (claim.about.rounds, claim.about.client) == ((0,), 0)
 
 

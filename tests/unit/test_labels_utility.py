@@ -18,10 +18,10 @@ labels = st.lists(st.integers(0, 4), min_size=1, max_size=8)
 
 def share(claimed: list[int], truth: list[int]) -> float:
     a, b = (label_counts(torch.tensor(x, dtype=torch.int64), 5) for x in (claimed, truth))
-    found = LabelAccuracy().score(a, b, context=ScoreContext(classes=5))
-    assert found.shape == (len(truth),)
-    assert ((found >= 0) & (found <= 1)).all()
-    return float(found.mean())
+    values = LabelAccuracy().score(a, b, context=ScoreContext(classes=5))
+    assert values.shape == (len(truth),)
+    assert ((values >= 0) & (values <= 1)).all()
+    return float(values.mean())
 
 
 @given(labels, labels)

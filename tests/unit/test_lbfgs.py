@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.parts.search.lbfgs import minimise
+from glasshouse.attacks.parts.search.lbfgs import minimize
 
 
 def bowl(x: Tensor) -> Tensor:
@@ -20,21 +20,21 @@ def test_same_iterates_as_torch(history, iterations):
     expected = []
     for row in start:
         x = row.clone().requires_grad_()
-        optimiser = torch.optim.LBFGS(
+        optimizer = torch.optim.LBFGS(
             [x], max_iter=iterations, history_size=history, tolerance_grad=0, tolerance_change=0
         )
 
-        def closure(x=x, optimiser=optimiser):
-            optimiser.zero_grad()
+        def closure(x=x, optimizer=optimizer):
+            optimizer.zero_grad()
             loss = bowl(x[None])[0]
             loss.backward()
             return loss
 
-        optimiser.step(closure)
+        optimizer.step(closure)
         expected.append(x.detach())
     # one more: torch does not evaluate its last point, and what is not evaluated cannot be the best
-    found = minimise(bowl, start, iterations=range(iterations + 1), history=history)
-    torch.testing.assert_close(found.points, torch.stack(expected), rtol=1e-9, atol=1e-12)
+    minima = minimize(bowl, start, iterations=range(iterations + 1), history=history)
+    torch.testing.assert_close(minima.points, torch.stack(expected), rtol=1e-9, atol=1e-12)
 
 
 def test_a_restart_that_diverges_keeps_its_best_point_and_leaves_the_others_alone():
@@ -43,23 +43,23 @@ def test_a_restart_that_diverges_keeps_its_best_point_and_leaves_the_others_alon
 
     start = torch.ones(2, 12, dtype=torch.float64)
     start[1, 0] = 6.0
-    found = minimise(cliff, start, iterations=range(50))
-    alone = minimise(bowl, start[:1], iterations=range(50))
-    torch.testing.assert_close(found.points[0], alone.points[0], rtol=1e-6, atol=1e-9)
-    assert found.losses[1] == torch.inf
-    assert found.points[1, 0] == 6.0
+    minima = minimize(cliff, start, iterations=range(50))
+    alone = minimize(bowl, start[:1], iterations=range(50))
+    torch.testing.assert_close(minima.points[0], alone.points[0], rtol=1e-6, atol=1e-9)
+    assert minima.losses[1] == torch.inf
+    assert minima.points[1, 0] == 6.0
 
 
 def test_ends_for_all_when_one_is_good_enough():
-    seen = []
+    items = []
     start = torch.stack([torch.full((12,), 0.1), torch.full((12,), 50.0)]).double()
-    found = minimise(bowl, start, iterations=(seen.append(i) or i for i in range(500)), goal=1.2)
-    assert float(found.losses[0]) <= 1.2
-    assert len(seen) < 10
+    minima = minimize(bowl, start, iterations=(items.append(i) or i for i in range(500)), goal=1.2)
+    assert float(minima.losses[0]) <= 1.2
+    assert len(items) < 10
 
 
 def test_ends_where_nothing_gets_better():
-    seen = []
+    items = []
     start = torch.randn(2, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    minimise(bowl, start, iterations=(seen.append(i) or i for i in range(500)), patience=20)
-    assert len(seen) < 100
+    minimize(bowl, start, iterations=(items.append(i) or i for i in range(500)), patience=20)
+    assert len(items) < 100

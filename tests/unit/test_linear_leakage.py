@@ -53,8 +53,8 @@ def test_rows_give_what_the_bins_hold(inputs, by_measure):
     leak = read_rows(weight, bias, THRESHOLDS, floor=1e-9, limit=99, measure=MEAN if by_measure else None)
     expected = slow_inputs(inputs, DELTA, THRESHOLDS)
     assert set(leak.rows.tolist()) == set(expected)
-    for row, found in zip(leak.rows.tolist(), leak.inputs, strict=True):
-        torch.testing.assert_close(found, expected[row], rtol=0.06 if by_measure else 1e-9, atol=1e-9)
+    for row, result in zip(leak.rows.tolist(), leak.inputs, strict=True):
+        torch.testing.assert_close(result, expected[row], rtol=0.06 if by_measure else 1e-9, atol=1e-9)
 
 
 def test_the_scale_survives_a_ruined_bias_where_bins_are_narrow():

@@ -64,9 +64,9 @@ def test_fedmd_broadcasts_the_mean():
 def test_dsfl_sharpens_the_mean_prediction():
     first = run("dsfl").rounds[0]
     mean = torch.stack([F.softmax(u.tensors["logits"], 1) for u in first.updates]).mean(0)
-    found = F.softmax(first.broadcasts[0].tensors["logits"], 1)
-    torch.testing.assert_close(found, F.softmax(mean / 0.1, 1))
-    entropy = -(found * found.log()).sum(1).mean()
+    result = F.softmax(first.broadcasts[0].tensors["logits"], 1)
+    torch.testing.assert_close(result, F.softmax(mean / 0.1, 1))
+    entropy = -(result * result.log()).sum(1).mean()
     assert entropy < -(mean * mean.log()).sum(1).mean()
 
 
@@ -97,8 +97,8 @@ def test_experts_weigh_by_certainty_among_those_who_are_right():
     sure, unsure = torch.tensor([[5.0, 0.0]]), torch.tensor([[1.0, 0.0]])
     wrong = torch.tensor([[0.0, 50.0]])
     labels = torch.tensor([0])
-    found = experts([sure, unsure, wrong], labels)
-    assert found[0].tolist() == pytest.approx([5.0, 0.0], abs=1e-3)  # all weight on the surest
+    result = experts([sure, unsure, wrong], labels)
+    assert result[0].tolist() == pytest.approx([5.0, 0.0], abs=1e-3)  # all weight on the surest
     assert torch.equal(experts([wrong, wrong], labels), wrong)
     assert experts([torch.tensor([[1e4, 0.0]])], labels).isfinite().all()
 
@@ -164,8 +164,10 @@ def test_a_parameter_protocol_s_toy_has_no_public_data():
 def test_the_passes_that_a_guarantee_counts_are_those_made(protocol):
     """DP-SGD composes over every private step, those before the first upload included."""
     transcript = run(protocol, 1, rounds=3)
-    made = sum(u.steps for r in transcript.rounds for u in r.updates)
-    assert load("protocols", protocol)().passes(3) == made  # four examples, batches of four: a step per pass
+    result = sum(u.steps for r in transcript.rounds for u in r.updates)
+    assert (
+        load("protocols", protocol)().passes(3) == result
+    )  # four examples, batches of four: a step per pass
 
 
 def test_dp_sgd_acts_on_private_training():

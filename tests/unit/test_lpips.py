@@ -34,19 +34,19 @@ def test_weights_that_cannot_be_fetched_are_not_installed(monkeypatch):
 
 
 def test_pairs_rescales_and_repeats_grey(monkeypatch):
-    seen = []
+    items = []
 
     def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        seen.append((tuple(a.shape), float(a.min()), float(b.max())))
+        items.append((tuple(a.shape), float(a.min()), float(b.max())))
         return (a - b).abs().mean()
 
     monkeypatch.setattr(lpips, "_MISSING", "")
     monkeypatch.setattr(lpips, "_network", lambda _: distance)
     truth = torch.stack((torch.full((1, 32, 32), -1.0), torch.full((1, 32, 32), 1.0)))
-    found = lpips.Lpips().score(truth.flip(0), truth, context=ScoreContext(image_range=(-1.0, 1.0)))
-    assert found.tolist() == [0.0, 0.0]
-    assert seen == [((1, 3, 32, 32), 0.0, 0.0), ((1, 3, 32, 32), 1.0, 1.0)]
-    assert found.dtype == np.float64
+    values = lpips.Lpips().score(truth.flip(0), truth, context=ScoreContext(image_range=(-1.0, 1.0)))
+    assert values.tolist() == [0.0, 0.0]
+    assert items == [((1, 3, 32, 32), 0.0, 0.0), ((1, 3, 32, 32), 1.0, 1.0)]
+    assert values.dtype == np.float64
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8, 8), (1, 4, 32, 32)])

@@ -34,8 +34,8 @@ def cheapest(cost: np.ndarray) -> float:
 @given(tables)
 @settings(max_examples=60, deadline=None)
 def test_assignment_is_the_cheapest_and_uses_each_once(cost):
-    found = assign(cost)
-    pairs = [(i, j) for i, j in enumerate(found) if j != UNMATCHED]
+    values = assign(cost)
+    pairs = [(i, j) for i, j in enumerate(values) if j != UNMATCHED]
     assert len(pairs) == min(cost.shape)
     assert len({j for _, j in pairs}) == len(pairs)
     assert sum(cost[i, j] for i, j in pairs) == cheapest(cost)
@@ -44,26 +44,26 @@ def test_assignment_is_the_cheapest_and_uses_each_once(cost):
 @given(tables)
 @settings(max_examples=60, deadline=None)
 def test_best_candidate_is_each_rows_minimum(cost):
-    found = best(cost)
+    values = best(cost)
     if cost.shape[1] == 0:
-        assert (found == UNMATCHED).all()
+        assert (values == UNMATCHED).all()
     else:
-        assert [cost[i, j] for i, j in enumerate(found)] == [min(row) for row in cost]
+        assert [cost[i, j] for i, j in enumerate(values)] == [min(row) for row in cost]
 
 
 def test_table_is_the_mean_squared_error_of_every_pair():
     draw = torch.Generator().manual_seed(0)
     a, b = (torch.rand(n, 2, 4, 4, generator=draw) for n in (3, 5))
-    wanted = [[float((x.double() - y.double()).square().mean()) for y in b] for x in a]
-    np.testing.assert_allclose(mse_table(a, b), wanted, atol=1e-12)
+    items = [[float((x.double() - y.double()).square().mean()) for y in b] for x in a]
+    np.testing.assert_allclose(mse_table(a, b), items, atol=1e-12)
     many = torch.rand(60, 3, 32, 32, generator=draw)
     assert (mse_table(many, many) >= 0).all()  # rounding must not make an error negative
 
 
 def test_an_original_without_a_candidate_is_met_by_grey():
     candidates = torch.arange(2.0).reshape(2, 1, 1, 1)
-    found = take(candidates, np.array([1, UNMATCHED, 0]), grey=0.25)
-    assert found.flatten().tolist() == [1.0, 0.25, 0.0]
+    tensor = take(candidates, np.array([1, UNMATCHED, 0]), grey=0.25)
+    assert tensor.flatten().tolist() == [1.0, 0.25, 0.0]
     assert take(candidates[:0], np.array([UNMATCHED]), grey=0.5).flatten().tolist() == [0.5]
 
 

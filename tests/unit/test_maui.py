@@ -9,10 +9,10 @@ from glasshouse.attacks.base import Appendix, Reconstruction, Representations
 from glasshouse.attacks.parts.readout.head_gradient import Inversion
 from glasshouse.attacks.transfer.maui.attack import Maui
 from glasshouse.attacks.transfer.maui.exemplars import exemplars
-from glasshouse.attacks.transfer.maui.head import HeadSettings, calibrate, made
+from glasshouse.attacks.transfer.maui.head import HeadSettings, calibrate, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, alone, gradient_of_units, leakage
 from glasshouse.attacks.transfer.maui.preimages import preimage_distance
-from glasshouse.attacks.transfer.maui.tune import searched
+from glasshouse.attacks.transfer.maui.tune import search_recipe
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.registry import create
@@ -34,7 +34,7 @@ def with_shares(shares):
 
 
 def head_for(sample, *, units=512, behind=512, **settings):
-    return made(
+    return craft_head(
         sample, units=units, classes=4, behind=behind, settings=HeadSettings(**settings), rng=Rng.root(0)
     )
 
@@ -113,12 +113,12 @@ def test_a_loud_head_gives_updates_of_the_length_asked_for_and_classifies_as_bef
 
 def test_the_search_starts_from_the_given_settings_and_is_never_worse():
     settings, sizes = HeadSettings(mode="trained", epochs=2, batches=5), {"units": 32, "behind": 16}
-    found = searched(sample(), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
-    again = searched(sample(), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
-    leaks = [head_for(sample(), **sizes, **vars(s)).leakage[-1] for s in (settings, found)]
+    head_settings = search_recipe(sample(), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
+    again = search_recipe(sample(), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
+    leaks = [head_for(sample(), **sizes, **vars(s)).leakage[-1] for s in (settings, head_settings)]
     assert leaks[1] >= leaks[0]
-    assert found == again
-    assert found.epochs == 2
+    assert head_settings == again
+    assert head_settings.epochs == 2
 
 
 def test_the_search_leaves_a_setting_of_zero_alone():
@@ -126,17 +126,22 @@ def test_the_search_leaves_a_setting_of_zero_alone():
         HeadSettings(mode="trained", epochs=1, batches=3, noise=0.0),
         {"units": 16, "behind": 16},
     )
-    found = searched(sample(100), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
-    assert found.noise == 0
+    head_settings = search_recipe(
+        sample(100), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0)
+    )
+    assert head_settings.noise == 0
     for name in ("rate", "beta1", "beta2"):
-        assert getattr(found, name) == pytest.approx(getattr(settings, name), rel=10)
-    assert searched(sample(100), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0)) == found
+        assert getattr(head_settings, name) == pytest.approx(getattr(settings, name), rel=10)
+    assert (
+        search_recipe(sample(100), classes=4, **sizes, settings=settings, trials=3, rng=Rng.root(0))
+        == head_settings
+    )
 
 
 @pytest.mark.parametrize("mode", ["quantile", "exemplars"])
 def test_a_mode_that_trains_nothing_is_not_searched(mode):
     with pytest.raises(BadValue, match="a mode that trains the head"):
-        searched(
+        search_recipe(
             sample(100), units=16, classes=4, behind=16, settings=HeadSettings(mode=mode), trials=2,
             rng=Rng.root(0),
         )  # fmt: skip
@@ -162,13 +167,13 @@ def attacked(attack, *, number=0, **terms):
     terms = {"protocol": "transfer", "examples": 4, **MODEL, **terms, "rounds": number + 1}
     grants = auxiliary()
     honest = toy(**terms)
-    seen = cut(honest.transcript, threat=Threat(), grants=grants, own={}, memory={})
-    first = seen.rounds[number].broadcast
-    asked = replace(seen, rounds=(*seen.rounds[:number], RoundView(round=number, broadcast=first)))
-    crafted = attack.craft(asked, rng=Rng.root(0))
-    made = toy(tamper=lambda n: crafted if n == number else None, **terms)
-    seen = cut(
-        made.transcript,
+    view = cut(honest.transcript, threat=Threat(), grants=grants, own={}, memory={})
+    first = view.rounds[number].broadcast
+    result = replace(view, rounds=(*view.rounds[:number], RoundView(round=number, broadcast=first)))
+    crafted = attack.craft(result, rng=Rng.root(0))
+    outcome = toy(tamper=lambda n: crafted if n == number else None, **terms)
+    view = cut(
+        outcome.transcript,
         threat=Threat(),
         grants=grants,
         own={},
@@ -176,7 +181,7 @@ def attacked(attack, *, number=0, **terms):
         rounds=(number,),
         client=None,
     )
-    return made, first, crafted, seen
+    return outcome, first, crafted, view
 
 
 def truth(made, client=None):
@@ -191,21 +196,21 @@ def truth(made, client=None):
 
 @pytest.mark.parametrize(("sends", "number"), [("gradient", 0), ("delta", 1)])
 def test_representations_come_out_of_every_update(sends, number):
-    made, _, _, view = attacked(ATTACK, sends=sends, number=number)
+    result, _, _, view = attacked(ATTACK, sends=sends, number=number)
     claims = ATTACK.run(view, rng=Rng.root(0))
     assert isinstance(claims[0], Appendix)
-    found = {c.about.client: c.vectors for c in claims if isinstance(c, Representations)}
-    assert found.keys() == {0, 1, 2}
-    for client, vectors in found.items():
-        near = torch.cdist(vectors, truth(made, client)).min(1).values
+    table = {c.about.client: c.vectors for c in claims if isinstance(c, Representations)}
+    assert table.keys() == {0, 1, 2}
+    for client, vectors in table.items():
+        near = torch.cdist(vectors, truth(result, client)).min(1).values
         assert float((near < 1e-2 * vectors.norm(dim=1)).double().mean()) > 0.6
 
 
 def test_and_out_of_a_secure_sum():
-    made, _, _, view = attacked(ATTACK, secure_sum=True)
+    result, _, _, view = attacked(ATTACK, secure_sum=True)
     (claim,) = (c for c in ATTACK.run(view, rng=Rng.root(0)) if isinstance(c, Representations))
     assert claim.about.client is None
-    near = torch.cdist(claim.vectors, truth(made)).min(1).values
+    near = torch.cdist(claim.vectors, truth(result)).min(1).values
     assert int((near < 1e-3 * claim.vectors.norm(dim=1)).sum()) >= 4
 
 
@@ -214,9 +219,9 @@ LOCAL = {"sends": "delta", "examples": 24, "batch_size": 2, "learning_rate": 0.0
 
 def read_rightly(attack, **how):
     """How many vectors read from all updates are features of the client that sent them."""
-    made, _, crafted, view = attacked(attack, **LOCAL, **how)
-    found = {c.about.client: c.vectors for c in attack.run(view, rng=Rng.root(0))[1:]}
-    near = {n: torch.cdist(v, truth(made, n)).min(1).values / v.norm(dim=1) for n, v in found.items()}
+    result, _, crafted, view = attacked(attack, **LOCAL, **how)
+    table = {c.about.client: c.vectors for c in attack.run(view, rng=Rng.root(0))[1:]}
+    near = {n: torch.cdist(v, truth(result, n)).min(1).values / v.norm(dim=1) for n, v in table.items()}
     return sum(int((x < 2e-2).sum()) for x in near.values()), crafted
 
 
@@ -224,14 +229,14 @@ def read_rightly(attack, **how):
 def test_a_change_of_many_steps_is_of_all_local_examples(secure):
     """Clients hold 24 examples and step over 2 at a time; what they send is fitted to 24, or 3 · 24."""
     share = 1 / 72 if secure else 1 / 24
-    told, given = (
+    result, given = (
         read_rightly(with_shares(shares), number=1, secure_sum=secure) for shares in ((), (share,))
     )
-    assert told[0] == given[0] >= (5 if secure else 15)
+    assert result[0] == given[0] >= (5 if secure else 15)
     for name, t in given[1].memory.items():
-        assert torch.equal(t, told[1].memory[name])
+        assert torch.equal(t, result[1].memory[name])
     by_batch, _ = read_rightly(with_shares((0.5,)), number=1, secure_sum=secure)
-    assert by_batch < told[0] / 3
+    assert by_batch < result[0] / 3
 
 
 def test_the_leakage_of_the_head_is_reported_for_the_examples_behind_an_update():
@@ -280,18 +285,22 @@ def test_a_free_ball_reaches_any_features_and_a_small_one_does_not():
 
 
 def test_nex_needs_no_tampering():
-    made = toy(protocol="transfer", examples=1, **MODEL)
-    view = cut(made.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None)
+    result = toy(protocol="transfer", examples=1, **MODEL)
+    view = cut(
+        result.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None
+    )
     claims = Nex(inversion=Inversion(invert="none")).run(view, rng=Rng.root(0))
     assert len(claims) == 3
     for claim in claims:
-        torch.testing.assert_close(claim.vectors, truth(made, claim.about.client), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(claim.vectors, truth(result, claim.about.client), rtol=1e-3, atol=1e-4)
 
 
 def test_a_single_layer_head_is_refused_with_the_way_out():
     single = {**MODEL, "arguments": {"width": 4, "hidden": 0}}
-    made = toy(protocol="transfer", examples=1, **single)
-    view = cut(made.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None)
+    result = toy(protocol="transfer", examples=1, **single)
+    view = cut(
+        result.transcript, threat=Threat(), grants=Grants(), own={}, memory={}, rounds=(0,), client=None
+    )
     for run in (
         lambda: Nex(inversion=Inversion(invert="none")).run(view, rng=Rng.root(0)),
         lambda: attacked(ATTACK, **single),

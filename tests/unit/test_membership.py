@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, Scored
+from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import COIN
 from glasshouse.audit.scoring.verdicts.finding import gain_of
 from glasshouse.errors import BadValue, Undefined
@@ -50,11 +50,11 @@ def test_tpr_is_the_best_rate_that_keeps_the_promise(sample, fpr):
 @settings(max_examples=60, deadline=None)
 def test_auc_counts_pairs_and_ties_half(sample):
     scores, member = sample
-    found = auc(scores, member)
-    assert found.value == pytest.approx(slow_auc(scores, member))
+    interval = auc(scores, member)
+    assert interval.value == pytest.approx(slow_auc(scores, member))
     mirrored = auc(-scores, member)
-    assert mirrored.value == pytest.approx(1 - found.value)
-    assert (mirrored.low, mirrored.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-6)
+    assert mirrored.value == pytest.approx(1 - interval.value)
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 - interval.high, 1 - interval.low), abs=1e-6)
 
 
 @given(clients(), st.randoms(use_true_random=False))
@@ -75,9 +75,9 @@ def test_29_percent_of_100_people_are_29():
 
 def test_interval_of_the_tpr_is_exact_over_members():
     scores, member = np.array([1.0] * 7 + [0.0] * 13), np.arange(20) < 10
-    found = tpr_at_fpr(scores, member, fpr=0.1)
+    interval = tpr_at_fpr(scores, member, fpr=0.1)
     exact = proportion_interval(7, 10)
-    assert (found.low, found.high, found.n) == (exact.low, exact.high, 10)
+    assert (interval.low, interval.high, interval.n) == (exact.low, exact.high, 10)
 
 
 @given(st.integers(0, 10**6), st.integers(4, 40))
@@ -99,11 +99,11 @@ def test_f1_precision_recall_are_their_definitions(seed, n):
 def test_interval_of_f1_is_the_mapped_exact_interval():
     member, called = np.arange(20) < 8, (np.arange(20) >= 2) & (np.arange(20) < 11)
     exact = proportion_interval(6, 11)  # 6 caught, 2 missed, 3 wrongly called
-    found = f1(called, member)
-    assert (found.low, found.high) == pytest.approx(
+    interval = f1(called, member)
+    assert (interval.low, interval.high) == pytest.approx(
         (2 * exact.low / (1 + exact.low), 2 * exact.high / (1 + exact.high))
     )
-    assert found.value == pytest.approx(12 / 17)
+    assert interval.value == pytest.approx(12 / 17)
 
 
 def test_perfect_attacks_keep_their_doubt():
@@ -117,18 +117,20 @@ def test_interval_of_the_auc_solves_newcombes_equation():
     random = np.random.default_rng(0)
     member = np.arange(50) < 8
     scores = random.normal(0, 1, 50) + member
-    found = auc(scores, member, level=0.9)
+    interval = auc(scores, member, level=0.9)
     m, n = 8, 42
     star = (m + n) / 2 - 1
-    for theta in (found.low, found.high):
+    for theta in (interval.low, interval.high):
         variance = (
             theta
             * (1 - theta)
             * (1 + star * (1 - theta) / (2 - theta) + star * theta / (1 + theta))
             / (m * n)
         )
-        assert abs(found.value - theta) == pytest.approx(stats.norm.ppf(0.95) * math.sqrt(variance), rel=1e-6)
-    assert found.low < found.value < found.high
+        assert abs(interval.value - theta) == pytest.approx(
+            stats.norm.ppf(0.95) * math.sqrt(variance), rel=1e-6
+        )
+    assert interval.low < interval.value < interval.high
 
 
 def test_runs_that_succeed_or_fail_as_a_whole_widen_every_interval():
@@ -170,17 +172,17 @@ def test_the_auc_over_runs_has_fewer_clients_by_the_design_effect(shift):
     scores = random.normal(0, 1, 40) + member * shift * (runs % 2 - 0.5)
     effect = max(1.0, slow_effect(scores, member, runs))
     assert (effect > 1.2) == (shift > 0)
-    found = auc(scores, member, runs=runs)
+    interval = auc(scores, member, runs=runs)
     m, n = 15 / effect, 25 / effect
     star = (m + n) / 2 - 1
-    for theta in (found.low, found.high):
+    for theta in (interval.low, interval.high):
         variance = (
             theta
             * (1 - theta)
             * (1 + star * (1 - theta) / (2 - theta) + star * theta / (1 + theta))
             / (m * n)
         )
-        assert abs(found.value - theta) == pytest.approx(
+        assert abs(interval.value - theta) == pytest.approx(
             stats.norm.ppf(0.975) * math.sqrt(variance), rel=1e-6
         )
 
@@ -257,5 +259,5 @@ def test_a_coin_may_call_as_many_as_the_claim_did():
     few = ScoreContext(prior=0.1, called=0.05)
     assert (Recall().chance(few), F1().chance(few)) == (0.05, 0.1)
     truth = np.arange(50) < 5
-    scored = Scored(clients=(ClientSample(run="0", scores=np.ones(50), truth=truth),), baseline=COIN)
+    scored = ScoredMetric(clients=(ClientSample(run="0", scores=np.ones(50), truth=truth),), baseline=COIN)
     assert gain_of(scored, Recall(), rng=Rng.root(0)).high <= 0

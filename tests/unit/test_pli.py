@@ -17,7 +17,7 @@ from glasshouse.attacks.logits.pli.prior import prior_images
 from glasshouse.attacks.logits.pli.translate import pairs as pairs_module
 from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
 from glasshouse.attacks.logits.pli.translate.resume import keep
-from glasshouse.attacks.logits.queries import chosen, one_hot, surest, unsure_server
+from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
 from glasshouse.attacks.logits.tbi import Tbi
 from glasshouse.errors import BadValue, Inapplicable, Undefined
 from glasshouse.images import ssim, total_variation
@@ -52,9 +52,9 @@ def view(protocol="fedmd", clients=2, rounds=2, threat=None, **terms):
     labels = torch.arange(20) % 10 if protocol != "dsfl" else torch.full((20,), -1)
     terms = {"sends": "logits", "sensitive": 12, "targets": 4} | terms
     terms.setdefault("public", Batch(inputs=rand(20, 1, 8, 8), labels=labels))
-    made = toy(protocol=protocol, clients=clients, examples=4, rounds=rounds, learning_rate=1e-2, **terms)
+    result = toy(protocol=protocol, clients=clients, examples=4, rounds=rounds, learning_rate=1e-2, **terms)
     own = {t: {"logits": rand(20, 10, seed=t)} for t in range(1, rounds + 1)}
-    return cut(made.transcript, threat=threat or Threat(), grants=Grants(), own=own, memory={})
+    return cut(result.transcript, threat=threat or Threat(), grants=Grants(), own=own, memory={})
 
 
 def representatives(claims):
@@ -81,9 +81,9 @@ def test_the_same_stream_gives_the_same_images_in_any_number_of_processes():
 
 
 def test_global_randomness_is_left_alone():
-    seen = view()
+    records = view()
     before = torch.get_rng_state()
-    Pli(**SMALL).run(seen, rng=Rng.root(0))
+    Pli(**SMALL).run(records, rng=Rng.root(0))
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -101,8 +101,8 @@ def test_without_uploads_the_uploads_do_not_matter():
 def test_tbi_uses_every_client_s_own_logits():
     """Its network must see other examples when client 0's upload changes, and when client 1's does."""
     attack = Tbi(**SMALL)
-    seen = view()
-    base = representatives(attack.run(seen, rng=Rng.root(0)))[0].inputs
+    records = view()
+    base = representatives(attack.run(records, rng=Rng.root(0)))[0].inputs
     for client in (0, 1):
         other = view()
         table = other.rounds[1].updates[client].tensors["logits"]
@@ -155,8 +155,8 @@ def test_choice_among_clients_against_the_formula():
             alike = [ssim(x[k, j : j + 1], x[i, j : j + 1]).item() for i in range(3) if i != k]
             scores.append(sum(alike) / 2 + 0.1 * 2 * total_variation(x[k, j : j + 1]).item())
         slow.append(int(np.argmin(scores)))
-    assert chosen(x, roughness=0.1).tolist() == slow == [2, 2]
-    assert chosen(x[:1], roughness=0.1).tolist() == [0, 0]
+    assert choose_smooth(x, roughness=0.1).tolist() == slow == [2, 2]
+    assert choose_smooth(x[:1], roughness=0.1).tolist() == [0, 0]
 
 
 def test_the_surest_client_is_the_one_with_the_most_probability_over_all_uploads():
@@ -166,19 +166,20 @@ def test_the_surest_client_is_the_one_with_the_most_probability_over_all_uploads
         for k in range(3):
             odds = np.exp(upload[k].double().numpy())
             mass[k] += (odds / odds.sum(1, keepdims=True)).mean(0)
-    assert surest(uploads, 2).tolist() == mass[:, :2].argmax(0).tolist()
-    assert surest([u + 5 for u in uploads], 2).tolist() == surest(uploads, 2).tolist()
+    assert choose_surest(uploads, 2).tolist() == mass[:, :2].argmax(0).tolist()
+    assert choose_surest([u + 5 for u in uploads], 2).tolist() == choose_surest(uploads, 2).tolist()
 
 
 def test_the_choice_by_predictions_changes_whose_image_is_claimed_and_no_image():
-    seen = view(clients=3, rounds=2)
+    records = view(clients=3, rounds=2)
     by_images, by_predictions = (
-        representatives(Pli(**SMALL, choice=c).run(seen, rng=Rng.root(0))) for c in ("images", "predictions")
+        representatives(Pli(**SMALL, choice=c).run(records, rng=Rng.root(0)))
+        for c in ("images", "predictions")
     )
-    held = material(seen, subject="a test")
+    heldout = material(records, subject="a test")
     for i, (one, other) in enumerate(zip(by_images, by_predictions, strict=True)):
-        rows = [torch.stack([t[k][:12] for k in range(3)]) for t in held.clients[: i + 1]]
-        assert other.source.tolist() == surest(rows, 4).tolist()
+        rows = [torch.stack([t[k][:12] for k in range(3)]) for t in heldout.clients[: i + 1]]
+        assert other.source.tolist() == choose_surest(rows, 4).tolist()
         same = one.source == other.source
         assert torch.equal(one.inputs[same], other.inputs[same])
     with pytest.raises(BadValue, match="choice one of images, predictions"):
@@ -226,12 +227,12 @@ def test_a_network_learns_to_invert():
         images=images, vectors=(torch.eye(4),), queries=torch.eye(4), priors=None, wanted=None,
         key=Rng.root(0).key,
     )  # fmt: skip
-    (made,) = each([task], processes=1, label="test")
-    assert F.mse_loss(made[0], images) < 0.02
+    (result,) = each([task], processes=1, label="test")
+    assert F.mse_loss(result[0], images) < 0.02
     zero = torch.zeros(1, 1, 8, 8)
     pulled = {"priors": zero, "wanted": zero, "prior_weight": 1.0, "tuning": True}
     (other,) = each([Task(**{**vars(task), **pulled})], processes=1, label="t")
-    assert other[0].abs().mean() < 0.7 * made[0].abs().mean()
+    assert other[0].abs().mean() < 0.7 * result[0].abs().mean()
 
 
 def gallery(rows=(0, 16), classes=5, targets=3):
@@ -246,9 +247,9 @@ def gallery(rows=(0, 16), classes=5, targets=3):
 @pytest.mark.parametrize("size", [(8, 8), (4, 8), (16, 28), (32, 64)])
 def test_cached_ssim_is_ssim(size):
     a, b = rand(3, 2, *size), rand(4, 2, *size, seed=9)
-    found = SsimTable(b, data_range=1.0)(a)
+    result = SsimTable(b, data_range=1.0)(a)
     slow = torch.stack([ssim(a.double(), y.expand_as(a).double(), data_range=1.0) for y in b], 1)
-    torch.testing.assert_close(found, slow.double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(result, slow.double(), atol=1e-6, rtol=0)
 
 
 def scores(metric, images, labels=(0, 1, 2), **how):
@@ -318,36 +319,36 @@ def held_pairs():
         inputs=torch.cat([clear[2:].flatten(0, 1), shifted.flatten(0, 1)]),
         labels=torch.cat([labels[12:], labels]),
     )
-    held = Material(
+    material = Material(
         public=public, sensitive=36, targets=2, rounds=(1,), server=(), clients=(), image_range=(0.0, 1.0)
     )
-    return held, clear
+    return material, clear
 
 
 def test_pairs_are_the_same_photo_and_never_a_private_class():
-    held, clear = held_pairs()
-    pairs = pairs_of(held)
-    assert torch.equal(pairs.clear, held.scaled(clear[2:].flatten(0, 1)))
+    heldout, clear = held_pairs()
+    pairs = pairs_of(heldout)
+    assert torch.equal(pairs.clear, heldout.scaled(clear[2:].flatten(0, 1)))
     assert len(pairs.shifted) == 36
 
 
 @pytest.mark.parametrize("most", [1, 3 * 6 * 64])
 def test_pairs_are_the_same_in_pieces(monkeypatch, most):
     """One image at a time, and three of a class's six; photos are noisy, so that no pair is exact."""
-    held, _ = held_pairs()
-    inputs = (held.public.inputs + 0.2 * rand(*held.public.inputs.shape, seed=5)).clamp(0, 1)
-    held = Material(**{**vars(held), "public": Batch(inputs=inputs, labels=held.public.labels)})
-    whole = pairs_of(held)
+    material, _ = held_pairs()
+    inputs = (material.public.inputs + 0.2 * rand(*material.public.inputs.shape, seed=5)).clamp(0, 1)
+    material = Material(**{**vars(material), "public": Batch(inputs=inputs, labels=material.public.labels)})
+    whole = pairs_of(material)
     monkeypatch.setattr(pairs_module, "AT_ONCE", most)
-    assert torch.equal(pairs_of(held).clear, whole.clear)
-    assert torch.equal(pairs_of(held).shifted, whole.shifted)
+    assert torch.equal(pairs_of(material).clear, whole.clear)
+    assert torch.equal(pairs_of(material).shifted, whole.shifted)
 
 
 @pytest.mark.parametrize("kind", ["ridge", "paired", "cyclegan"])
 def test_learned_priors_have_a_class_each_and_come_from_the_cache(kind):
-    held, _ = held_pairs()
-    first = prior_images(kind, held, epochs=1, rng=Rng.root(0))
-    again = prior_images(kind, held, epochs=1, rng=Rng.root(0))
+    heldout, _ = held_pairs()
+    first = prior_images(kind, heldout, epochs=1, rng=Rng.root(0))
+    again = prior_images(kind, heldout, epochs=1, rng=Rng.root(0))
     assert first[0].shape == (36, 1, 8, 8)
     assert first[1].shape == (2, 1, 8, 8)
     assert first[0].abs().max() <= 1
@@ -357,25 +358,25 @@ def test_learned_priors_have_a_class_each_and_come_from_the_cache(kind):
 
 @pytest.mark.parametrize("kind", ["paired", "cyclegan"])
 def test_an_interrupted_translator_goes_on_to_the_same_images(kind, tmp_path, monkeypatch):
-    held, _ = held_pairs()
+    heldout, _ = held_pairs()
     place = {name: tmp_path / name for name in ("whole", "cut")}
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(place["whole"]))
-    whole = prior_images(kind, held, epochs=7, rng=Rng.root(0))
+    whole = prior_images(kind, heldout, epochs=7, rng=Rng.root(0))
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(place["cut"]))
-    seen = []
+    items = []
 
     def stop(checkpoint, epoch, *state):
         keep(checkpoint, epoch, *state)
-        seen.append(epoch)
-        if len(seen) == 6:
+        items.append(epoch)
+        if len(items) == 6:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(f"glasshouse.attacks.logits.pli.translate.{kind}.keep", stop)
     with pytest.raises(KeyboardInterrupt):
-        prior_images(kind, held, epochs=7, rng=Rng.root(0))
+        prior_images(kind, heldout, epochs=7, rng=Rng.root(0))
     assert len(list(place["cut"].glob("translation/*.partial.safetensors"))) == 1
-    again = prior_images(kind, held, epochs=7, rng=Rng.root(0))
-    assert seen == [1, 2, 3, 4, 5, 6, 6, 7]  # the checkpoint is of epoch 5
+    again = prior_images(kind, heldout, epochs=7, rng=Rng.root(0))
+    assert items == [1, 2, 3, 4, 5, 6, 6, 7]  # the checkpoint is of epoch 5
     for one, other in zip(whole, again, strict=True):
         assert torch.equal(one, other)
     assert not list(place["cut"].glob("translation/*.partial.safetensors"))
@@ -384,16 +385,16 @@ def test_an_interrupted_translator_goes_on_to_the_same_images(kind, tmp_path, mo
 @pytest.mark.parametrize("kind", ["ridge", "paired"])
 def test_a_translation_learns_what_the_visible_half_tells(kind):
     """Where the lower half repeats the upper one, the hidden half of strangers can be drawn."""
-    held, clear = held_pairs()
+    material, clear = held_pairs()
     both = clear.clone()
     both[..., 4:, :] = both[..., :4, :]
     shifted = both.clone()
     shifted[..., 4:, :] = 0
     inputs = torch.cat([both[2:].flatten(0, 1), shifted.flatten(0, 1)])
-    held = Material(**{**vars(held), "public": Batch(inputs=inputs, labels=held.public.labels)})
-    _, wanted = prior_images(kind, held, epochs=80, rng=Rng.root(0))
-    truth = held.scaled(both[:2].mean(1))
-    blank = held.scaled(both[2:].flatten(0, 1)).mean(0)
-    assert F.mse_loss(wanted[..., 4:, :], truth[..., 4:, :]) < 0.8 * F.mse_loss(
+    material = Material(**{**vars(material), "public": Batch(inputs=inputs, labels=material.public.labels)})
+    _, expected = prior_images(kind, material, epochs=80, rng=Rng.root(0))
+    truth = material.scaled(both[:2].mean(1))
+    blank = material.scaled(both[2:].flatten(0, 1)).mean(0)
+    assert F.mse_loss(expected[..., 4:, :], truth[..., 4:, :]) < 0.8 * F.mse_loss(
         blank.expand_as(truth)[..., 4:, :], truth[..., 4:, :]
     )

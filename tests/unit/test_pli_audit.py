@@ -12,10 +12,10 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.replay import replay
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.claims.class_score import GUESS
-from glasshouse.audit.scoring.claims.truths import relabelled
+from glasshouse.audit.scoring.claims.truths import exchange_classes
 from glasshouse.audit.simulation.build import build
+from glasshouse.audit.simulation.monitor import SERVER, ModelMonitor
 from glasshouse.audit.simulation.recorder import BothSides
-from glasshouse.audit.simulation.watch import SERVER, Watch
 from glasshouse.data.domains import LowerHalfMask
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadScenario
@@ -46,8 +46,8 @@ TBI = 'attacks=[{name="tbi", training={width=8, epochs=1}}]'
 
 def rounds_read(run):
     """By attack and unit, the rounds of every claim of images."""
-    found = [read_outcome(path.parent).claims for path in run.glob("cells/*/claims/*/*/claims.json")]
-    return [[c.about.rounds for c in claims if isinstance(c, ClassRepresentatives)] for claims in found]
+    items = [read_outcome(path.parent).claims for path in run.glob("cells/*/claims/*/*/claims.json")]
+    return [[c.about.rounds for c in claims if isinstance(c, ClassRepresentatives)] for claims in items]
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def run(tmp_path_factory):
 def test_findings_have_a_null_of_known_name_and_count_each_private_class_once(run):
     findings = read_result(run / "result.json").findings
     files = map(read_tensors, run.glob("cells/*/truth/scoring.safetensors"))
-    drawn = [scoring["gallery.classes"].tolist() for scoring in files]
-    assert [len(set(some)) for some in drawn] == [4, 4]
-    digits = set().union(*drawn)
+    items = [scoring["gallery.classes"].tolist() for scoring in files]
+    assert [len(set(some)) for some in items] == [4, 4]
+    digits = set().union(*items)
     assert len(digits) < 8, "the seeds share a digit, or this test shows nothing"
     assert {f.attack for f in findings} == {"pli", "PLI without uploads", "PLI averaged", "tbi"}
     for f in findings:
@@ -92,9 +92,9 @@ def masked(tmp_path):
     """Settings: digits in one archive and, as the other domain, the same behind a mask in another."""
     images = load_source("digits").splits["train"].batch()
     places = {}
-    for name, shown in (("clear", images.inputs), ("masked", LowerHalfMask()(images.inputs))):
+    for name, result in (("clear", images.inputs), ("masked", LowerHalfMask()(images.inputs))):
         places[name] = tmp_path / f"{name}.npz"
-        np.savez(places[name], train_images=shown[:, 0].numpy(), train_labels=images.labels.numpy())
+        np.savez(places[name], train_images=result[:, 0].numpy(), train_labels=images.labels.numpy())
     return [
         f'data.source="npz:{places["clear"]}"',
         f'data.domains.other="npz:{places["masked"]}"',
@@ -104,16 +104,16 @@ def masked(tmp_path):
 
 def test_a_natural_mask_is_scored_on_the_rows_that_it_is_said_to_hide(masked, tmp_path):
     """The public mean of a class shows the visible half of a private one: only there is it any good."""
-    shown = {}
+    outcome = {}
     for hidden in ("[]", "[0.5, 1.0]"):
         out = tmp_path / hidden
         sets = [*SMALL, TBI, "audit.seeds=[0]", 'audit.metrics=["ssim_private"]', *masked]
         audit(load("quickstart-logits", sets=[*sets, f"data.domains.hidden={hidden}"]), out=out, jobs=1)
-        found = read_result(out / "result.json")
-        assert [(f.attack, f.n) for f in found.findings] == [("tbi", 4)]
-        table = next(e for e in found.exhibits if "beside every null" in e.title).data
-        shown[hidden] = float(table["rows"][0][table["columns"].index(PUBLIC)])
-    assert shown["[0.5, 1.0]"] < 0.1 < shown["[]"], shown
+        result = read_result(out / "result.json")
+        assert [(f.attack, f.n) for f in result.findings] == [("tbi", 4)]
+        table = next(e for e in result.exhibits if "beside every null" in e.title).data
+        outcome[hidden] = float(table["rows"][0][table["columns"].index(PUBLIC)])
+    assert outcome["[0.5, 1.0]"] < 0.1 < outcome["[]"], outcome
     with pytest.raises(BadScenario, match=r"data\.domains\.hidden"):
         load("quickstart-logits", sets=["data.domains.hidden=[0.5]"])
 
@@ -157,7 +157,7 @@ def played(*sets, seed=0):
     """A federation and what its watch saw, without any attack."""
     (cell,) = cells(load("quickstart-logits", sets=[*SMALL, *sets]).scenarios[0])
     built = build(cell.scenario, seed=seed)
-    watch = Watch(setting=built.setting, heldout=built.heldout, public=built.public)
+    watch = ModelMonitor(setting=built.setting, heldout=built.heldout, public=built.public)
     log = Log(terms=built.setting.terms, keep=built.keep)
     protocol = registry.load("protocols", built.setting.terms.protocol)()
     recorder = BothSides(log=log, rounds=built.attacked, watch=watch)
@@ -219,13 +219,15 @@ def test_accuracy_on_public_data_that_were_announced_without_labels():
     for round in range(3):
         assert len(watch.right[round, 0, "public"]) == int((labels < 4).sum()) > 0
     assert len(watch.entropies[0, "public"]) == len(labels)
-    said = log.servers[2]["logits"].argmax(1)[labels < 4]
-    assert torch.equal(torch.tensor(watch.right[2, SERVER, "public"]), (said == labels[labels < 4]).double())
+    output = log.servers[2]["logits"].argmax(1)[labels < 4]
+    assert torch.equal(
+        torch.tensor(watch.right[2, SERVER, "public"]), (output == labels[labels < 4]).double()
+    )
     rows = [(r["round"], r["who"]) for r in watch.curve() if r["on"] == "public"]
     assert rows == [(0, "clients"), (1, "clients"), (1, "server"), (2, "clients"), (2, "server")]
 
 
 def test_the_negative_control_exchanges_classes():
     private = Batch(inputs=torch.rand(4, 1, 8, 8), labels=torch.tensor([0, 1, 2, 2]))
-    turned = relabelled(Truth(private=private, shards={}, used={}))
+    turned = exchange_classes(Truth(private=private, shards={}, used={}))
     assert turned.private.labels.tolist() == [1, 2, 0, 0]

@@ -36,8 +36,8 @@ GOOD = Exchange(value=0.2, gain=0.3, gain_low=0.2, gain_high=0.4, n=20)
     ],
 )
 def test_three_states_of_a_gain_of_at_most_a_tenth(settings, state):
-    found, reason = state_of_gain(specimen.finding(**settings), 0.1)
-    assert found == state
+    result, reason = state_of_gain(specimen.finding(**settings), 0.1)
+    assert result == state
     assert bool(reason) == (state == "undecided")
 
 

@@ -56,19 +56,19 @@ def test_features_are_trained_and_the_head_starts_fresh_or_fitted():
 
 
 def test_features_may_be_trained_behind_the_agreed_head():
-    made = build(scenario(model={"pretraining": {"epochs": 1}}), seed=0)
+    built = build(scenario(model={"pretraining": {"epochs": 1}}), seed=0)
     untrained = build(scenario(model={"pretraining": {}}), seed=0)
     name = "head.out.weight"
-    assert not torch.equal(made.setting.start[name], untrained.setting.start[name])
-    assert made.facts.pretrained is not None
+    assert not torch.equal(built.setting.start[name], untrained.setting.start[name])
+    assert built.facts.pretrained is not None
 
 
 def test_adversarial_training_is_another_model():
-    made = {"none": build(scenario(), seed=0).setting.start}
+    table = {"none": build(scenario(), seed=0).setting.start}
     for method in ("fgsm", "pgd"):
         how = {"epochs": 1, "adversarial": {"method": method, "steps": 2}}
-        made[method] = build(scenario(model={"pretraining": how}), seed=0).setting.start
-    weights = [start["features.conv0.weight"] for start in made.values()]
+        table[method] = build(scenario(model={"pretraining": how}), seed=0).setting.start
+    weights = [start["features.conv0.weight"] for start in table.values()]
     assert not any(torch.equal(a, b) for a, b in combinations(weights, 2))
 
 
@@ -84,13 +84,13 @@ def test_adversarial_training_is_another_model():
 )
 def test_features_in_the_cache_are_found_under_the_step_that_was_taken(monkeypatch, written, keyed):
     """The whole description: with the step that the method takes where none is given."""
-    keys, real = [], pretraining.cached
+    keys, real = [], pretraining.load_or_make
 
     def spy(kind, key, make):
         keys.append(key)
         return real(kind, key, make)
 
-    monkeypatch.setattr(pretraining, "cached", spy)
+    monkeypatch.setattr(pretraining, "load_or_make", spy)
     how = {"epochs": 1, "adversarial": {**written, "steps": 2}}
     build(scenario(model={"pretraining": how}, audit={"utility": False}), seed=0)
     plain = {
@@ -144,10 +144,10 @@ def test_public_features_come_without_a_head_which_starts_fresh_or_is_fitted(pub
     assert all(torch.equal(fresh.setting.start[name], untrained[name]) for name in heads)
     assert not any(torch.equal(fitted.setting.start[name], untrained[name]) for name in heads)
     assert fresh.facts.pretrained is None  # the accuracy of a head that nobody trained says nothing
-    found = fitted.facts.pretrained
-    assert found["natural"] > 0.7 > 0.3 > accuracy_of(fresh)
-    assert found["natural"] == pytest.approx(accuracy_of(fitted))
-    assert found["robust"] <= found["natural"]
+    result = fitted.facts.pretrained
+    assert result["natural"] > 0.7 > 0.3 > accuracy_of(fresh)
+    assert result["natural"] == pytest.approx(accuracy_of(fitted))
+    assert result["robust"] <= result["natural"]
 
 
 def accuracy_of(built):
@@ -264,7 +264,7 @@ def test_a_file_as_torchvision_publishes_it_is_loaded(tmp_path, monkeypatch):
 def test_private_images_of_another_set_are_made_to_fit(tmp_path):
     images = np.random.default_rng(0).integers(0, 255, (20, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "other.npz", train_images=images, train_labels=np.arange(20))
-    made = build(scenario(data={"private_source": f"npz:{tmp_path / 'other.npz'}"}), seed=0)
-    assert made.setting.private.inputs.shape == (4, 1, 8, 8)
-    assert int(made.setting.private.labels.max()) < 10
-    assert made.auxiliary.inputs.shape[1:] == (1, 8, 8)
+    built = build(scenario(data={"private_source": f"npz:{tmp_path / 'other.npz'}"}), seed=0)
+    assert built.setting.private.inputs.shape == (4, 1, 8, 8)
+    assert int(built.setting.private.labels.max()) < 10
+    assert built.auxiliary.inputs.shape[1:] == (1, 8, 8)

@@ -71,8 +71,8 @@ def test_limits_on_images():
 def test_another_source_is_the_other_domain():
     other = source(seed=1)
     roles = dealt(ClassWant(targets=2), shifts=[], other=other)
-    held = {x.numpy().tobytes() for x in other.splits["train"].batch().inputs}
-    assert {x.numpy().tobytes() for x in roles.public.inputs[roles.sensitive :]} == held
+    heldout = {x.numpy().tobytes() for x in other.splits["train"].batch().inputs}
+    assert {x.numpy().tobytes() for x in roles.public.inputs[roles.sensitive :]} == heldout
 
 
 def test_the_seed_decides_who_is_a_target():

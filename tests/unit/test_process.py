@@ -7,31 +7,31 @@ from types import SimpleNamespace
 
 import torch
 
-from glasshouse.process import each, settle
-from glasshouse.progress import listening
+from glasshouse.process import each, prepare_process
+from glasshouse.progress import listen
 
 
 def test_a_settled_process_has_one_thread_and_may_be_settled_again() -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        settle()
-        settle()
+        prepare_process()
+        prepare_process()
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
 
 
 def test_freed_memory_is_kept_on_linux_and_elsewhere_nothing_is_asked_for(monkeypatch) -> None:
-    asked: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda *given: asked.append(given))
+    results: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *given: results.append(given))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     monkeypatch.setattr(sys, "platform", "win32")
-    settle()
-    assert asked == []
+    prepare_process()
+    assert results == []
     monkeypatch.setattr(sys, "platform", "linux")
-    settle()
-    assert asked == [(-3, 2**28), (-1, 2**29)]  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+    prepare_process()
+    assert results == [(-3, 2**28), (-1, 2**29)]  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 
 
 def _where(task: torch.Tensor) -> tuple[float, int]:
@@ -43,10 +43,10 @@ def test_pieces_go_to_processes_of_their_own_and_come_back_in_order_with_progres
     bar = SimpleNamespace(advance=lambda: advanced.append("one"), close=lambda: advanced.append("end"))
     listener = SimpleNamespace(begin=lambda label, total: advanced.append(f"{label}/{total}") or bar)
     tasks = [torch.full((3,), float(i)) for i in range(4)]
-    with listening(listener):
-        found = each(_where, tasks, processes=2, label="pieces")
-    assert [value for value, _ in found] == [0.0, 3.0, 6.0, 9.0]
-    assert os.getpid() not in {process for _, process in found}
+    with listen(listener):
+        results = each(_where, tasks, processes=2, label="pieces")
+    assert [value for value, _ in results] == [0.0, 3.0, 6.0, 9.0]
+    assert os.getpid() not in {process for _, process in results}
     assert advanced == ["pieces/4", "one", "one", "one", "one", "end"]
     assert {process for _, process in each(_where, tasks, processes=1, label="pieces")} == {os.getpid()}
     assert not any(t.is_shared() for t in tasks)

@@ -1,6 +1,6 @@
 import pytest
 
-from glasshouse.progress import listening, stage, track
+from glasshouse.progress import listen, stage, track
 
 
 class Heard:
@@ -25,7 +25,7 @@ class Heard:
 
 def test_every_step_is_heard_after_it_is_done():
     heard = Heard()
-    with listening(heard):
+    with listen(heard):
         for _ in track(range(2), "rounds"):
             heard.lines.append("work")
     step = ["work", ("advance", "rounds")]
@@ -34,14 +34,14 @@ def test_every_step_is_heard_after_it_is_done():
 
 def test_a_failure_closes_the_bar():
     heard = Heard()
-    with listening(heard), pytest.raises(RuntimeError), stage("training"):
+    with listen(heard), pytest.raises(RuntimeError), stage("training"):
         raise RuntimeError
     assert heard.lines == [("begin", "training", None), ("close", "training")]
 
 
 def test_length_is_not_guessed_and_silence_is_the_default():
     heard = Heard()
-    with listening(heard):
+    with listen(heard):
         assert list(track(iter("ab"), "letters")) == ["a", "b"]
         assert list(track(iter("ab"), "letters", total=2)) == ["a", "b"]
     assert list(track("c", "silent")) == ["c"]

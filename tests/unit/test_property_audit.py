@@ -9,9 +9,9 @@ import torch
 from glasshouse.attacks.base import About, Appendix, ClientScores
 from glasshouse.audit.attacking.claims import Outcome, read_outcome, write_outcome
 from glasshouse.audit.run import audit
-from glasshouse.audit.scoring.claims.truths import shifted
+from glasshouse.audit.scoring.claims.truths import shift_victims
 from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import judged
+from glasshouse.audit.scoring.score import longest_prefix
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, Undefined
 from glasshouse.figures.base import (
@@ -47,8 +47,8 @@ def test_members_hold_the_challenge_in_place_of_one_of_theirs():
     assert len(members) == 3
     for client, rows in enumerate(built.setting.shards):
         data = built.setting.private.pick(rows)
-        held = (data.inputs == built.challenge.inputs).flatten(1).all(1).sum()
-        assert (len(rows), int(held)) == (4, int(client in members))
+        heldout = (data.inputs == built.challenge.inputs).flatten(1).all(1).sum()
+        assert (len(rows), int(heldout)) == (4, int(client in members))
     assert build(from_dict(BASE), seed=1).marked != built.marked
 
 
@@ -59,9 +59,9 @@ def test_holders_of_an_attribute_are_marked():
     changes = {"data": {**BASE["data"], **data}, "federation": federation}
     built = build(from_dict({**BASE, **changes, "grants": {}, "attacks": [attack]}), seed=0)
     labels = built.setting.private.labels
-    wanted = tuple(c for c, s in enumerate(built.setting.shards) if (labels[s] == 1).sum() * 2 > len(s))
-    assert built.marked == {"attribute 1": wanted}
-    assert 0 < len(wanted) < 5
+    expected = tuple(c for c, s in enumerate(built.setting.shards) if (labels[s] == 1).sum() * 2 > len(s))
+    assert built.marked == {"attribute 1": expected}
+    assert 0 < len(expected) < 5
 
 
 @pytest.mark.parametrize(
@@ -93,15 +93,15 @@ def judge(marked: dict[str, tuple[int, ...]]) -> Judge:
 
 def report(rounds: int) -> Appendix:
     flat = torch.linspace(0.5, 1, rounds)
-    held = torch.zeros(rounds, 3)
+    heldout = torch.zeros(rounds, 3)
     about = About(rounds=tuple(range(rounds)))
-    parts = {"accuracy": flat, "overlap": 1 - flat, "norm": flat, "without": held, "having": held + 1}
+    parts = {"accuracy": flat, "overlap": 1 - flat, "norm": flat, "without": heldout, "having": heldout + 1}
     return Appendix(about=about, name="detectors", tensors=parts)
 
 
 def test_only_the_longest_prefix_is_judged(tmp_path):
     short, long = scores(10, [True, True, False, False]), scores(20, [True, False, False, False])
-    assert judged((short, report(20), long))[1:] == [long]
+    assert longest_prefix((short, report(20), long))[1:] == [long]
     write_outcome(Outcome(claims=(short, report(20))), tmp_path)
     assert torch.equal(read_outcome(tmp_path).claims[1].tensors["overlap"], report(20).tensors["overlap"])
 
@@ -113,7 +113,7 @@ def test_truth_about_clients_needs_one_property():
 
 
 def test_a_negative_control_moves_the_property_to_others():
-    assert shifted(judge({"membership": (0, 2)}).truth, {}).marked == {"membership": (1, 3)}
+    assert shift_victims(judge({"membership": (0, 2)}).truth, {}).marked == {"membership": (1, 3)}
 
 
 def evidence(label, claims, scoring):
@@ -128,9 +128,9 @@ def evidence(label, claims, scoring):
 
 def test_exhibits_of_clients():
     claims = (scores(10, [True, True, False, False]), scores(20, [True, False, False, False]), report(20))
-    made = list(ClientScoresFigure().draw(evidence("reg", claims, judge({"membership": (0,)}))))
-    assert [e.kind for e in made] == ["lines", "lines", "histogram", "histogram", "histogram"]
-    line, null = made[0].data["series"]
+    result = list(ClientScoresFigure().draw(evidence("reg", claims, judge({"membership": (0,)}))))
+    assert [e.kind for e in result] == ["lines", "lines", "histogram", "histogram", "histogram"]
+    line, null = result[0].data["series"]
     assert (line["x"], line["y"]) == ([10, 20], [pytest.approx(2 / 3), 1.0])
     assert (null["y"], null["null"]) == ([0.25, 0.25], True)
     assert list(ClientScoresFigure().draw(evidence("dlg", (), judge({})))) == []
@@ -156,10 +156,10 @@ def test_a_client_who_knows_the_cohorts_infers_what_the_server_infers(tmp_path, 
     client = ['threat.role="client"', "threat.client=3", 'threat.sees=["broadcast"]']
     with pytest.raises(BadScenario, match="an adversary who sees aggregate"):
         audit(load("quickstart-rounds", [*small, *client]), out=tmp_path / "blind", jobs=1)
-    told = audit(
+    result = audit(
         load("quickstart-rounds", [*small, *client, "grants.cohorts=true"]), out=tmp_path / "told", jobs=1
     )
-    assert len(told.findings) == 20
-    assert "cohorts" in told.threats[0].given
-    assert all("cohorts" in f.given for f in told.findings)
-    assert {f.about for f in told.findings} == {"7 rounds"}  # no model follows the last one
+    assert len(result.findings) == 20
+    assert "cohorts" in result.threats[0].given
+    assert all("cohorts" in f.given for f in result.findings)
+    assert {f.about for f in result.findings} == {"7 rounds"}  # no model follows the last one

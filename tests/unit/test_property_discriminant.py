@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glasshouse.attacks.property.discriminant import check_single_step, discriminated, fisher
+from glasshouse.attacks.property.discriminant import check_single_step, fisher, fit_discriminant
 from glasshouse.attacks.property.evidence import Method
 from glasshouse.attacks.property.gathering import shadow_pairs
 from glasshouse.attacks.property.per_example import PerExample
@@ -47,16 +47,16 @@ def test_products_sums_and_means_are_those_of_the_gradients(model):
     each = torch.stack(
         [flatten(one(network, pool.pick(torch.tensor([i])), rng=Rng.root(0)).tensors) for i in range(12)]
     ).double()
-    found = PerExample.of(network, agreed, pool, rng=Rng.root(0))
+    result = PerExample.of(network, agreed, pool, rng=Rng.root(0))
     weights = torch.linspace(-1, 1, 12, dtype=torch.float64)
     direction = torch.randn(each.shape[1], generator=torch.Generator().manual_seed(4))
     rows = torch.tensor([[0, 3, 5], [11, 2, 7]])
     close = {"atol": 1e-5, "rtol": 1e-4}
-    torch.testing.assert_close(found.gram(), each @ each.T, **close)
-    torch.testing.assert_close(found.weighted(weights).double(), weights @ each, **close)
-    torch.testing.assert_close(found.along(direction), each @ direction.double(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(found.means(rows).double(), each[rows].mean(1), **close)
-    torch.testing.assert_close(found.squared().weighted(weights).double(), weights @ each.square(), **close)
+    torch.testing.assert_close(result.gram(), each @ each.T, **close)
+    torch.testing.assert_close(result.weighted(weights).double(), weights @ each, **close)
+    torch.testing.assert_close(result.along(direction), each @ direction.double(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(result.means(rows).double(), each[rows].mean(1), **close)
+    torch.testing.assert_close(result.squared().weighted(weights).double(), weights @ each.square(), **close)
 
 
 def test_it_is_fishers_discriminant_of_the_updates():
@@ -66,18 +66,18 @@ def test_it_is_fishers_discriminant_of_the_updates():
     pairs = Membership().pairs(scene(agreed), count=4, rng=Rng.root(0))
     examples = PerExample.of(network, agreed, pairs.negative.pool, rng=Rng.root(0))
     low, high = pairs.negative.shares.double(), pairs.positive.shares.double()
-    found = fisher(examples, low, high, count=5, rate=-0.1, shrinkage=1e-3)
+    detector = fisher(examples, low, high, count=5, rate=-0.1, shrinkage=1e-3)
     each = -0.1 * examples.means(torch.arange(61)[:, None]).double()
     centred = each[:60] - each[:60].mean(0)
     covariance = centred.T @ centred / 60 / 5
-    wanted = each[:60].mean(0) + (each[60] - each[:60].mean(0)) / 5
-    covariance += 1e-3 * covariance.trace() * torch.eye(len(wanted), dtype=torch.float64)
-    direction = torch.linalg.solve(covariance, wanted - each[:60].mean(0))
-    torch.testing.assert_close(found.direction.double(), direction, atol=1e-3, rtol=1e-3)
-    middle = (wanted + each[:60].mean(0)) / 2
-    assert found.offset == pytest.approx(-float(direction @ middle), rel=1e-3)
+    expected = each[:60].mean(0) + (each[60] - each[:60].mean(0)) / 5
+    covariance += 1e-3 * covariance.trace() * torch.eye(len(expected), dtype=torch.float64)
+    direction = torch.linalg.solve(covariance, expected - each[:60].mean(0))
+    torch.testing.assert_close(detector.direction.double(), direction, atol=1e-3, rtol=1e-3)
+    middle = (expected + each[:60].mean(0)) / 2
+    assert detector.offset == pytest.approx(-float(direction @ middle), rel=1e-3)
     deviation = (covariance.diagonal() - 1e-3 * centred.square().sum() / 300).clamp_min(0).sqrt()
-    assert found.norm == pytest.approx(float((direction * deviation).norm()), rel=1e-2)
+    assert detector.norm == pytest.approx(float((direction * deviation).norm()), rel=1e-2)
 
 
 @pytest.mark.parametrize("looks_for", [Membership(), GradientInversion(), LabelFlip()])
@@ -85,10 +85,10 @@ def test_features_of_the_held_out_are_those_of_their_updates(looks_for):
     agreed = terms()
     network = models.build(agreed.architecture, rng=Rng.root(1))
     fresh = looks_for.pairs(scene(agreed), count=4, rng=Rng.root(0))
-    held = looks_for.pairs(scene(agreed, seed=1), count=30, rng=Rng.root(1))
-    detector, features = discriminated(network, agreed, fresh, held, shrinkage=1e-2, rng=Rng.root(2))
+    heldout = looks_for.pairs(scene(agreed, seed=1), count=30, rng=Rng.root(1))
+    detector, features = fit_discriminant(network, agreed, fresh, heldout, shrinkage=1e-2, rng=Rng.root(2))
     view = View(terms=agreed, threat=Threat(), rounds=())
-    sent = shadow_pairs(network, view, (held,), round=0, rng=Rng.root(3))
+    sent = shadow_pairs(network, view, (heldout,), round=0, rng=Rng.root(3))
     torch.testing.assert_close(features.flatten(), detector.features(sent).double(), atol=1e-3, rtol=1e-3)
     assert features[1].mean() > features[0].mean()
 

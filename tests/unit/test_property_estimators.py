@@ -18,9 +18,9 @@ from glasshouse.attacks.property.prolin import Problem, solve
 from glasshouse.attacks.property.prolin_posterior import (
     Independent,
     Persistent,
+    convolve_clients,
     persistence,
-    sampled,
-    summed,
+    sample_posterior,
 )
 from glasshouse.attacks.property.readers import normal_equations, prefixes
 from glasshouse.attacks.property.reg import expected_features
@@ -67,10 +67,10 @@ def test_every_estimator_is_right_when_features_do_not_overlap(features):
     assert np.array_equal(expected_features(evidence, (100,), ridge=5.0)[0].mean(1).numpy() > 0, truth)
     for variant in ("paper", "reference"):
         problem = Problem.of(evidence, (50, 100), ridge=5.0, variant=variant)
-        found = solve(problem, *problem.begin("ridge", rng=Rng.root(0)), iterations=300)
-        assert np.array_equal(found.tau.reshape(2, -1)[1] > 0.5, truth)
+        solution = solve(problem, *problem.begin("ridge", rng=Rng.root(0)), iterations=300)
+        assert np.array_equal(solution.tau.reshape(2, -1)[1] > 0.5, truth)
     for density in (Independent(evidence, prior=0.1), Persistent(evidence, prior=0.1, rho=0.3)):
-        odds = sampled(density, 50, sweeps=40, chains=2, rng=Rng.root(1))
+        odds = sample_posterior(density, 50, sweeps=40, chains=2, rng=Rng.root(1))
         assert np.array_equal(odds > 0, truth)
 
 
@@ -99,11 +99,11 @@ def test_posterior_equals_brute_force():
     def independent(a, tau):
         return np.diag(a @ (1 - tau) * variance[:, 0] + a @ tau * variance[:, 1])
 
-    wanted = brute_force(evidence, 0.2, independent)
+    values = brute_force(evidence, 0.2, independent)
     density = Independent(evidence, prior=0.2)
-    np.testing.assert_allclose(summed(density, 8), wanted, rtol=1e-8)
-    chances = stats.logistic.cdf(sampled(density, 8, sweeps=3000, chains=4, rng=Rng.root(3)))
-    np.testing.assert_allclose(chances, stats.logistic.cdf(wanted), atol=0.02)
+    np.testing.assert_allclose(convolve_clients(density, 8), values, rtol=1e-8)
+    chances = stats.logistic.cdf(sample_posterior(density, 8, sweeps=3000, chains=4, rng=Rng.root(3)))
+    np.testing.assert_allclose(chances, stats.logistic.cdf(values), atol=0.02)
 
 
 def test_posterior_with_persistence_equals_brute_force():
@@ -116,9 +116,9 @@ def test_posterior_with_persistence_equals_brute_force():
         of_mean = (0.4 * np.outer(m, m) + 0.6 * np.diag(m**2)) / 200
         return scale * (0.4 * a @ a.T + 0.6 * np.diag(m) + of_mean)
 
-    wanted = brute_force(evidence, 0.2, persistent)
+    values = brute_force(evidence, 0.2, persistent)
     density = Persistent(evidence, prior=0.2, rho=0.4)
-    np.testing.assert_allclose(summed(density, 8), wanted, rtol=1e-7)
+    np.testing.assert_allclose(convolve_clients(density, 8), values, rtol=1e-7)
 
 
 def test_a_mean_from_few_shadows_does_not_move_everybody():
@@ -129,9 +129,9 @@ def test_a_mean_from_few_shadows_does_not_move_everybody():
             rounds=200, clients=50, cohort=10, positive=(3, 8, 20), gap=4.0, held=12, seed=seed
         )
         few = evidence.held - 0.6  # two standard errors of a mean of twelve
-        for which, held in enumerate((few, few.repeat(1, 1, 1000, 1))):  # the same mean, thought exact
-            density = Persistent(dataclasses.replace(evidence, held=held), prior=0.1, rho=0.3)
-            odds = sampled(density, 50, sweeps=60, chains=2, rng=Rng.root(1))
+        for which, heldout in enumerate((few, few.repeat(1, 1, 1000, 1))):  # the same mean, thought exact
+            density = Persistent(dataclasses.replace(evidence, held=heldout), prior=0.1, rho=0.3)
+            odds = sample_posterior(density, 50, sweeps=60, chains=2, rng=Rng.root(1))
             wrong[which] += ((odds > 0) != truth).sum()
     assert wrong[0] <= 4
     assert wrong[1] > 3 * wrong[0]
@@ -152,8 +152,8 @@ def test_conditional_odds_are_differences_of_the_density(density):
 def test_persistence_is_recovered(rho):
     draw = np.random.default_rng(0)
     stays = draw.normal(size=(1, 2, 4000))
-    held = 3 + 7 * (math.sqrt(rho) * stays + math.sqrt(1 - rho) * draw.normal(size=(50, 2, 4000)))
-    assert persistence(held) == pytest.approx(rho, abs=0.03)
+    heldout = 3 + 7 * (math.sqrt(rho) * stays + math.sqrt(1 - rho) * draw.normal(size=(50, 2, 4000)))
+    assert persistence(heldout) == pytest.approx(rho, abs=0.03)
 
 
 def test_one_pass_over_prefixes_equals_one_solve_each():
@@ -161,13 +161,13 @@ def test_one_pass_over_prefixes_equals_one_solve_each():
     lengths = prefixes(60, 25)
     assert lengths == (25, 50, 60)
     passed = expected_features(evidence, lengths, ridge=5.0)
-    for n, found in zip(lengths, passed, strict=True):
+    for n, result in zip(lengths, passed, strict=True):
         part = evidence.upto(n)
         a, v = part.participation, 1 - part.overlap
         for k in range(2):
             left = a.T @ (v[:, k, None] * a) + 5 * torch.eye(20, dtype=DOUBLE)
-            wanted = torch.linalg.solve(left, a.T @ (v[:, k] * part.features[:, k]))
-            torch.testing.assert_close(found[:, k], wanted)
+            expected = torch.linalg.solve(left, a.T @ (v[:, k] * part.features[:, k]))
+            torch.testing.assert_close(result[:, k], expected)
     assert normal_equations(evidence, lengths, 1 - evidence.overlap)[0].shape == (3, 2, 20, 20)
 
 
@@ -188,8 +188,8 @@ def test_votes_equal_scoring_every_rebuilt_update():
         norm=offset,
     )
     rebuilt = torch.linalg.pinv(a[:20]) @ sums[:20]
-    wanted = torch.stack([(w @ directions[:20].T + offset[:20, 0] > 0).double().mean() for w in rebuilt])
-    torch.testing.assert_close(votes(evidence.upto(20)), wanted)
+    expected = torch.stack([(w @ directions[:20].T + offset[:20, 0] > 0).double().mean() for w in rebuilt])
+    torch.testing.assert_close(votes(evidence.upto(20)), expected)
 
 
 def dense_twin(evidence: Evidence, x0, tau0, iterations: int, variant: str):
@@ -250,9 +250,9 @@ def test_sparse_optimisation_equals_dense_autograd(variant):
     x, tau = dense_twin(evidence, x0, tau0, 150, variant)
     problem = Problem.of(evidence, (15,), ridge=5.0, variant=variant)
     present = evidence.participation.numpy() > 0
-    found = solve(problem, x0.numpy()[present][:, None], tau0.numpy(), iterations=150)
-    np.testing.assert_allclose(found.x[:, 0], x.numpy()[present], atol=1e-8)
-    np.testing.assert_allclose(found.tau, tau.numpy(), atol=1e-8)
+    solution = solve(problem, x0.numpy()[present][:, None], tau0.numpy(), iterations=150)
+    np.testing.assert_allclose(solution.x[:, 0], x.numpy()[present], atol=1e-8)
+    np.testing.assert_allclose(solution.tau, tau.numpy(), atol=1e-8)
 
 
 def test_prefixes_side_by_side_equal_each_alone():

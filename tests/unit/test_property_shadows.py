@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from glasshouse.attacks.property.detector import fit, fit_sgd, standardise
-from glasshouse.attacks.property.gathering import joined, shadow_pairs
+from glasshouse.attacks.property.detector import fit, fit_sgd, standardize
+from glasshouse.attacks.property.gathering import join_casts, shadow_pairs
 from glasshouse.attacks.property.properties import (
     Ascent,
     Attribute,
@@ -16,7 +16,7 @@ from glasshouse.attacks.property.properties import (
     Pairs,
     Scene,
 )
-from glasshouse.attacks.property.shadow import Cast, Conduct, _trained, flatten, mean_gradients, updates
+from glasshouse.attacks.property.shadow import Cast, Conduct, _train_clients, flatten, mean_gradients, updates
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.models import build as models
@@ -55,7 +55,7 @@ def test_one_step_is_the_mean_of_per_example_gradients(model):
     """Against autograd one example at a time, and against the client's own code."""
     agreed, shadows = terms(model), cast(model)
     network = models.build(agreed.architecture, rng=Rng.root(1))
-    found = updates(network, agreed, shadows, rng=Rng.root(2))
+    result = updates(network, agreed, shadows, rng=Rng.root(2))
     one = LocalTraining(kind="gradient", batch_size=1)
     each = torch.stack(
         [
@@ -63,9 +63,12 @@ def test_one_step_is_the_mean_of_per_example_gradients(model):
             for i in range(12)
         ]
     )
-    torch.testing.assert_close(found, -0.1 * each[shadows.rows].mean(1), atol=1e-7, rtol=1e-4)
+    torch.testing.assert_close(result, -0.1 * each[shadows.rows].mean(1), atol=1e-7, rtol=1e-4)
     torch.testing.assert_close(
-        found, _trained(network, agreed, shadows, Conduct(), round=0, rng=Rng.root(0)), atol=1e-7, rtol=1e-4
+        result,
+        _train_clients(network, agreed, shadows, Conduct(), round=0, rng=Rng.root(0)),
+        atol=1e-7,
+        rtol=1e-4,
     )
 
 
@@ -75,24 +78,24 @@ def test_several_steps_equal_the_clients_own_code(ascend, epochs):
     agreed, shadows = terms(local_epochs=epochs), cast()
     network = models.build(agreed.architecture, rng=Rng.root(1))
     before = flatten(models.state(network))
-    found = updates(network, agreed, shadows, conduct=Conduct(ascend=ascend), rng=Rng.root(2))
+    tensor = updates(network, agreed, shadows, conduct=Conduct(ascend=ascend), rng=Rng.root(2))
     assert torch.equal(flatten(models.state(network)), before)
-    wanted = _trained(network, agreed, shadows, Conduct(ascend=ascend), round=0, rng=Rng.root(0))
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
+    expected = _train_clients(network, agreed, shadows, Conduct(ascend=ascend), round=0, rng=Rng.root(0))
+    torch.testing.assert_close(tensor, expected, atol=1e-6, rtol=1e-4)
 
 
 def test_small_batches_use_every_example_once_per_epoch():
     """At a learning rate of almost 0 the steps of an epoch add up to one step on everything."""
     agreed = terms(batch_size=2, learning_rate=1e-4)
     network, shadows = models.build(agreed.architecture, rng=Rng.root(1)), cast()
-    found = updates(network, agreed, shadows, rng=Rng.root(2))
+    result = updates(network, agreed, shadows, rng=Rng.root(2))
     pool = shadows.pool
     sizes = torch.tensor([2.0, 2.0, 2.0, 2.0, 1.0])
     each = mean_gradients(network, agreed, Cast(pool=pool, rows=torch.arange(12)[:, None]), rng=Rng.root(0))
     low, high = each[shadows.rows].abs().sum(1) * 1e-4 / 2, each[shadows.rows].abs().sum(1) * 1e-4
     assert sizes.sum() == 9
-    assert (found.abs() <= high + 1e-6).all()
-    assert float(found.norm()) > 0.2 * float(low.norm())
+    assert (result.abs() <= high + 1e-6).all()
+    assert float(result.norm()) > 0.2 * float(low.norm())
 
 
 def test_dropout_draws_a_mask_per_entry():
@@ -100,9 +103,9 @@ def test_dropout_draws_a_mask_per_entry():
     pool = data(1, SHAPES["lenet_dropout"]).pick(torch.zeros(3, dtype=torch.long))
     network = models.build(agreed.architecture, rng=Rng.root(1))
     alone = Cast(pool=pool, rows=torch.arange(3)[:, None])
-    found = updates(network, agreed, alone, rng=Rng.root(2))
-    assert not torch.allclose(found[0], found[1])
-    torch.testing.assert_close(found, updates(network, agreed, alone, rng=Rng.root(2)))
+    tensor = updates(network, agreed, alone, rng=Rng.root(2))
+    assert not torch.allclose(tensor[0], tensor[1])
+    torch.testing.assert_close(tensor, updates(network, agreed, alone, rng=Rng.root(2)))
 
 
 def scene(agreed: Terms, **changes) -> Scene:
@@ -118,9 +121,9 @@ def made(agreed: Terms, pairs: Pairs) -> torch.Tensor:
 
 def test_members_hold_the_challenge_and_the_others_do_not():
     pairs = Membership().pairs(scene(terms()), count=7, rng=Rng.root(0))
-    held = pairs.positive.pool.inputs[pairs.positive.rows]
+    heldout = pairs.positive.pool.inputs[pairs.positive.rows]
     target = data(1, seed=9).inputs[0]
-    assert (held == target).flatten(2).all(2).sum(1).tolist() == [1] * 7
+    assert (heldout == target).flatten(2).all(2).sum(1).tolist() == [1] * 7
     assert not (pairs.negative.pool.inputs[pairs.negative.rows] == target).flatten(2).all(2).any()
     assert all(len(set(row)) == 5 for row in pairs.positive.rows.tolist())
 
@@ -131,13 +134,13 @@ def test_membership_without_a_challenge_is_refused():
 
 
 def test_inverters_are_honest_clients_turned_around():
-    found = made(terms(), GradientInversion(scale=2.0).pairs(scene(terms()), count=4, rng=Rng.root(0)))
-    torch.testing.assert_close(found[4:], -2 * found[:4])
+    tensor = made(terms(), GradientInversion(scale=2.0).pairs(scene(terms()), count=4, rng=Rng.root(0)))
+    torch.testing.assert_close(tensor[4:], -2 * tensor[:4])
 
 
 def test_a_clipped_inverter_is_the_behaviour_itself():
-    found = made(terms(), GradientInversion(clip_norm=1e-3).pairs(scene(terms()), count=3, rng=Rng.root(0)))
-    torch.testing.assert_close(found[3:].norm(dim=1), torch.full((3,), 1e-3), rtol=1e-4, atol=0)
+    tensor = made(terms(), GradientInversion(clip_norm=1e-3).pairs(scene(terms()), count=3, rng=Rng.root(0)))
+    torch.testing.assert_close(tensor[3:].norm(dim=1), torch.full((3,), 1e-3), rtol=1e-4, atol=0)
 
 
 def test_ascent_is_inversion_with_one_step_and_not_with_two():
@@ -156,13 +159,13 @@ def test_flipped_labels_and_a_majority_class():
     assert torch.equal(flipped.positive.pool.labels[flipped.positive.rows], (truth + 3) % 10)
     auxiliary = Batch(inputs=data(60).inputs, labels=torch.arange(60) % 2)
     pairs = Attribute(label=1).pairs(scene(terms(), auxiliary=auxiliary), count=9, rng=Rng.root(0))
-    for one, wanted in ((pairs.positive, True), (pairs.negative, False)):
-        assert [(row.sum() > 2.5) for row in one.pool.labels[one.rows].double()] == [wanted] * 9
+    for one, expected in ((pairs.positive, True), (pairs.negative, False)):
+        assert [(row.sum() > 2.5) for row in one.pool.labels[one.rows].double()] == [expected] * 9
 
 
 def test_a_shared_pool_is_kept_once():
     one, other = cast(), cast()
-    both = joined([one, Cast(pool=one.pool, rows=one.rows[:1]), other])
+    both = join_casts([one, Cast(pool=one.pool, rows=one.rows[:1]), other])
     assert len(both.pool) == 24
     assert torch.equal(both.pool.inputs[both.rows[-1]], other.pool.inputs[other.rows[-1]])
 
@@ -180,7 +183,7 @@ def test_the_penalised_optimum_is_reached():
     x, labels = shadows()
     detector = fit(x.clone(), labels, penalty=0.5, iterations=500)
     flat = x.clone()
-    _, std = standardise(flat)
+    _, std = standardize(flat)
     w = (detector.direction * std).double()
     error = torch.sigmoid(detector.features(x)).double() - labels.double()
     slope = error @ flat.double() / len(flat) + 0.5 * w
@@ -190,12 +193,12 @@ def test_the_penalised_optimum_is_reached():
 
 @pytest.mark.parametrize("kind", ["lbfgs", "sgd"])
 def test_detectors_separate_what_can_be_separated(kind):
-    (x, labels), (held, truth) = shadows(gap=4.0), shadows(count=40, gap=4.0)
+    (x, labels), (heldout, truth) = shadows(gap=4.0), shadows(count=40, gap=4.0)
     if kind == "lbfgs":
         detector = fit(x, labels, penalty=0.1, iterations=30)
     else:
-        detector = fit_sgd(x, labels, (held.clone(), truth), epochs=30, rng=Rng.root(0))
-    assert float(((detector.features(held) > 0) == truth).double().mean()) > 0.9
+        detector = fit_sgd(x, labels, (heldout.clone(), truth), epochs=30, rng=Rng.root(0))
+    assert float(((detector.features(heldout) > 0) == truth).double().mean()) > 0.9
     assert math.isfinite(detector.norm)
 
 

@@ -117,14 +117,14 @@ def test_identification_agrees_with_looking_at_every_image(originals, candidates
         if sum(j is None for j in way) != max(originals - candidates, 0):
             continue
         cost = sum(apart[i][j] for i, j in enumerate(way) if j is not None)
-        found = tuple(
+        result = tuple(
             float(
                 j is not None
                 and all(apart[i][j] < float((claimed[j] - d).square().sum()) for d in distractors)
             )
             for i, j in enumerate(way)
         )
-        possible.add((cost, found))
+        possible.add((cost, result))
     cheapest = min(cost for cost, _ in possible)
     assert (cheapest, tuple(hits)) in possible
 
@@ -153,23 +153,23 @@ def test_chance_of_identification_is_one_in_m_and_noise_reaches_it():
 
 def test_mse_r_compares_features_of_the_paired_images():
     truth = images(3)
-    seen = []
+    items = []
 
     def features(x: torch.Tensor) -> torch.Tensor:
-        seen.append(len(x))
+        items.append(len(x))
         return x.flatten(1)[:, :2] * 10
 
     context = ScoreContext(features=features)
     claimed = off_by(truth, 20)[[1, 2, 0]]
     np.testing.assert_allclose(MseR().score(claimed, truth, context=context), 1.0, rtol=1e-5)
-    assert seen == [3, 3]
+    assert items == [3, 3]
 
 
 def test_perceptual_is_the_distance_of_unit_channel_vectors_averaged_over_layers():
     """Two layers; worked out position by position."""
     truth, claimed = torch.rand(2, 2, 3, 4, 4, generator=torch.Generator().manual_seed(5))
     layers = lambda x: (x, x.mean(dim=(2, 3), keepdim=True) - 0.3)  # noqa: E731
-    found = Perceptual().score(claimed, truth, context=ScoreContext(perceptual=layers))
+    values = Perceptual().score(claimed, truth, context=ScoreContext(perceptual=layers))
     pairing = min(
         ([0, 1], [1, 0]),
         key=lambda p: sum(float((claimed[j] - truth[i]).square().sum()) for i, j in enumerate(p)),
@@ -187,7 +187,7 @@ def test_perceptual_is_the_distance_of_unit_channel_vectors_averaged_over_layers
                 for c in range(a.shape[3])
             ]
             each.append(np.mean(spots))
-        assert found[i] == pytest.approx(np.mean(each), rel=1e-4)
+        assert values[i] == pytest.approx(np.mean(each), rel=1e-4)
 
 
 def test_perceptual_does_not_care_for_contrast_and_survives_dead_channels():

@@ -95,10 +95,10 @@ def test_utility_beside_it():
 
 def test_page_and_terminal_show_the_intervals(tmp_path):
     comparison = moved(0.54)
-    for shown in (comparison_html(comparison), text(comparison)):
-        assert "+0.41 [0.35, 0.47]" in shown
-        assert "+0.54 [0.48, 0.60]" in shown
-        assert "gain is higher" in shown
+    for entry in (comparison_html(comparison), text(comparison)):
+        assert "+0.41 [0.35, 0.47]" in entry
+        assert "+0.54 [0.48, 0.60]" in entry
+        assert "gain is higher" in entry
     assert write_comparison(comparison, tmp_path / "compare.html").read_text() == comparison_html(comparison)
 
 

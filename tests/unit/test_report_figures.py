@@ -44,14 +44,14 @@ def test_panels_by_metric_and_setting_without_defence_first():
         specimen.finding(metric="mse", higher=False, base=0.1, gain=0.05),
         specimen.finding(axes={"federation.batch": 4}),
     ]
-    found = panels(rows, [], CARDS)
-    assert [(p.title, p.setting) for p in found] == [
+    result = panels(rows, [], CARDS)
+    assert [(p.title, p.setting) for p in result] == [
         ("SSIM", ""),
         ("SSIM", "batch = 4"),
         ("squared error", ""),
     ]
-    assert [g.defense for g in found[0].groups] == ["no defence", "clip 4"]
-    assert found[2].direction == "further left is worse"
+    assert [g.defense for g in result[0].groups] == ["no defence", "clip 4"]
+    assert result[2].direction == "further left is worse"
 
 
 def test_what_all_rows_share_is_said_once():

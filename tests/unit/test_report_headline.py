@@ -33,22 +33,22 @@ SILENT = {"gain": 0.0, "half": 0.02}
     ],
 )
 def test_overall(verdicts, text):
-    found = answer(*(specimen.finding(verdict=v, scenario=f"s{i}") for i, v in enumerate(verdicts)))
-    assert found.text == text
+    result = answer(*(specimen.finding(verdict=v, scenario=f"s{i}") for i, v in enumerate(verdicts)))
+    assert result.text == text
     if text != "Private data came out":
-        assert re.search("no sign of safety|not every attack|may still leak", found.qualification)
+        assert re.search("no sign of safety|not every attack|may still leak", result.qualification)
 
 
 def test_only_primary_findings_make_a_headline():
-    found = answer(specimen.finding(primary=True, **SILENT), specimen.finding(metric="mse", higher=False))
-    assert found.text == "No leak was found"
+    result = answer(specimen.finding(primary=True, **SILENT), specimen.finding(metric="mse", higher=False))
+    assert result.text == "No leak was found"
 
 
 def test_what_luck_would_lift_is_no_headline():
     lucky = specimen.finding(primary=True, p=0.02, p_adjusted=0.4)
-    found = answer(lucky, specimen.finding(primary=True, attack="dlg", **SILENT))
-    assert found.text == "This audit cannot tell"
-    assert "1 of these lies above 0 but would be expected by luck." in found.count
+    result = answer(lucky, specimen.finding(primary=True, attack="dlg", **SILENT))
+    assert result.text == "This audit cannot tell"
+    assert "1 of these lies above 0 but would be expected by luck." in result.count
     sure = specimen.finding(primary=True, p=0.0001, p_adjusted=0.002)
     assert answer(sure).text == "Private data came out"
 
@@ -67,11 +67,11 @@ def test_naming_a_defence_is_no_headline():
 
 
 def test_one_victim_is_enough_for_a_headline():
-    found = answer(specimen.finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
-    assert found.text == "Single victims' data came out"
-    assert "Inverting Gradients got the examples of 2 of 3 victims" in found.qualification
-    assert "1 measurement judged victims one by one; 1 named somebody" in found.qualification
-    assert found.kind == "leaks"
+    result = answer(specimen.finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
+    assert result.text == "Single victims' data came out"
+    assert "Inverting Gradients got the examples of 2 of 3 victims" in result.qualification
+    assert "1 measurement judged victims one by one; 1 named somebody" in result.qualification
+    assert result.kind == "leaks"
 
 
 def test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not():
@@ -93,9 +93,9 @@ def test_among_many_findings_one_victim_out_is_luck_and_two_of_three_are_not():
 
     assert report(lucky).text == "Single victims' data came out"
     assert report(lucky, *[quiet] * 74).text == "No leak was found"
-    found = report(specimen.VICTIMS, lucky, *[quiet] * 73)
-    assert found.text == "Single victims' data came out"
-    assert "75 measurements judged victims one by one; 1 named somebody" in found.qualification
+    result = report(specimen.VICTIMS, lucky, *[quiet] * 73)
+    assert result.text == "Single victims' data came out"
+    assert "75 measurements judged victims one by one; 1 named somebody" in result.qualification
 
 
 def test_victims_that_another_metric_of_the_same_claims_judged_count():
@@ -110,8 +110,8 @@ def test_victims_that_another_metric_of_the_same_claims_judged_count():
 
 
 def test_victims_of_an_attack_without_power_are_no_headline():
-    found = answer(specimen.finding(primary=True, verdict="no power", victims=specimen.VICTIMS))
-    assert found.text == "This audit cannot tell"
+    result = answer(specimen.finding(primary=True, verdict="no power", victims=specimen.VICTIMS))
+    assert result.text == "This audit cannot tell"
 
 
 def test_controls_are_called_passed_only_where_every_one_did():

@@ -127,15 +127,15 @@ def test_what_a_finding_used_stands_beside_it(page):
 def test_a_control_is_shown_once_in_its_own_metric(tmp_path):
     """The control of an attack is measured in dB here, whatever the findings beside it are."""
     control = dataclasses.replace(specimen.PASSED, metric="psnr", positive=19.2, positive_low=16.7)
-    found = [specimen.finding(metric=m, control=control) for m in ("ssim", "label_accuracy")]
-    text = Page(render(described(*found), tmp_path)).text
+    items = [specimen.finding(metric=m, control=control) for m in ("ssim", "label_accuracy")]
+    text = Page(render(described(*items), tmp_path)).text
     assert text.count("+19.2\u00a0dB, at least 16.7".replace("\u00a0", " ")) == 1
     assert "1,92" not in text
 
 
 def test_a_control_without_a_claim_shows_no_number(tmp_path):
-    found = specimen.finding(control=specimen.SILENT, verdict="no power")
-    page = Page(render(Result(suite="one", findings=(found,)), tmp_path)).text
+    result = specimen.finding(control=specimen.SILENT, verdict="no power")
+    page = Page(render(Result(suite="one", findings=(result,)), tmp_path)).text
     assert page.count("no claim") == 2
 
 
@@ -146,26 +146,26 @@ def test_an_attack_without_a_control_is_named(tmp_path):
 
 
 def test_a_label_stands_beside_what_the_defence_says_of_itself(tmp_path):
-    found = specimen.finding(defenses=("gaussian_noise std=0.1",), axes={"defenses": "noise 0.1"})
+    result = specimen.finding(defenses=("gaussian_noise std=0.1",), axes={"defenses": "noise 0.1"})
     assert (
         "noise 0.1 gaussian_noise std=0.1"
-        in Page(render(Result(suite="x", findings=(found,)), tmp_path)).text
+        in Page(render(Result(suite="x", findings=(result,)), tmp_path)).text
     )
 
 
 def test_the_median_stands_below_the_mean(tmp_path):
-    found = dataclasses.replace(specimen.finding(), median=0.583)
+    result = dataclasses.replace(specimen.finding(), median=0.583)
     assert (
-        "0.62 [0.56, 0.68] median 0.58" in Page(render(Result(suite="x", findings=(found,)), tmp_path)).text
+        "0.62 [0.56, 0.68] median 0.58" in Page(render(Result(suite="x", findings=(result,)), tmp_path)).text
     )
 
 
 def test_the_papers_other_psnr_is_said_once_beside_the_findings_in_psnr_alone(tmp_path):
-    found = [specimen.finding(metric=m, attack=a) for a in ("ggl", "dlg") for m in ("psnr", "ssim")]
-    said = "6.02 dB less"
-    assert Page(render(described(*found), tmp_path)).text.count(said) == 1
-    others = tuple(f for f in found if f.metric != "psnr")
-    assert said not in Page(render(described(*others), tmp_path)).text
+    items = [specimen.finding(metric=m, attack=a) for a in ("ggl", "dlg") for m in ("psnr", "ssim")]
+    output = "6.02 dB less"
+    assert Page(render(described(*items), tmp_path)).text.count(output) == 1
+    others = tuple(f for f in items if f.metric != "psnr")
+    assert output not in Page(render(described(*others), tmp_path)).text
 
 
 def test_a_structural_change_is_marked(page):
@@ -201,22 +201,22 @@ def test_limits_of_an_older_result_are_not_shown_to_hold(tmp_path):
 
 def test_a_strangers_attack_and_metric_look_like_ours(tmp_path):
     """Title, sentence, display, explanation: all from the cards, none from the report."""
-    found = specimen.finding(attack="strange", metric="strangeness", gain=3.0, half=0.5, base=1.0)
-    text = Page(render(described(found), tmp_path)).text
+    result = specimen.finding(attack="strange", metric="strangeness", gain=3.0, half=0.5, base=1.0)
+    text = Page(render(described(result), tmp_path)).text
     assert "Without a defence, A Stranger's Attack was as strange as 4.0" in text
     assert "What strangeness is, for a lay reader." in text
     assert "strange_" not in text
 
 
 def test_an_older_result_without_cards_keeps_registered_names(tmp_path):
-    found = specimen.finding(attack="strange", metric="my_metric")
-    text = Page(render(Result(suite="x", findings=(found,)), tmp_path)).text
+    result = specimen.finding(attack="strange", metric="my_metric")
+    text = Page(render(Result(suite="x", findings=(result,)), tmp_path)).text
     assert "strange scored 0.62 [0.56, 0.68] on my metric" in text
 
 
 def test_victims_have_a_table(tmp_path):
-    found = specimen.finding(victims=specimen.VICTIMS)
-    text = Page(render(described(found), tmp_path)).text
+    result = specimen.finding(victims=specimen.VICTIMS)
+    text = Page(render(described(result), tmp_path)).text
     assert "Inverting Gradients, no defence: 2 of 3 victims came out" in text
     assert "round 0, client 1, example 0 0.90 0 of 199 0.005 (0.015) came out" in text
 

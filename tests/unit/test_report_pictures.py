@@ -13,7 +13,7 @@ from report_cards import CARDS
 
 from glasshouse.errors import BadFile
 from glasshouse.report import write_html
-from glasshouse.report.pictures import MOSAIC, STEPS, blur, merged, png, sheet
+from glasshouse.report.pictures import MOSAIC, STEPS, blur, merge_sheets, png, sheet
 from glasshouse.results.files import pictures
 from glasshouse.results.records import Exhibit, Result
 
@@ -29,28 +29,28 @@ def exhibit(tmp_path):
 
 
 def test_public_pictures_keep_every_pixel(exhibit, tmp_path):
-    shown = sheet(exhibit, tmp_path, cards=CARDS, show=True)
+    result = sheet(exhibit, tmp_path, cards=CARDS, show=True)
     original = pictures(exhibit, tmp_path)
-    assert shown.columns == ("victim 3", "victim 8", "victim 11", "victim 17")
-    assert [row.label for row in shown.rows] == ["original", "IG", "GI", "IG, noise 0.1", "null"]
-    for kind, row in enumerate(shown.rows):
+    assert result.columns == ("victim 3", "victim 8", "victim 11", "victim 17")
+    assert [row.label for row in result.rows] == ["original", "IG", "GI", "IG, noise 0.1", "null"]
+    for kind, row in enumerate(result.rows):
         for victim, cell in enumerate(row.pictures):
             assert np.abs(decode(cell.source) - original[victim, kind]).max() <= 0.5 / 255 + 1e-9
-    assert not shown.blurred
+    assert not result.blurred
 
 
 def test_every_column_beside_private_data_is_blurred(exhibit, tmp_path):
     """A reconstruction of a private picture is that picture, whatever its column is called."""
     one = dataclasses.replace(exhibit, private=("original",))
-    shown = sheet(one, tmp_path, cards=CARDS, show=False)
+    result = sheet(one, tmp_path, cards=CARDS, show=False)
     original = pictures(one, tmp_path)
-    for kind, row in enumerate(shown.rows):
+    for kind, row in enumerate(result.rows):
         for victim, cell in enumerate(row.pictures):
-            seen = decode(cell.source)
+            records = decode(cell.source)
             assert cell.blurred
             if original[victim, kind].std() > 0.01:
-                assert np.abs(seen - original[victim, kind]).mean() > 0.05
-    assert shown.rows[0].pictures[0].alt == "original, victim 3 (blurred)"
+                assert np.abs(records - original[victim, kind]).mean() > 0.05
+    assert result.rows[0].pictures[0].alt == "original, victim 3 (blurred)"
 
 
 def pair(title, images, run):
@@ -70,7 +70,7 @@ def test_attacks_on_the_same_examples_share_one_sheet(tmp_path):
         pair("dlg", first, tmp_path),
         pair("idlg", second, tmp_path),
     )
-    together, rest = merged([one, alone, two])
+    together, rest = merge_sheets([one, alone, two])
     assert [row.label for row in together.rows] == ["original", "DLG", "iDLG"]
     assert together.rows[2].pictures == two.rows[1].pictures
     assert together.caption == "c"

@@ -31,10 +31,10 @@ def test_a_leak():
 
 
 def test_a_leak_where_smaller_is_worse():
-    found = specimen.finding(
+    result = specimen.finding(
         metric="mse", higher=False, base=0.08, gain=0.05, half=0.01, defenses=("clip 4",), axes={"batch": 4}
     )
-    assert said(found).startswith(
+    assert said(result).startswith(
         "Under clip 4 (batch = 4), Inverting Gradients rebuilt private images with mean squared error "
         "0.03 [0.02, 0.04]. Guessing without the update (prior mean) reaches 0.08; "
         "the gain is +0.05 [0.04, 0.06]"
@@ -95,48 +95,48 @@ def test_no_sentence_speaks_of_a_gain_that_could_have_been_seen():
 
 def test_power_is_what_the_same_attack_gets_without_the_defence():
     reference = Reference(value=7 / 8, low=0.5, high=1.0, n=8, verdict="leaks")
-    found = specimen.finding(
+    result = specimen.finding(
         metric="identification", base=0.01, gain=-0.01, half=0.05, defenses=("noise 0.1",)
     )
-    found = dataclasses.replace(found, value=0.0, n=8, undefended=reference)
+    result = dataclasses.replace(result, value=0.0, n=8, undefended=reference)
     text = "With the same settings this attack reaches 7 of 8 without a defence and 0 of 8 here"
-    assert text in said(found)
+    assert text in said(result)
     blind = dataclasses.replace(reference, verdict="no leak found")
-    assert "its silence here proves little" in said(dataclasses.replace(found, undefended=blind))
-    assert text in " ".join(told(found, specimen.finding()))  # and where only silence is summed up
+    assert "its silence here proves little" in said(dataclasses.replace(result, undefended=blind))
+    assert text in " ".join(told(result, specimen.finding()))  # and where only silence is summed up
 
 
 def test_power_in_another_unit_than_shares():
     reference = Reference(value=0.9, low=0.8, high=1.0, n=8, verdict="leaks")
-    found = specimen.finding(gain=0.0, half=0.02, defenses=("noise",), undefended=reference)
-    assert "reaches 0.90 without a defence and 0.21 here (SSIM)" in said(found)
+    result = specimen.finding(gain=0.0, half=0.02, defenses=("noise",), undefended=reference)
+    assert "reaches 0.90 without a defence and 0.21 here (SSIM)" in said(result)
 
 
 def test_silent_victims_are_misses():
-    found = specimen.finding(claimed=2)
-    assert "It claimed something about 2 of 20 victims; the others count as misses." in said(found)
-    assert "claimed something" not in said(dataclasses.replace(found, claimed=20))
+    result = specimen.finding(claimed=2)
+    assert "It claimed something about 2 of 20 victims; the others count as misses." in said(result)
+    assert "claimed something" not in said(dataclasses.replace(result, claimed=20))
 
 
 @pytest.mark.parametrize(("runs", "words"), [(1, "only 1 run"), (3, "only 3 runs"), (4, "")])
 def test_few_federations_are_said_where_clients_are_units(runs, words):
-    found = dataclasses.replace(specimen.finding(metric="f1", runs=runs), unit="clients")
-    text = said(found)
+    result = dataclasses.replace(specimen.finding(metric="f1", runs=runs), unit="clients")
+    text = said(result)
     assert (words in text) if words else ("only" not in text)
-    assert "only" not in said(dataclasses.replace(found, unit="victims"))
+    assert "only" not in said(dataclasses.replace(result, unit="victims"))
 
 
 def test_what_ignores_the_update_is_no_leak():
     exchange = Exchange(value=0.6, gain=0.01, gain_low=-0.02, gain_high=0.04, n=20)
-    found = specimen.finding(verdict="inconclusive", exchange=exchange)
-    assert "It gains as much about victims whose update it did not see" in said(found)
+    result = specimen.finding(verdict="inconclusive", exchange=exchange)
+    assert "It gains as much about victims whose update it did not see" in said(result)
 
 
 def test_single_victims_are_named_beside_the_mean():
-    found = specimen.finding(gain=0.02, half=0.3, victims=specimen.VICTIMS)
+    result = specimen.finding(gain=0.02, half=0.3, victims=specimen.VICTIMS)
     assert (
         "The examples of 2 of 3 victims came out, recognised among held-out ones: "
-        "round 0, client 1, example 0; round 0, client 2, example 0." in said(found)
+        "round 0, client 1, example 0; round 0, client 2, example 0." in said(result)
     )
 
 
@@ -184,8 +184,8 @@ def test_examples_before_membership_before_labels_before_the_rest():
 
 
 def test_a_defence_goes_by_the_label_it_was_given():
-    found = specimen.finding(defenses=("gaussian_noise std=0.1",), axes={"defenses": "noise 0.1"})
-    assert said(found).startswith("Under noise 0.1, Inverting Gradients")
+    result = specimen.finding(defenses=("gaussian_noise std=0.1",), axes={"defenses": "noise 0.1"})
+    assert said(result).startswith("Under noise 0.1, Inverting Gradients")
     assert said(specimen.finding(axes={"defenses": "none"})).startswith("Without a defence, Inverting")
 
 

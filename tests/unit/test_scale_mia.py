@@ -8,8 +8,8 @@ from linear_attacks import AUXILIARY, attacked, errors, silenced
 from torch.nn import functional as F
 
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
-from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining, trained
-from glasshouse.attacks.linear.scale_mia.crafting import Strength, crafted_head, ladder, measure_of, strength
+from glasshouse.attacks.linear.scale_mia.autoencoder import AutoencoderTraining, train_autoencoder
+from glasshouse.attacks.linear.scale_mia.crafting import Strength, craft_head, ladder, measure_of, strength
 from glasshouse.attacks.linear.scale_mia.decoders import Reader, decoder_for
 from glasshouse.attacks.parts.readout.linear_tail import find_tail, latents
 from glasshouse.errors import BadValue, Inapplicable
@@ -50,7 +50,7 @@ def test_every_row_has_the_same_delta_and_it_names_the_class(target, design):
     with torch.no_grad():
         u = latents(model, tail.names[0])(AUXILIARY.inputs).mean(1)
     thresholds = torch.linspace(float(u.min()), float(u.max()), 64, dtype=torch.float64)
-    head = crafted_head(
+    head = craft_head(
         tail,
         thresholds,
         deviation=float(u.std()),
@@ -126,9 +126,9 @@ def test_two_linear_layers_are_enough():
 def test_the_order_of_auxiliary_images_does_not_matter_and_training_is_cached(target, monkeypatch):
     _, tail = target
     architecture, recipe = Architecture(**SMALL), AutoencoderTraining(steps=3, learning_rate=4e-3)
-    first = trained(architecture, AUXILIARY.inputs, tail=tail, recipe=recipe)
+    first = train_autoencoder(architecture, AUXILIARY.inputs, tail=tail, recipe=recipe)
     monkeypatch.setattr("glasshouse.attacks.linear.scale_mia.autoencoder._train", None)
-    again = trained(architecture, AUXILIARY.inputs.flip(0), tail=tail, recipe=recipe)
+    again = train_autoencoder(architecture, AUXILIARY.inputs.flip(0), tail=tail, recipe=recipe)
     for a, b in zip(first.decoder.parameters(), again.decoder.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -140,7 +140,7 @@ def test_interrupted_training_goes_on_where_it_stopped(target, monkeypatch, tmp_
         AutoencoderTraining(steps=6, learning_rate=4e-3, variational=1e-4),
     )
     module = "glasshouse.attacks.linear.scale_mia.autoencoder"
-    whole = trained(architecture, AUXILIARY.inputs, tail=tail, recipe=recipe)
+    whole = train_autoencoder(architecture, AUXILIARY.inputs, tail=tail, recipe=recipe)
     shorter = AUXILIARY.inputs.clone()
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr(f"{module}._SAVE_EVERY", 2)
@@ -159,9 +159,9 @@ def test_interrupted_training_goes_on_where_it_stopped(target, monkeypatch, tmp_
 
     monkeypatch.setattr(f"{module}.latents", failing)
     with pytest.raises(KeyboardInterrupt):
-        trained(architecture, shorter, tail=tail, recipe=recipe)
+        train_autoencoder(architecture, shorter, tail=tail, recipe=recipe)
     monkeypatch.setattr(f"{module}.latents", real)
-    resumed = trained(architecture, shorter, tail=tail, recipe=recipe)
+    resumed = train_autoencoder(architecture, shorter, tail=tail, recipe=recipe)
     for a, b in zip(whole.decoder.parameters(), resumed.decoder.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
@@ -210,9 +210,9 @@ def test_the_faster_decoder_gives_the_same_images(precision, apart):
     quick = Reader(deepcopy(decoder), precision=precision)
     assert [type(layer) for layer in quick.layers] != [type(layer) for layer in decoder]
     with torch.no_grad():
-        found = quick(latent)
-        torch.testing.assert_close(found, decoder(latent), rtol=1e-5, atol=apart)
-    assert found.dtype == torch.float32
+        result = quick(latent)
+        torch.testing.assert_close(result, decoder(latent), rtol=1e-5, atol=apart)
+    assert result.dtype == torch.float32
 
 
 def test_steps_on_one_batch_count_once_and_do_not_cost_images():

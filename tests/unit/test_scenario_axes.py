@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glasshouse import registry
-from glasshouse.audit.simulation.pretraining import ascent
+from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.errors import BadScenario
 from glasshouse.models import adversarial
-from glasshouse.scenario.axes import STEP, cells, content_hash, expanded
+from glasshouse.scenario.axes import STEP, cells, content_hash, expand_axes
 from glasshouse.scenario.load import load
 from glasshouse.scenario.overrides import PathError, assign, split_assignment
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import frozen
+from glasshouse.scenario.table import freeze
 from glasshouse.scenario.write import resolved_toml, toml
 
 
@@ -35,37 +35,37 @@ def override(raw, assignments):
 
 
 def scenario(**tables: object) -> Scenario:
-    return Scenario.model_validate(frozen({"name": "toy", **tables}))
+    return Scenario.model_validate(freeze({"name": "toy", **tables}))
 
 
 def test_axes_multiply_and_the_last_moves_fastest():
-    found = cells(
+    result = cells(
         scenario(
             axes={"federation.batch_size": [1, 4], "defenses": [[], [{"name": "noise", "std": 0.1}, "sign"]]}
         )
     )
-    assert [dict(c.axes) for c in found] == [
+    assert [dict(c.axes) for c in result] == [
         {"federation.batch_size": 1, "defenses": "none"},
         {"federation.batch_size": 1, "defenses": "noise std=0.1 + sign"},
         {"federation.batch_size": 4, "defenses": "none"},
         {"federation.batch_size": 4, "defenses": "noise std=0.1 + sign"},
     ]
-    assert [c.scenario.federation.batch_size for c in found] == [1, 1, 4, 4]
-    assert [len(c.scenario.defenses) for c in found] == [0, 2, 0, 2]
-    assert len({c.hash for c in found}) == 4
-    assert all(not c.scenario.axes for c in found)
+    assert [c.scenario.federation.batch_size for c in result] == [1, 1, 4, 4]
+    assert [len(c.scenario.defenses) for c in result] == [0, 2, 0, 2]
+    assert len({c.hash for c in result}) == 4
+    assert all(not c.scenario.axes for c in result)
 
 
 def test_a_labelled_value_and_zipped_axes():
-    found = cells(
+    result = cells(
         scenario(
             axes={"model": [{"label": "tiny", "value": {"name": "mlp", "hidden": 3}}]},
             axes_zipped=[{"federation.clients": [1, 8], "federation.batch_size": [4, 2]}],
         )
     )
-    assert [tuple(c.axes.values()) for c in found] == [("tiny", 1, 4), ("tiny", 8, 2)]
-    assert found[1].scenario.model.arguments == {"hidden": 3}
-    assert (found[1].scenario.federation.clients, found[1].scenario.federation.batch_size) == (8, 2)
+    assert [tuple(c.axes.values()) for c in result] == [("tiny", 1, 4), ("tiny", 8, 2)]
+    assert result[1].scenario.model.arguments == {"hidden": 3}
+    assert (result[1].scenario.federation.clients, result[1].scenario.federation.batch_size) == (8, 2)
 
 
 def test_without_axes_there_is_one_cell_equal_to_the_scenario():
@@ -86,7 +86,7 @@ def test_without_axes_there_is_one_cell_equal_to_the_scenario():
 )
 def test_axes_that_lead_nowhere(tables, words):
     with pytest.raises(PathError) as caught:
-        list(expanded({"name": "toy", **tables}))
+        list(expand_axes({"name": "toy", **tables}))
     assert words in caught.value.problem.needs
 
 
@@ -113,9 +113,9 @@ def test_an_adversarial_step_that_is_not_given_is_the_usual_one_to_the_hash(meth
 def test_an_axis_over_methods_leaves_each_its_own_step():
     """Cells are written out before the axis moves: what one method takes must not stay with the next."""
     axes = {"model.pretraining.adversarial.method": ["fgsm", "pgd"]}
-    taken = [ascent(c.scenario.model.pretraining) for c in cells(scenario(axes=axes))]
+    items = [ascent_of(c.scenario.model.pretraining) for c in cells(scenario(axes=axes))]
     assert (
-        [a.share for a in taken]
+        [a.share for a in items]
         == [STEP["fgsm"], STEP["pgd"]]
         == [adversarial.STEP[m] for m in ("fgsm", "pgd")]
     )
@@ -223,4 +223,4 @@ def test_whatever_toml_can_hold_is_read_back(table):
 @given(st.dictionaries(st.text("abc_", min_size=4, max_size=9), VALUES, max_size=3), st.integers(0, 99))
 def test_a_resolved_scenario_is_the_same_scenario(arguments, seed):
     before = scenario(seed=seed, attacks=[{"name": "slow", **arguments}], axes={"seed": [1, 2]})
-    assert Scenario.model_validate(frozen(tomllib.loads(resolved_toml(before)))) == before
+    assert Scenario.model_validate(freeze(tomllib.loads(resolved_toml(before)))) == before

@@ -13,7 +13,7 @@ from glasshouse.scenario.load import load
 from glasshouse.scenario.overrides import assign, split_assignment
 from glasshouse.scenario.problems import condition
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import Plugin, canonical, frozen
+from glasshouse.scenario.table import Plugin, canonical, freeze
 from glasshouse.scenario.write import toml
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
@@ -39,7 +39,7 @@ def documented() -> list[dict[str, tuple[str, str]]]:
 def true(model: type[BaseModel]) -> dict[str, tuple[str, str]]:
     """What the page must say."""
     schema = model.model_json_schema()
-    found = {}
+    table = {}
     for key, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if field.is_required():
@@ -51,9 +51,9 @@ def true(model: type[BaseModel]) -> dict[str, tuple[str, str]]:
         else:
             plain = [d.model_dump() for d in default] if key == "metrics" else canonical(default)
             words = toml({"x": [plain, 0]}).strip()[len("x = [") : -len(", 0]")]
-        found[key] = (condition(schema["properties"][key], schema), words)
-    found.pop("arguments", None)
-    return found
+        table[key] = (condition(schema["properties"][key], schema), words)
+    table.pop("arguments", None)
+    return table
 
 
 @pytest.mark.parametrize("number", range(len(TABLES)), ids=[t.__name__ for t in TABLES])
@@ -76,15 +76,15 @@ def test_the_examples_are_scenarios():
     for text in blocks("toml"):
         raw = tomllib.loads(text)
         model = suite.SuiteFile if "scenarios" in raw else Scenario
-        model.model_validate(frozen({"name": "example", **raw}))
+        model.model_validate(freeze({"name": "example", **raw}))
 
 
 def test_the_assignments_can_be_made():
     lines = [line.strip("'") for line in re.findall(r"--set (.*)", "".join(blocks("text")))]
-    made = {"attacks": [{"name": "dlg"}]}
+    table = {"attacks": [{"name": "dlg"}]}
     for line in lines:
-        assign(made, *split_assignment(line))
-    assert made == {
+        assign(table, *split_assignment(line))
+    assert table == {
         "federation": {"batch_size": 4},
         "attacks": [{"name": "dlg", "iterations": 50, "restarts": 8}],
         "axes": {"federation.batch_size": [1, 2]},

@@ -15,10 +15,10 @@ from glasshouse import registry
 from glasshouse.errors import BadFile, BadScenario, BadValue, UnknownName
 from glasshouse.scenario import shipped
 from glasshouse.scenario.axes import cells, plain
-from glasshouse.scenario.check import checked
+from glasshouse.scenario.check import check_raw
 from glasshouse.scenario.load import from_dict, load, read_resolved, write_resolved
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import frozen
+from glasshouse.scenario.table import freeze
 from glasshouse.scenario.write import resolved_toml
 from glasshouse.traits import Traits
 
@@ -80,7 +80,10 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
         known = tuple(n for g, n in TOYS if g == group)
         if (group, name) not in TOYS:
             raise UnknownName(
-                group, needs=f"a registered name of {group}", got=name, fix=registry.nearest(name, known)
+                group,
+                needs=f"a registered name of {group}",
+                got=name,
+                fix=registry.nearest_names(name, known),
             )
         return TOYS[group, name]
 
@@ -172,32 +175,32 @@ def test_every_problem_at_once(tmp_path):
     [audit]
     metrics = ["psrn"]
     """
-    found = problems(tmp_path, text)
-    assert found["name"] == """needs text of letters, digits, '.', '_' and '-'; got "bad name"; """
-    assert found["sed"] == "needs a known key; got 'sed'; did you mean seed?"
-    assert found["data.deal"] == 'needs one of image, label; got "images"; did you mean image?'
-    assert found["data.partition"] == "needs a registered name of partitioners; got iidd; did you mean iid?"
-    assert found["federation.rouns"].startswith("needs a known key; got 'rouns'; did you mean rounds")
-    assert found["federation.clients"] == "needs an int >= 1; got 0; "
-    assert found["federation.cohort"] == "needs a number > 0 and <= 1; got 1.5; "
-    assert found["federation.learning_rate"] == "needs a finite number; got nan; "
-    assert found["federation.secure_sum"] == "needs true or false; got 1; "
-    assert found["federation.protocol"].endswith("did you mean toy_protocol?")
-    assert found["federation.keep.rounds"].startswith('needs "all", "attacked", or a list')
-    assert found["federation.behaviours[0].clients"].startswith("needs a number of clients >= 1")
+    table = problems(tmp_path, text)
+    assert table["name"] == """needs text of letters, digits, '.', '_' and '-'; got "bad name"; """
+    assert table["sed"] == "needs a known key; got 'sed'; did you mean seed?"
+    assert table["data.deal"] == 'needs one of image, label; got "images"; did you mean image?'
+    assert table["data.partition"] == "needs a registered name of partitioners; got iidd; did you mean iid?"
+    assert table["federation.rouns"].startswith("needs a known key; got 'rouns'; did you mean rounds")
+    assert table["federation.clients"] == "needs an int >= 1; got 0; "
+    assert table["federation.cohort"] == "needs a number > 0 and <= 1; got 1.5; "
+    assert table["federation.learning_rate"] == "needs a finite number; got nan; "
+    assert table["federation.secure_sum"] == "needs true or false; got 1; "
+    assert table["federation.protocol"].endswith("did you mean toy_protocol?")
+    assert table["federation.keep.rounds"].startswith('needs "all", "attacked", or a list')
+    assert table["federation.behaviours[0].clients"].startswith("needs a number of clients >= 1")
     assert (
-        found["model.widht"] == "needs an argument of 'toy_model'; got 'widht'; did you mean width, weights?"
+        table["model.widht"] == "needs an argument of 'toy_model'; got 'widht'; did you mean width, weights?"
     )
-    assert found["attacks[0].name"] == "needs a registered name of attacks; got tyo; did you mean toy?"
-    assert found["attacks[1].order"] == 'needs one of up, down; got "upp"; did you mean up?'
-    assert found["attacks[1].iterations"] == "needs an int; got 2.5; "
-    assert found["attacks[1].weight"] == "needs finite numbers; got inf; "
-    assert found["attacks[1].steps"] == 'needs a list, each an int; got ["one"]; '
-    assert found["attacks[1].speed"].startswith("needs an argument of 'toy'; got 'speed'")
-    assert found["defenses[0].std"] == "needs a value ('noise' has no default for it); got nothing; "
-    assert found["audit.metrics[0].name"].endswith("did you mean psnr?")
-    assert found["federation.behaviours[0].name"].startswith("needs a registered name of behaviours")
-    assert len(found) == 22
+    assert table["attacks[0].name"] == "needs a registered name of attacks; got tyo; did you mean toy?"
+    assert table["attacks[1].order"] == 'needs one of up, down; got "upp"; did you mean up?'
+    assert table["attacks[1].iterations"] == "needs an int; got 2.5; "
+    assert table["attacks[1].weight"] == "needs finite numbers; got inf; "
+    assert table["attacks[1].steps"] == 'needs a list, each an int; got ["one"]; '
+    assert table["attacks[1].speed"].startswith("needs an argument of 'toy'; got 'speed'")
+    assert table["defenses[0].std"] == "needs a value ('noise' has no default for it); got nothing; "
+    assert table["audit.metrics[0].name"].endswith("did you mean psnr?")
+    assert table["federation.behaviours[0].name"].startswith("needs a registered name of behaviours")
+    assert len(table) == 22
 
 
 def test_a_plugins_own_refusal_becomes_a_problem(tmp_path):
@@ -229,45 +232,45 @@ def test_a_plugins_own_refusal_becomes_a_problem(tmp_path):
     ],
 )  # fmt: skip
 def test_rules_across_keys(tmp_path, sets, path, words):
-    found = problems(tmp_path, GOOD, *sets)
-    assert list(found) == [path]
-    assert words in found[path]
+    table = problems(tmp_path, GOOD, *sets)
+    assert list(table) == [path]
+    assert words in table[path]
 
 
 @pytest.mark.parametrize("value", ["2026-01-01", "[1, 07:30:00]", "{a = 2026-01-01}"])
 def test_dates_are_no_arguments(tmp_path, value):
     assert "not steps = " in problems(tmp_path, GOOD, f"attacks.0.steps={value}")["attacks[0].arguments"]
-    found = problems(tmp_path, GOOD, f'axes={{"attacks.0.steps" = [{value}]}}')
-    assert "not steps = " in found["attacks[0].arguments"]
+    table = problems(tmp_path, GOOD, f'axes={{"attacks.0.steps" = [{value}]}}')
+    assert "not steps = " in table["attacks[0].arguments"]
 
 
 def test_a_plugin_that_takes_anything_still_gets_finite_numbers(tmp_path, monkeypatch):
     monkeypatch.setitem(TOYS, ("defenses", "open"), lambda **settings: settings)
     assert load(written(tmp_path), ['defenses=[{name="open", x=[1.5]}]']).scenarios[0].defenses
-    found = problems(tmp_path, GOOD, 'defenses=[{name="open", x=[nan]}]')
-    assert found == {"defenses[0].x": "needs finite numbers; got [nan]; "}
+    table = problems(tmp_path, GOOD, 'defenses=[{name="open", x=[nan]}]')
+    assert table == {"defenses[0].x": "needs finite numbers; got [nan]; "}
 
 
 def test_a_problem_of_some_cells_is_said_once(tmp_path):
     axes = 'axes={"federation.batch_size"=[2, 8], "seed"=[0, 1], defenses=[[], ["noise"]]}'
-    found = problems(tmp_path, GOOD, axes)
-    assert found == {
+    table = problems(tmp_path, GOOD, axes)
+    assert table == {
         "federation.batch_size": "needs at most data.examples = 4, a client's whole data; got 8 "
         "(in 4 of 8 cells: federation.batch_size = 8); ",
         "defenses[0].std": "needs a value ('noise' has no default for it); got nothing "
         "(in 4 of 8 cells: defenses = noise); ",
     }
-    found = problems(tmp_path, GOOD, "axes={seed=[0, 1]}", "data.alpha=1.0")
-    assert found["data.alpha"].endswith('got 1.0 with "iid"; ')
+    table = problems(tmp_path, GOOD, "axes={seed=[0, 1]}", "data.alpha=1.0")
+    assert table["data.alpha"].endswith('got 1.0 with "iid"; ')
 
 
 def test_misbehaving_clients_are_counted(tmp_path, monkeypatch):
     monkeypatch.setitem(TOYS, ("behaviours", "flip"), object)
-    found = problems(
+    table = problems(
         tmp_path, GOOD, 'federation.behaviours=[{name="flip", clients=[0, 7]}, {name="flip", clients=4}]'
     )
-    assert found["federation.behaviours[0].clients"] == "needs different ids from 0 to 4; got [0, 7]; "
-    assert found["federation.behaviours"] == "needs at most 5 misbehaving clients in all; got 6; "
+    assert table["federation.behaviours[0].clients"] == "needs different ids from 0 to 4; got [0, 7]; "
+    assert table["federation.behaviours"] == "needs at most 5 misbehaving clients in all; got 6; "
 
 
 def test_not_toml_names_line_and_column(tmp_path):
@@ -342,8 +345,8 @@ ANYTHING = st.recursive(
 def paths(node: Any, above: str = "") -> list[str]:
     """Every path in a raw scenario."""
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    found = [p for key, child in children for p in paths(child, f"{above}.{key}" if above else str(key))]
-    return found + ([above] if above else [])
+    result = [p for key, child in children for p in paths(child, f"{above}.{key}" if above else str(key))]
+    return result + ([above] if above else [])
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -360,15 +363,15 @@ def test_whatever_stands_anywhere_it_loads_or_is_refused_in_our_words(data, valu
     for part in above:
         node = node[int(part)] if isinstance(node, list) else node[part]
     node[int(key) if isinstance(node, list) else key] = value
-    scenario, found = checked(raw)
-    assert (scenario is None) == bool(found)
-    assert all(p.path and p.needs and p.got for p in found)
+    scenario, result = check_raw(raw)
+    assert (scenario is None) == bool(result)
+    assert all(p.path and p.needs and p.got for p in result)
     if scenario is not None:
         assert load_resolved(scenario) == scenario
 
 
 def load_resolved(scenario: Scenario) -> Scenario:
-    return Scenario.model_validate(frozen(tomllib.loads(resolved_toml(scenario))))
+    return Scenario.model_validate(freeze(tomllib.loads(resolved_toml(scenario))))
 
 
 def test_the_model_may_be_the_users_own(tmp_path, monkeypatch):

@@ -50,13 +50,13 @@ def test_a_paper_preset_shrinks_to_one_cell_of_built_in_data(name):
 
 def test_each_data_set_of_pli_paper_has_its_own_settings():
     """Rows that the masks of LFW hide; FaceScrub's weight decay, and its blur of other photos."""
-    found = {c.scenario.data.source: c.scenario for c in cells(load("pli-paper").scenarios[0])}
-    hidden = {source: s.data.domains.hidden for source, s in found.items()}
+    table = {c.scenario.data.source: c.scenario for c in cells(load("pli-paper").scenarios[0])}
+    hidden = {source: s.data.domains.hidden for source, s in table.items()}
     assert hidden == {"folder:lag/adult": (), "folder:lfw/clear": (0.5, 1.0), "folder:facescrub": ()}
-    decay = [s.federation.options["weight_decay"] for s in found.values()]
+    decay = [s.federation.options["weight_decay"] for s in table.values()]
     assert decay == [1e-4, 1e-4, 3e-3]
-    assert [bool(s.data.domains.other) for s in found.values()] == [True, True, False]
-    assert [a.arguments.get("prior") for a in found["folder:facescrub"].attacks[:2]] == ["cyclegan", "paired"]
+    assert [bool(s.data.domains.other) for s in table.values()] == [True, True, False]
+    assert [a.arguments.get("prior") for a in table["folder:facescrub"].attacks[:2]] == ["cyclegan", "paired"]
 
 
 def test_the_quickstart_needs_no_download():

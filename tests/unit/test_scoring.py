@@ -126,9 +126,9 @@ def test_victims_of_whom_nothing_was_claimed_are_misses():
 
 def test_silence_in_one_run_counts_beside_claims_in_another():
     private, other = images(3), images(3, seed=7)
-    said = run_of(judge(private), {c: (claim(c, private[c : c + 1]),) for c in range(3)})
+    output = run_of(judge(private), {c: (claim(c, private[c : c + 1]),) for c in range(3)})
     silent = run_of(judge(other, run="b"), dict.fromkeys(range(3), ()), folder="b")
-    scored = score_metric("psnr", Psnr(), [said, silent])
+    scored = score_metric("psnr", Psnr(), [output, silent])
     assert (len(scored.victims), len(scored.claimed), len(scored.runs)) == (6, 3, 2)
     assert score_metric("psnr", Psnr(), [silent]) is None
 
@@ -211,8 +211,8 @@ def clients(marked: tuple[int, ...], scores: list[float], run: str) -> Run:
     truth = Truth(
         private=private, shards=dict.fromkeys(range(8), (0,)), used={}, marked={"membership": marked}
     )
-    said = torch.tensor(scores)
-    filed = ClientScores(about=about(None), scores=said, decisions=said > 0.5)
+    output = torch.tensor(scores)
+    filed = ClientScores(about=about(None), scores=output, decisions=output > 0.5)
     return Run(
         folder=run,
         units=[(Unit(), Outcome(claims=(filed,) * 3))],

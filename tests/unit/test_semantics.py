@@ -31,19 +31,19 @@ def guess(name: str, client: int) -> Outcome:
 
 
 def test_only_the_whole_chain_in_its_order_counts():
-    told = [guess(n, i) for i, n in enumerate(["clip + gaussian_noise", "gaussian_noise + clip", "clip"])]
-    found = score_outcomes("defense_named", DefenseNamed(), told, judge("clip + gaussian_noise"))
-    assert found is not None
-    assert [float(v[0]) for v in found.values] == [1.0, 0.0, 0.0]
-    assert [float(v[0]) for v in found.nulls] == [0.125] * 3
+    items = [guess(n, i) for i, n in enumerate(["clip + gaussian_noise", "gaussian_noise + clip", "clip"])]
+    scored = score_outcomes("defense_named", DefenseNamed(), items, judge("clip + gaussian_noise"))
+    assert scored is not None
+    assert [float(v[0]) for v in scored.values] == [1.0, 0.0, 0.0]
+    assert [float(v[0]) for v in scored.nulls] == [0.125] * 3
 
 
 def test_unknown_is_wrong_even_where_nothing_ran():
-    found = score_outcomes(
+    scored = score_outcomes(
         "defense_named", DefenseNamed(), [guess("unknown", 0), guess("none", 1)], judge("none")
     )
-    assert found is not None
-    assert [float(v[0]) for v in found.values] == [0.0, 1.0]
+    assert scored is not None
+    assert [float(v[0]) for v in scored.values] == [0.0, 1.0]
 
 
 def test_a_claim_about_an_update_that_was_not_recorded_is_never_just_left_out():
@@ -76,10 +76,10 @@ def test_a_guess_needs_something_to_choose_from():
 def test_agreement_is_with_the_paired_original():
     dark, light = torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 4, 4)
     context = ScoreContext(classify=lambda x: (x.mean((1, 2, 3)) > 0.5).long())
-    found = AttributeAgreement().score(
+    values = AttributeAgreement().score(
         torch.cat([light * 0.9, dark]), torch.cat([dark, light]), context=context
     )
-    assert found.tolist() == [1.0, 1.0]
+    assert values.tolist() == [1.0, 1.0]
     wrong = AttributeAgreement().score(light * 0.6, dark, context=context)
     assert wrong.tolist() == [0.0]
 

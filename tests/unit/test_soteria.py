@@ -91,9 +91,9 @@ def slow(model: nn.Sequential, inputs: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("size", [1, 3])
 def test_scores_are_those_of_the_definition(model, batch, size):
     expected = slow(model, batch.inputs[:size])
-    found = feature_scores(model, "5", batch.inputs[:size])
-    torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=0)
-    assert torch.equal(smallest(found, 0.8), smallest(expected, 0.8))
+    tensor = feature_scores(model, "5", batch.inputs[:size])
+    torch.testing.assert_close(tensor.float(), expected, rtol=1e-4, atol=0)
+    assert torch.equal(smallest(tensor, 0.8), smallest(expected, 0.8))
 
 
 @pytest.mark.parametrize("first", [Tied, Branching, Counting])
@@ -104,8 +104,8 @@ def test_scores_are_those_of_the_definition_where_nothing_can_be_folded(model, b
         rest[-3:] = [nn.AvgPool2d(3 if first is Tied else 6), nn.Flatten(), nn.Linear(20, 3)]
         model = nn.Sequential(first(), *rest)
         model.train()(torch.rand(64, 1, 8, 8))
-    found = feature_scores(model.eval(), f"{len(model) - 1}", batch.inputs)
-    torch.testing.assert_close(found.float(), slow(model, batch.inputs), rtol=1e-4, atol=0)
+    tensor = feature_scores(model.eval(), f"{len(model) - 1}", batch.inputs)
+    torch.testing.assert_close(tensor.float(), slow(model, batch.inputs), rtol=1e-4, atol=0)
 
 
 def test_zeroes_the_columns_of_the_least_scores_and_nothing_else(model, batch):
@@ -150,8 +150,8 @@ def test_defends_a_named_layer():
 def test_defends_a_subclass_of_a_linear_layer():
     model = nn.Sequential(nn.Conv2d(1, 20, 8), nn.Flatten(), Own(20, 3)).eval()
     x = torch.rand(1, 1, 8, 8, generator=RNG.torch())
-    found = feature_scores(model, "2", x).float()
-    torch.testing.assert_close(found, slow(model, x), rtol=1e-4, atol=0)
+    result = feature_scores(model, "2", x).float()
+    torch.testing.assert_close(result, slow(model, x), rtol=1e-4, atol=0)
 
 
 def test_refuses_a_model_without_a_linear_layer():

@@ -7,7 +7,7 @@ import torch
 from glasshouse.data import splits
 from glasshouse.data.base import assemble
 from glasshouse.data.sources import load
-from glasshouse.data.splits import ROLES, Want, check_disjoint, deal, image_digests
+from glasshouse.data.splits import ROLES, RoleRequest, check_disjoint, deal, image_digests
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -36,10 +36,10 @@ def test_sizes_splits_and_the_rest():
     roles = deal(
         source(n=40, test=20),
         {
-            "heldout": Want(split="test"),
-            "private": Want(size=10, split="train"),
-            "auxiliary": Want(size=25),
-            "public": Want(size=5, split="test"),
+            "heldout": RoleRequest(split="test"),
+            "private": RoleRequest(size=10, split="train"),
+            "auxiliary": RoleRequest(size=25),
+            "public": RoleRequest(size=5, split="test"),
         },
         rng=RNG,
     )
@@ -55,30 +55,30 @@ def test_sizes_splits_and_the_rest():
 
 
 def test_the_seed_decides_and_nothing_else():
-    wants = {"private": Want(size=10), "auxiliary": Want(size=10)}
+    wants = {"private": RoleRequest(size=10), "auxiliary": RoleRequest(size=10)}
     first, again = (deal(source(), wants, rng=RNG).private for _ in range(2))
     other = deal(source(), wants, rng=Rng.root(1)).private
     assert torch.equal(first.inputs, again.inputs)
     assert not torch.equal(first.inputs, other.inputs)
-    alone = deal(source(), {"private": Want(size=10)}, rng=RNG).private
+    alone = deal(source(), {"private": RoleRequest(size=10)}, rng=RNG).private
     assert torch.equal(first.inputs, alone.inputs)  # other roles do not change what a role gets
 
 
 def test_copies_serve_one_role_only():
     """Every image twice: in train and in test."""
     twice = source(n=20, test=20, copies=[(20 + i, i) for i in range(20)])
-    wants = {"private": Want(size=8, split="train"), "auxiliary": Want(split="test")}
+    wants = {"private": RoleRequest(size=8, split="train"), "auxiliary": RoleRequest(split="test")}
     roles = deal(twice, wants, rng=RNG)
     assert roles.duplicates == {"private": 0, "auxiliary": 8}
     assert len(roles.auxiliary) == 12
     with pytest.raises(BadValue, match="8 more are copies of other roles' images"):
-        deal(twice, {**wants, "auxiliary": Want(size=13, split="test")}, rng=RNG)
+        deal(twice, {**wants, "auxiliary": RoleRequest(size=13, split="test")}, rng=RNG)
 
 
 def test_people_are_in_one_role():
     roles = deal(
         source(n=40, classes=8),
-        {"private": Want(size=7), "auxiliary": Want(size=10), "heldout": Want()},
+        {"private": RoleRequest(size=7), "auxiliary": RoleRequest(size=10), "heldout": RoleRequest()},
         by="label",
         rng=RNG,
     )
@@ -89,7 +89,7 @@ def test_people_are_in_one_role():
 
 
 def test_classes_can_be_named():
-    wants = {"private": Want(size=10, classes=(1, 3)), "public": Want(classes=(0, 2))}
+    wants = {"private": RoleRequest(size=10, classes=(1, 3)), "public": RoleRequest(classes=(0, 2))}
     roles = deal(source(), wants, rng=RNG)
     assert set(roles.private.labels.tolist()) <= {1, 3}
     assert set(roles.public.labels.tolist()) == {0, 2}
@@ -100,12 +100,12 @@ def test_classes_can_be_named():
     ("wants", "words"),
     [
         ({}, "at least one role"),
-        ({"privat": Want(size=1)}, "roles among"),
-        ({"private": Want(size=0)}, "leave the role out"),
-        ({"private": Want(size=41)}, "40 that no other role holds"),
-        ({"private": Want(size=1, split="test")}, "a split among train"),
-        ({"private": Want(size=1, classes=(8,))}, "classes from 0 to 7"),
-        ({"private": Want(size=40), "heldout": Want()}, "heldout part"),
+        ({"privat": RoleRequest(size=1)}, "roles among"),
+        ({"private": RoleRequest(size=0)}, "leave the role out"),
+        ({"private": RoleRequest(size=41)}, "40 that no other role holds"),
+        ({"private": RoleRequest(size=1, split="test")}, "a split among train"),
+        ({"private": RoleRequest(size=1, classes=(8,))}, "classes from 0 to 7"),
+        ({"private": RoleRequest(size=40), "heldout": RoleRequest()}, "heldout part"),
     ],
 )
 def test_refusals_by_their_words(wants, words):
@@ -124,13 +124,15 @@ def test_parts_of_two_sources_are_compared_by_content():
 
 
 def test_every_role_is_a_field():
-    roles = deal(source(), {role: Want(size=2) for role in ROLES}, rng=RNG)
+    roles = deal(source(), {role: RoleRequest(size=2) for role in ROLES}, rng=RNG)
     assert tuple(roles.parts()) == ROLES
 
 
 def test_the_digits_themselves_hold_no_copies():
     digits = load("digits")
-    roles = deal(digits, {"private": Want(split="test"), "auxiliary": Want(split="train")}, rng=RNG)
+    roles = deal(
+        digits, {"private": RoleRequest(split="test"), "auxiliary": RoleRequest(split="train")}, rng=RNG
+    )
     assert roles.duplicates == {"private": 0, "auxiliary": 0}
 
 
@@ -145,11 +147,15 @@ def test_the_deal_is_checked_after_it_was_made(monkeypatch):
     monkeypatch.setattr(splits, "_pool", blind)
     twice = source(n=20, test=20, copies=[(20 + i, i) for i in range(20)])
     with pytest.raises(BadValue, match="images in both"):
-        deal(twice, {"private": Want(split="train"), "auxiliary": Want(split="test")}, rng=RNG)
+        deal(twice, {"private": RoleRequest(split="train"), "auxiliary": RoleRequest(split="test")}, rng=RNG)
 
 
 def test_spare_images_are_what_all_parts_leave_and_change_none_of_them():
-    wants = {"private": Want(size=5), "heldout": Want(size=10, split="test"), "public": Want(split="train")}
+    wants = {
+        "private": RoleRequest(size=5),
+        "heldout": RoleRequest(size=10, split="test"),
+        "public": RoleRequest(split="train"),
+    }
     without, some = deal(source(test=40), wants, rng=RNG), deal(source(test=40), wants, spare=3, rng=RNG)
     assert without.spare is None
     assert some.spare is not None
@@ -160,4 +166,4 @@ def test_spare_images_are_what_all_parts_leave_and_change_none_of_them():
     assert every.spare is not None
     contents = [set(image_digests(b.inputs)) for b in (*every.parts().values(), every.spare)]
     assert len(set().union(*contents)) == sum(map(len, contents))
-    assert deal(source(test=40), {"private": Want(size=5)}, spare=3, rng=RNG).spare is None
+    assert deal(source(test=40), {"private": RoleRequest(size=5)}, spare=3, rng=RNG).spare is None

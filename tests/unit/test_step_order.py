@@ -3,7 +3,7 @@
 import torch
 
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
-from glasshouse.attacks.parts.matching.step_order import exchanged, step_of, unknown
+from glasshouse.attacks.parts.matching.step_order import exchange_between_steps, step_of, unknown
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Toy, toy
@@ -21,17 +21,17 @@ def test_exchanges_put_every_image_with_its_label_into_its_step():
     shuffled = torch.stack([torch.randperm(5, generator=torch.Generator().manual_seed(i)) for i in range(4)])
     labels = STEPS[shuffled]
     points = labels[:, :, None, None, None].float().expand(-1, -1, 1, 2, 2)
-    found, named = exchanged(points, labels, STEPS, place_loss, rng=Rng.root(0))
+    result, named = exchange_between_steps(points, labels, STEPS, place_loss, rng=Rng.root(0))
     assert torch.equal(named, STEPS.expand(4, -1))
-    assert torch.equal(found.flatten(2).mean(2), STEPS.expand(4, -1).float())
+    assert torch.equal(result.flatten(2).mean(2), STEPS.expand(4, -1).float())
 
 
 def test_nothing_is_exchanged_where_every_order_is_as_good():
     points, labels = torch.rand(2, 5, 1, 2, 2), torch.arange(5).expand(2, -1)
-    found, named = exchanged(
+    result, named = exchange_between_steps(
         points, labels, STEPS, lambda x, y, d: torch.zeros(len(x), dtype=torch.float64), rng=Rng.root(0)
     )
-    assert torch.equal(found, points)
+    assert torch.equal(result, points)
     assert torch.equal(named, labels)
 
 
@@ -41,8 +41,10 @@ def test_one_batch_per_epoch_has_no_order():
     def never(x: torch.Tensor, y: torch.Tensor, derivative: bool) -> torch.Tensor:
         raise AssertionError("nothing to try")
 
-    found, named = exchanged(points, labels, torch.zeros(5, dtype=torch.int64), never, rng=Rng.root(0))
-    assert found is points
+    result, named = exchange_between_steps(
+        points, labels, torch.zeros(5, dtype=torch.int64), never, rng=Rng.root(0)
+    )
+    assert result is points
     assert named is labels
 
 
@@ -55,8 +57,8 @@ def test_places_follow_the_batches_of_one_epoch():
 
 
 def test_the_order_is_unknown_only_where_steps_saw_different_images():
-    made = {size: replica(trained(size, epochs=2).view(), subject="t") for size in (1, 2, 5)}
-    assert {size: unknown(one) for size, one in made.items()} == {1: True, 2: True, 5: False}
+    table = {size: replica(trained(size, epochs=2).view(), subject="t") for size in (1, 2, 5)}
+    assert {size: unknown(one) for size, one in table.items()} == {1: True, 2: True, 5: False}
 
 
 def test_simulation_matches_the_update_of_several_steps_better_than_one_step_can():

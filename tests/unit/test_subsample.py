@@ -26,9 +26,9 @@ def test_uses_that_many_different_examples(share, count):
 
 
 def test_every_example_has_its_turn():
-    seen = torch.bincount(torch.cat([used(0.3, seed) for seed in range(200)]), minlength=10)
-    assert seen.sum() == 600
-    assert (seen - 60).abs().max() < 5 * (200 * 0.3 * 0.7) ** 0.5
+    records = torch.bincount(torch.cat([used(0.3, seed) for seed in range(200)]), minlength=10)
+    assert records.sum() == 600
+    assert (records - 60).abs().max() < 5 * (200 * 0.3 * 0.7) ** 0.5
 
 
 def test_order_counts_rows_of_all_the_clients_data():

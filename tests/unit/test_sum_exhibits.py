@@ -80,8 +80,8 @@ def test_counts_what_can_be_counted_and_joins_the_sizes(tmp_path):
 
 
 def test_bins_of_one_client_hold_its_examples_alone(tmp_path):
-    made = draw_sums(tmp_path, 2, source=torch.zeros(3, dtype=torch.int64))
-    (chart,) = [e for e in made if e.kind == "lines"]
+    result = draw_sums(tmp_path, 2, source=torch.zeros(3, dtype=torch.int64))
+    (chart,) = [e for e in result if e.kind == "lines"]
     alone = chart.data["series"][2]
     assert alone["y"][-1] == pytest.approx(1 - 1 / 16)
 

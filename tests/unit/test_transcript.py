@@ -23,11 +23,11 @@ def views(transcript, threat, grants=None, **given):
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_transcript_comes_back_from_disk_as_it_was(tmp_path, hidden):
-    made = toy(rounds=2, secure_sum=hidden, protocol="fedavg", examples=2).transcript
-    write_transcript(made, tmp_path)
+    result = toy(rounds=2, secure_sum=hidden, protocol="fedavg", examples=2).transcript
+    write_transcript(result, tmp_path)
     again = read_transcript(tmp_path)
-    assert vars(again.terms) == vars(made.terms)
-    for before, after in zip(made.rounds, again.rounds, strict=True):
+    assert vars(again.terms) == vars(result.terms)
+    for before, after in zip(result.rounds, again.rounds, strict=True):
         pairs = [
             *zip(before.broadcasts, after.broadcasts, strict=True),
             *zip(before.updates, after.updates, strict=True),
@@ -41,10 +41,10 @@ def test_a_transcript_comes_back_from_disk_as_it_was(tmp_path, hidden):
 
 
 def test_public_data_travels_with_the_terms(tmp_path):
-    made = toy().transcript
+    result = toy().transcript
     public = Batch(inputs=torch.rand(3, 1, 8, 8), labels=torch.tensor([1, 2, 3]))
-    terms = dataclasses.replace(made.terms, public=public)
-    write_transcript(dataclasses.replace(made, terms=terms), tmp_path)
+    terms = dataclasses.replace(result.terms, public=public)
+    write_transcript(dataclasses.replace(result, terms=terms), tmp_path)
     assert torch.equal(read_transcript(tmp_path).terms.public.inputs, public.inputs)
 
 
@@ -98,24 +98,28 @@ def test_a_client_sees_broadcasts_only():
 
 @pytest.mark.parametrize("sends", ["fedsgd", "fedavg"])
 def test_successive_models_and_the_cohorts_tell_a_client_the_sums(sends):
-    made = toy(protocol=sends, clients=4, cohort=3, rounds=3, secure_sum=True, server_rate=0.5, dropout=0.3)
-    truly = [r.aggregate for r in made.transcript.rounds]
+    outcome = toy(
+        protocol=sends, clients=4, cohort=3, rounds=3, secure_sum=True, server_rate=0.5, dropout=0.3
+    )
+    truly = [r.aggregate for r in outcome.transcript.rounds]
     known = {
         a.round: Cohort(selected=a.selected, dropped=a.dropped, examples=a.examples)
         for a in truly
         if a is not None
     }
     threat = Threat(role="client", sees=frozenset({"broadcast"}), client=1)
-    *found, last = (r.aggregate for r in views(made.transcript, threat, grants=Grants(cohorts=known)).rounds)
+    *result, last = (
+        r.aggregate for r in views(outcome.transcript, threat, grants=Grants(cohorts=known)).rounds
+    )
     assert last is None  # nothing follows it
-    for mine, theirs in zip(found, truly, strict=False):
+    for mine, theirs in zip(result, truly, strict=False):
         assert mine is not None
         assert theirs is not None
         assert (mine.kind, mine.selected, mine.dropped) == (theirs.kind, theirs.selected, theirs.dropped)
         for name, t in theirs.tensors.items():
             mean = t / theirs.weight
             torch.testing.assert_close(mine.tensors[name] / mine.weight, mean, rtol=1e-3, atol=2e-6)
-    assert views(made.transcript, threat).rounds[0].aggregate is None
+    assert views(outcome.transcript, threat).rounds[0].aggregate is None
 
 
 def test_a_client_cannot_be_given_the_servers_eyes():
@@ -124,10 +128,10 @@ def test_a_client_cannot_be_given_the_servers_eyes():
 
 
 def test_an_aggregate_needs_to_be_seen():
-    made = toy(secure_sum=True).transcript
+    result = toy(secure_sum=True).transcript
     blind = Threat(sees=frozenset({"broadcast"}))
-    assert views(made, blind).rounds[0].aggregate is None
-    assert views(made, Threat()).rounds[0].aggregate is not None
+    assert views(result, blind).rounds[0].aggregate is None
+    assert views(result, Threat()).rounds[0].aggregate is not None
 
 
 def test_a_single_update_under_secure_sum_is_refused():
@@ -147,9 +151,9 @@ def test_own_and_grants_are_cut_to_the_round_and_client():
 
 
 def test_what_is_not_kept_is_not_stored():
-    made = toy(rounds=3)
-    log = Log(terms=made.setting.terms, keep=Keep(updates=frozenset({1}), broadcasts=frozenset({1, 2})))
-    for record in made.transcript.rounds:
+    result = toy(rounds=3)
+    log = Log(terms=result.setting.terms, keep=Keep(updates=frozenset({1}), broadcasts=frozenset({1, 2})))
+    for record in result.transcript.rounds:
         for broadcast in record.broadcasts:
             log.broadcast(broadcast)
         for update in record.updates:

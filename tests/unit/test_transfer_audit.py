@@ -33,35 +33,35 @@ def result(run):
 
 
 def test_both_attacks_are_scored_by_what_they_read(result):
-    found = {(f["attack"], f["metric"]): f for f in result["findings"]}
+    table = {(f["attack"], f["metric"]): f for f in result["findings"]}
     for attack in ("maui", "nex"):
         for metric in ("leakage", "leakage_precision", "psnr", "ssim"):
-            assert (attack, metric) in found
-    assert found["maui", "leakage"]["baseline_value"] == 0
-    assert found["maui", "leakage"]["value"] > 0.3
+            assert (attack, metric) in table
+    assert table["maui", "leakage"]["baseline_value"] == 0
+    assert table["maui", "leakage"]["value"] > 0.3
     assert result["refusals"] == []
 
 
 def test_what_clients_received_is_shown(result):
-    shown = {e["title"]: e for e in result["exhibits"]}
-    rows = {row[0]: row for row in shown["Accuracy of what clients received"]["data"]["rows"]}
+    table = {e["title"]: e for e in result["exhibits"]}
+    rows = {row[0]: row for row in table["Accuracy of what clients received"]["data"]["rows"]}
     assert rows.keys() == {
         "public model, natural images",
         "public model, PGD-10 within 4/255",
         "as sent by maui",
     }
     assert all(low <= value <= high for _, value, low, high, _ in rows.values())
-    curve = shown["Making of the head: maui"]["data"]["series"]
+    curve = table["Making of the head: maui"]["data"]["series"]
     assert [(s["name"], s["x"]) for s in curve] == [
         ("leakage, epochs", [1, 2]),
         ("accuracy, epochs", [1, 2]),
         ("leakage, as sent", [3]),
         ("accuracy, as sent", [3]),
     ]
-    assert "batches of 512" in shown["Making of the head: maui"]["caption"]
-    boxes = shown["Entropy of the weight vectors received"]["data"]["series"]
+    assert "batches of 512" in table["Making of the head: maui"]["caption"]
+    boxes = table["Entropy of the weight vectors received"]["data"]["series"]
     assert [s["name"] for s in boxes] == ["random weights", "as sent by maui"]
-    (_, _, _, random, _), (_, _, _, sent, _) = shown["What a guard finds"]["data"]["rows"]
+    (_, _, _, random, _), (_, _, _, sent, _) = table["What a guard finds"]["data"]["rows"]
     assert (random, sent) == (0, 0)
 
 
@@ -86,10 +86,10 @@ def test_a_guard_is_shown_what_was_sent_in_the_attacked_rounds(tmp_path, monkeyp
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
     changes = [*SMALL, "federation.rounds=2", 'federation.keep.rounds="all"', "audit.rounds=[1]"]
     audit(load("quickstart-transfer", changes), out=tmp_path / "run", jobs=1)
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
-    shown = {e["title"]: e for e in found["exhibits"]}
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    table = {e["title"]: e for e in result["exhibits"]}
     boxes = {
-        s["name"]: s["values"] for s in shown["Entropy of the weight vectors received"]["data"]["series"]
+        s["name"]: s["values"] for s in table["Entropy of the weight vectors received"]["data"]["series"]
     }
     transcript = read_transcript(next((tmp_path / "run").glob("cells/*-maui")) / "transcript")
     honest, crafted = (inspect(r.broadcasts[0].tensors).entropies.tolist() for r in transcript.rounds)
@@ -103,12 +103,12 @@ def test_models_before_the_attack_need_not_be_kept(tmp_path, monkeypatch, summed
     changes = [*SMALL, "federation.rounds=3", "audit.rounds=[1, 2]", "data.examples=16"]
     changes += [f"federation.secure_sum={summed}"]
     audit(load("quickstart-transfer", changes), out=tmp_path / "run", jobs=1)
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
-    leakage = [f for f in found["findings"] if (f["attack"], f["metric"]) == ("maui", "leakage")]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    leakage = [f for f in result["findings"] if (f["attack"], f["metric"]) == ("maui", "leakage")]
     assert [f["about"].split(",")[0] for f in leakage] == ["2 rounds"]
     transcript = read_transcript(next((tmp_path / "run").glob("cells/*-maui")) / "transcript")
     assert [r.round for r in transcript.rounds if r.broadcasts] == [1, 2]
-    (chart,) = [e["data"] for e in found["exhibits"] if e["title"] == "Accuracy of the global model"]
+    (chart,) = [e["data"] for e in result["exhibits"] if e["title"] == "Accuracy of the global model"]
     lines = {s["name"]: s for s in chart["series"]}
     assert sorted(lines) == ["global model", "under maui"]
     assert all(line["x"] == [0, 1, 2, 3] for line in lines.values())
@@ -120,10 +120,10 @@ def test_silence_is_a_result(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "cache"))
     changes = [*SMALL, 'defenses=[{name="gaussian_noise", std=1.0}]', "model.pretraining.epochs=1"]
     audit(load("quickstart-transfer", changes), out=tmp_path / "run", jobs=1)
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
-    told = {(f["attack"], f["metric"]): f for f in found["findings"]}
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    table = {(f["attack"], f["metric"]): f for f in result["findings"]}
     for attack in ("maui", "nex"):
-        assert (told[attack, "leakage"]["value"], told[attack, "leakage"]["n"]) == (0, 2)
-        assert told[attack, "psnr"]["gain_low"] <= 0
+        assert (table[attack, "leakage"]["value"], table[attack, "leakage"]["n"]) == (0, 2)
+        assert table[attack, "psnr"]["gain_low"] <= 0
     undefined = {f"metric 'leakage_precision' of attack '{attack}'" for attack in ("maui", "nex")}
-    assert {r["subject"] for r in found["refusals"]} == undefined
+    assert {r["subject"] for r in result["refusals"]} == undefined

@@ -11,7 +11,7 @@ from tests.unit.test_audit import finding
 from glasshouse.attacks.base import DefenseGuess, Labels, PriorSamples, Reconstruction
 from glasshouse.audit.scoring.score import score_metric
 from glasshouse.audit.scoring.verdicts.family import primary_metrics, with_family
-from glasshouse.audit.scoring.verdicts.victims import Skipped, best_of, can_judge_victims
+from glasshouse.audit.scoring.verdicts.victims import SkippedVictims, best_of, can_judge_victims
 from glasshouse.audit.scoring.verdicts.victims import victims_of as victims_of_scored
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
@@ -27,28 +27,28 @@ def test_one_victim_of_eight_is_named():
     """A mean over eight would say nothing: seven claims are noise, one is a picture."""
     private, guesses = images(8), images(8, seed=11)
     claims = {c: (claim(c, noisy(private[5:6], 0.05) if c == 5 else guesses[c : c + 1]),) for c in range(8)}
-    found = victims_of("psnr", Psnr(), [run_of(judge(private), claims)])
-    assert [v.leaks for v in found] == [c == 5 for c in range(8)]
-    assert (found[5].name, found[5].rank, found[5].compared) == ("round 0, client 5, example 1", 0, 200)
-    assert found[5].p == pytest.approx(1 / 201)
-    assert found[5].p_adjusted == pytest.approx(8 / 201)
+    result = victims_of("psnr", Psnr(), [run_of(judge(private), claims)])
+    assert [v.leaks for v in result] == [c == 5 for c in range(8)]
+    assert (result[5].name, result[5].rank, result[5].compared) == ("round 0, client 5, example 1", 0, 200)
+    assert result[5].p == pytest.approx(1 / 201)
+    assert result[5].p_adjusted == pytest.approx(8 / 201)
 
 
 def test_a_batch_is_judged_by_its_best_candidates_and_so_are_the_held_out_examples():
     private = images(6)
     shuffled = torch.cat([noisy(private[:3], 0.05).flip(0), images(1, seed=4)])
     claims = {0: (claim(0, shuffled),), 1: (claim(1, images(3, 8)),)}
-    found = victims_of("mse", Mse(), [run_of(judge(private, each=3), claims)])
-    assert [v.leaks for v in found] == [True] * 2 + [found[2].leaks] + [False] * 3
-    assert [v.name[-9:] for v in found[:3]] == ["example 1", "example 2", "example 3"]
+    result = victims_of("mse", Mse(), [run_of(judge(private, each=3), claims)])
+    assert [v.leaks for v in result] == [True] * 2 + [result[2].leaks] + [False] * 3
+    assert [v.name[-9:] for v in result[:3]] == ["example 1", "example 2", "example 3"]
 
 
 def test_a_metric_that_says_yes_or_no_ranks_by_the_error_and_keeps_its_own_value():
     private, context = images(3), ScoreContext(distractors=images(9, 5), classes=4)
     claims = {c: (claim(c, noisy(private[c : c + 1], 0.05) if c else images(1, 8)),) for c in range(3)}
-    found = victims_of("identification", Identification(), [run_of(judge(private, context=context), claims)])
-    assert [v.leaks for v in found] == [False, True, True]
-    assert [v.value for v in found[1:]] == [1.0, 1.0]
+    result = victims_of("identification", Identification(), [run_of(judge(private, context=context), claims)])
+    assert [v.leaks for v in result] == [False, True, True]
+    assert [v.value for v in result[1:]] == [1.0, 1.0]
     assert can_judge_victims(Identification())
 
 
@@ -70,7 +70,7 @@ def test_exchanged_claims_name_a_victim_in_at_most_five_of_a_hundred_cells():
 def test_without_fair_company_there_is_no_verdict_and_it_says_why(changes, words):
     private = images(2)
     skipped = victims_of("psnr", Psnr(), [run_of(judge(private, **changes), {0: (claim(0, private[:1]),)})])
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, SkippedVictims)
     assert words in skipped.reason
 
 
@@ -79,7 +79,7 @@ def test_where_nobody_could_be_named_there_is_no_verdict():
     private = images(11)
     claims = {c: (claim(c, private[c : c + 1]),) for c in range(11)}
     few = victims_of("psnr", Psnr(), [run_of(judge(private, heldout=219), claims)])
-    assert isinstance(few, Skipped)
+    assert isinstance(few, SkippedVictims)
     assert "for 11 of them it needs 220 held-out examples, got 219" in few.reason
     assert all(v.leaks for v in victims_of("psnr", Psnr(), [run_of(judge(private, heldout=220), claims)]))
 
@@ -88,8 +88,8 @@ def test_the_same_data_again_are_no_further_victims():
     private = images(2)
     claims = {c: (claim(c, private[c : c + 1]),) for c in range(2)}
     both = [run_of(judge(private), claims), run_of(judge(private, run="b"), claims, folder="b")]
-    found = victims_of("psnr", Psnr(), both)
-    assert [v.name for v in found] == [f"run 1, round 0, client {c}, example 1" for c in range(2)]
+    result = victims_of("psnr", Psnr(), both)
+    assert [v.name for v in result] == [f"run 1, round 0, client {c}, example 1" for c in range(2)]
 
 
 def test_a_table_and_one_by_one_say_the_same():
@@ -125,10 +125,10 @@ def test_one_metric_judges_an_attack_and_a_guess_at_the_defence_never_does_besid
 
 
 def test_the_family_is_the_primary_findings_of_the_run():
-    found = with_family(
+    findings = with_family(
         [finding(primary=True, p=0.01), finding(primary=True, p=0.03), finding(primary=False, p=0.001)]
     )
-    assert [f.p_adjusted for f in found] == [0.02, 0.03, None]
+    assert [f.p_adjusted for f in findings] == [0.02, 0.03, None]
 
 
 def test_a_cell_knows_what_the_attack_got_undefended():
@@ -137,6 +137,11 @@ def test_a_cell_knows_what_the_attack_got_undefended():
     fewer = finding(axes={**axes, "federation.clients": 2}, value=20.0)
     noise = finding(axes={**axes, "defenses": "noise"}, defenses=("noise",), value=5.0)
     other = finding(axes={**axes, "defenses": "noise"}, defenses=("noise",), attack="y")
-    found = with_family([bare, fewer, noise, other])
-    assert [None if f.undefended is None else f.undefended.value for f in found] == [None, None, 30.0, None]
-    assert found[2].undefended.verdict == bare.verdict
+    findings = with_family([bare, fewer, noise, other])
+    assert [None if f.undefended is None else f.undefended.value for f in findings] == [
+        None,
+        None,
+        30.0,
+        None,
+    ]
+    assert findings[2].undefended.verdict == bare.verdict

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from glasshouse.attacks.inversion.ggl import wgan
-from glasshouse.attacks.inversion.ggl.wgan import Critic, Generator, GeneratorTraining, trained
+from glasshouse.attacks.inversion.ggl.wgan import Critic, Generator, GeneratorTraining, train_generator
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -48,7 +48,7 @@ def test_it_learns_what_a_class_looks_like():
     training = GeneratorTraining(
         width=16, conditional=True, steps=400, batch_size=32, critic_steps=2, learning_rate=2e-3
     )
-    generator = trained(left_or_right(), classes=2, latent=4, training=training)
+    generator = train_generator(left_or_right(), classes=2, latent=4, training=training)
     latent = torch.randn(200, 4, generator=Rng.root(2).torch())
     for label, bright in ((0, slice(0, 4)), (1, slice(4, 8))):
         images = generator(latent, torch.full((200,), label))
@@ -58,16 +58,16 @@ def test_it_learns_what_a_class_looks_like():
 
 def test_trained_once_whatever_the_order(monkeypatch):
     data = left_or_right()
-    one = trained(data, classes=2, latent=4, training=SMALL)
+    one = train_generator(data, classes=2, latent=4, training=SMALL)
     monkeypatch.setattr(wgan, "_train", lambda *_, **__: pytest.fail("trained again"))
-    two = trained(data.pick(torch.arange(len(data)).flip(0)), classes=2, latent=4, training=SMALL)
+    two = train_generator(data.pick(torch.arange(len(data)).flip(0)), classes=2, latent=4, training=SMALL)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not any(p.requires_grad for p in two.parameters())
     assert not two.training
 
 
 def test_an_interrupted_training_goes_on_to_the_same_end(monkeypatch, tmp_path):
-    whole = trained(left_or_right(), classes=2, latent=4, training=SMALL)
+    whole = train_generator(left_or_right(), classes=2, latent=4, training=SMALL)
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(wgan, "_SAVE_EVERY", 50)
     calls, descend = [], wgan._descend
@@ -80,15 +80,15 @@ def test_an_interrupted_training_goes_on_to_the_same_end(monkeypatch, tmp_path):
 
     monkeypatch.setattr(wgan, "_descend", stopping)
     with pytest.raises(KeyboardInterrupt):
-        trained(left_or_right(), classes=2, latent=4, training=SMALL)
+        train_generator(left_or_right(), classes=2, latent=4, training=SMALL)
     monkeypatch.setattr(wgan, "_descend", descend)
-    rest = trained(left_or_right(), classes=2, latent=4, training=SMALL)
+    rest = train_generator(left_or_right(), classes=2, latent=4, training=SMALL)
     for name, t in whole.state_dict().items():
         torch.testing.assert_close(rest.state_dict()[name], t, rtol=0, atol=0)
 
 
 def test_refuses():
     with pytest.raises(BadValue, match="at least 2 auxiliary images"):
-        trained(left_or_right(1), classes=2, latent=4, training=SMALL)
+        train_generator(left_or_right(1), classes=2, latent=4, training=SMALL)
     with pytest.raises(BadValue, match="steps >= 1"):
         GeneratorTraining(steps=0)

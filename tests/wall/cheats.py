@@ -10,7 +10,7 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.data.sources import load
-from glasshouse.data.splits import Want, deal
+from glasshouse.data.splits import RoleRequest, deal
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
@@ -40,7 +40,11 @@ class RebuildsTheData:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """All private images that its guesses of the root lead to."""
         source = load("digits")
-        wants = {"private": Want(size=12), "auxiliary": Want(size=60), "heldout": Want(size=60)}
+        wants = {
+            "private": RoleRequest(size=12),
+            "auxiliary": RoleRequest(size=60),
+            "heldout": RoleRequest(size=60),
+        }
         roots = [self.root] if self.root else [rng, Rng.root(rng.seed()), *(Rng.root(s) for s in range(20))]
         dealt = [deal(source, wants, rng=root.child("roles")).private for root in roots]
         return claim(view, torch.cat([part.inputs for part in dealt if part is not None]))
@@ -79,7 +83,7 @@ class ReadsTheTruth:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """The private images if it finds any, else grey."""
         here = Path.cwd()
-        found = [*here.rglob("truth/private.safetensors"), *here.parent.glob("*/truth/private.safetensors")]
-        if found:
-            return claim(view, read_truth(found[0].parent).private.inputs)
+        items = [*here.rglob("truth/private.safetensors"), *here.parent.glob("*/truth/private.safetensors")]
+        if items:
+            return claim(view, read_truth(items[0].parent).private.inputs)
         return claim(view, torch.full((1, *view.terms.architecture.input_shape), 0.5))

@@ -22,8 +22,8 @@ RNG = Rng.root(0).child("attack/cheat").child("round0-client1")
 @pytest.fixture
 def view(side: Path) -> View:
     """Client 1's update, as an attack gets it."""
-    seen = vars(adversary_side(str(side)))
-    return cut(**seen, threat=threat_of(from_dict(RAW)), rounds=(0,), client=1)
+    records = vars(adversary_side(str(side)))
+    return cut(**records, threat=threat_of(from_dict(RAW)), rounds=(0,), client=1)
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def test_the_truth_is_not_there(view, truth, group, monkeypatch):
 
 def test_an_attack_stream_leads_to_no_other():
     """Siblings and parents are unrelated: guesses from what an attack holds never meet the client's."""
-    wanted = root().child("federation").child("round/0").child("client/1").key
-    held = [RNG, Rng.root(RNG.seed()), *(Rng.root(s) for s in range(20))]
-    tries = {r.child("federation").child("round/0").child("client/1").key for r in held} | {
-        r.key for r in held
+    expected = root().child("federation").child("round/0").child("client/1").key
+    items = [RNG, Rng.root(RNG.seed()), *(Rng.root(s) for s in range(20))]
+    tries = {r.child("federation").child("round/0").child("client/1").key for r in items} | {
+        r.key for r in items
     }
-    assert wanted not in tries
+    assert expected not in tries
     assert torch.equal(torch.randn(3, generator=RNG.torch()), torch.randn(3, generator=RNG.torch()))

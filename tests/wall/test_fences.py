@@ -18,7 +18,7 @@ from glasshouse.audit.attacking.call import adversary_side
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.hashes import write_hashes
-from glasshouse.audit.scoring.claims.truths import shifted
+from glasshouse.audit.scoring.claims.truths import shift_victims
 from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.errors import BadFile
@@ -71,21 +71,21 @@ def words(value: object) -> list[str]:
 
 @pytest.fixture
 def view(group: Path) -> View:
-    seen = vars(adversary_side(str(group)))
-    return cut(**seen, threat=threat_of(from_dict(RAW)), rounds=(0,), client=1)
+    records = vars(adversary_side(str(group)))
+    return cut(**records, threat=threat_of(from_dict(RAW)), rounds=(0,), client=1)
 
 
 def test_content_a_view_names_neither_seed_nor_path_nor_scenario_nor_defence(view, group):
-    said = " ".join(words(view))
+    output = " ".join(words(view))
     for secret in ("seed", SECRET_NAME, str(group), "cells", "digits", "gaussian_noise", "0.001"):
-        assert secret not in said
+        assert secret not in output
 
 
 def test_content_a_granted_defence_is_noticed(group, view):
     side = adversary_side(str(group))
     given = dataclasses.replace(side.grants, defense=from_mechanism())
-    seen = cut(**{**vars(side), "grants": given}, threat=view.threat, rounds=(0,), client=1)
-    assert "gaussian_noise" in " ".join(words(seen))
+    records = cut(**{**vars(side), "grants": given}, threat=view.threat, rounds=(0,), client=1)
+    assert "gaussian_noise" in " ".join(words(records))
 
 
 def from_mechanism():
@@ -136,7 +136,7 @@ def test_swapping_the_truth_changes_the_scores(group):
     folders = sorted((group / "claims").glob("*/*"))
     before = [read_outcome(f) for f in folders]
     keys = sorted(judge.truth.used)
-    other = judge.against(shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
+    other = judge.against(shift_victims(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
     mine = score_outcomes("psnr", Psnr(), before, judge)
     theirs = score_outcomes("psnr", Psnr(), before, other)
     assert mine is not None

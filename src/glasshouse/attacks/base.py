@@ -43,14 +43,15 @@ Scope = Literal["update", "round", "run"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What an attack must be given; the harness refuses before it runs where this does not hold.
+    """What an attack requires; the harness refuses to run it where a requirement is not met.
 
     Attributes:
         sees: kinds of messages, all of them.
         any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` for attacks that read a
             round's sum, whether the server is shown it or adds up the updates itself.
         changes: what the server must be allowed to alter.
-        grants: side knowledge without which it cannot run. uses: further grants that it uses where given.
+        grants: side knowledge without which it cannot run.
+        uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
         protocols: names of the protocols that it understands; by default those that exchange parameters.
     """
@@ -75,7 +76,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Claim:
-    """What an attack asserts: the base of every kind, ours and other people's.
+    """Base class of everything that an attack can assert, for built-in and third-party kinds.
 
     A kind is a frozen dataclass, registered in the entry-point group ``glasshouse.claims`` by its ``kind``.
     Its fields hold tensors, mappings of names to tensors, or what JSON can say.
@@ -101,7 +102,7 @@ class Claim:
 
     @classmethod
     def silence(cls, about: About, terms: Terms) -> "Claim | None":
-        """What a victim is scored with of whom nothing was claimed; None: like a guess at chance level."""
+        """The score of a victim about whom nothing was claimed; None: chance level."""
         del about, terms
         return None
 
@@ -239,7 +240,7 @@ class DefenseGuess(Claim):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PriorSamples(Claim):
-    """Asserts nothing: what the attack's prior says without the update. Used as a further null adversary.
+    """Samples of the attack's prior, made without the update. They serve as a further null adversary.
 
     Attributes:
         inputs: (n, C, H, W) in [0, 1].
@@ -257,7 +258,7 @@ class PriorSamples(Claim):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Appendix(Claim):
-    """Asserts nothing: what an attack measured on its own data, for the report alone.
+    """What an attack measured on its own data. Shown in the report; never scored.
 
     Attributes:
         name: says what it holds; figures select by it.
@@ -296,7 +297,7 @@ class Attack(Protocol):
 
     @property
     def budget(self) -> Budget | None:
-        """How long it searches; None: a closed form, whose cost is one evaluation per call."""
+        """The length of the search; None: the attack has a closed form, one evaluation per call."""
         ...
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
@@ -310,7 +311,7 @@ class Attack(Protocol):
 
 @runtime_checkable
 class GenerativeAttack(Protocol):
-    """Claims images of a generator: the judge can ask how well that generator could do at best."""
+    """An attack whose images come from a generator, which the judge also measures at its best."""
 
     @property
     def latent(self) -> int:
@@ -324,10 +325,10 @@ class GenerativeAttack(Protocol):
 
 @runtime_checkable
 class ModelBound(Protocol):
-    """An attack that cannot run on every model, and can tell from the architecture alone."""
+    """An attack that supports some models only, and can decide this from the architecture."""
 
     def check_model(self, architecture: Architecture) -> None:
-        """Refuse before anything is simulated.
+        """Refuse unsupported models before anything is simulated.
 
         Raises:
             Inapplicable: the attack cannot run on models of this architecture.
@@ -340,7 +341,7 @@ class ActiveAttack(Protocol):
     """An attack that also alters what the server sends."""
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
-        """What to send in the coming round, given what the server saw so far; None: the honest model.
+        """The model to send in the coming round, given what the server saw so far; None: the honest model.
 
         The view's last round holds the broadcast that the server would send, and no update yet.
         """

@@ -14,7 +14,7 @@ _NOTE: Final = "truth-moved-aside.json"
 
 @contextmanager
 def moved_aside(run: Path, folders: Sequence[Path]) -> Iterator[None]:
-    """Within the block, ``folders`` of ``run`` lie under a name that cannot be guessed.
+    """Within the block, ``folders`` of ``run`` are moved to a name that cannot be guessed.
 
     Where they went is written into ``run`` first: after a crash :func:`bring_back` returns them.
     """
@@ -30,7 +30,7 @@ def moved_aside(run: Path, folders: Sequence[Path]) -> Iterator[None]:
 
 
 def bring_back(run: Path) -> None:
-    """Return what :func:`moved_aside` moved, also where its process was killed.
+    """Move back what :func:`moved_aside` moved, even after its process was killed.
 
     Raises:
         BadFile: the note does not name a folder beside ``run``.

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
 from glasshouse.attacks.budget import Budget
-from glasshouse.audit.attacking.needs import attack_of, foreseen
+from glasshouse.audit.attacking.needs import attack_of, foresee_refusal
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.registry import create, load
 from glasshouse.scenario.axes import Cell, cells
@@ -61,7 +61,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
 
 
 def total(name: str, rows: Sequence[Row]) -> Row:
-    """All calls and all measured seconds; ``unmeasured`` names the parts that are in no second."""
+    """The total of calls and of measured seconds; ``unmeasured`` names the parts without a measurement."""
     measured = [row["seconds"] for row in rows if row["seconds"] is not None]
     calls = sum(row["calls"] for row in rows)
     row = _row(name, "total", calls, ("", None), sum(measured) if measured else None)
@@ -84,7 +84,7 @@ def _row(
 
 
 def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]:
-    """Where each attack runs: an axis may change its arguments, or which attacks there are."""
+    """The cells in which each attack runs; axes may change its arguments, or the list of attacks."""
     uses: dict[str, list[tuple[Scenario, Plugin]]] = {}
     for cell in every:
         for plugin in cell.scenario.attacks:
@@ -119,18 +119,18 @@ def _units(scenario: Scenario, budget: Budget | None, calls: int) -> int:
 
 
 def images_of(scenario: Scenario, budget: Budget) -> int:
-    """Images searched for in one run, at most: the examples behind what is seen in the attacked rounds."""
+    """The largest number of images to search for in one run: the examples behind the attacked rounds."""
     federation = scenario.federation
     behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
-    seen, together = federation.cohort_size, 1
+    clients_seen, together = federation.cohort_size, 1
     if federation.secure_sum:
-        seen, together = together, seen
-    return len(scenario.audit.rounds) * seen * min(budget.images, behind * together)
+        clients_seen, together = together, clients_seen
+    return len(scenario.audit.rounds) * clients_seen * min(budget.images, behind * together)
 
 
 def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
     """Calls in one run; none where the attack will refuse."""
-    if foreseen(scenario, plugin) is not None:
+    if foresee_refusal(scenario, plugin) is not None:
         return 0
     rounds = len(scenario.audit.rounds)
     per_scope = {
@@ -160,7 +160,7 @@ def _trainings(uses: Sequence[tuple[Scenario, Plugin]]) -> Iterator[tuple[tuple[
     """What attacks train beforehand: once for each model, data and seed, whichever attack asks first."""
     for scenario, plugin in uses:
         budget = attack_of(plugin.name, plugin.arguments).budget
-        if budget is None or not budget.training or foreseen(scenario, plugin) is not None:
+        if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
         steps = budget.training * (scenario.federation.rounds if budget.every_round else 1)
         behind = [scenario.model.model_dump(), scenario.data.model_dump(), budget.training]
@@ -211,7 +211,7 @@ def client_passes(scenario: Scenario) -> int:
 
 
 def _scoring(every: Sequence[Cell]) -> Row:
-    """Every claim by every metric; what a claim is worth is compared with null adversaries too."""
+    """Scoring every claim with every metric, including the comparison with null adversaries."""
     calls = 0
     for cell in every:
         one = cell.scenario

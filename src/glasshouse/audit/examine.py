@@ -23,7 +23,7 @@ from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
 
 
 def examine(run: Path, *, trust_factory: bool = False) -> None:
-    """Read all that an attack may see of ``run``, and refuse what no simulation would have written.
+    """Read everything an attack may see of ``run``; refuse contents that no simulation writes.
 
     Args:
         run: a run directory.
@@ -71,7 +71,7 @@ def _messages(record: RoundRecord) -> Iterable[Broadcast | Update | Aggregate]:
 def _check_shapes(
     tensors: Mapping[str, Tensor], models: Iterable[Mapping[str, Tensor]], *, subject: str
 ) -> None:
-    """Every tensor is one of a model that was sent, or logits."""
+    """Check that every tensor belongs to a model that was sent, or is a table of logits."""
     known = {name: {tuple(m[name].shape) for m in models if name in m} for name in tensors}
     for name, t in tensors.items():
         if name == "logits" and not known[name]:
@@ -87,7 +87,7 @@ def _check_shapes(
 
 
 def _check_examples(examples: int, architecture: Architecture, *, subject: str) -> None:
-    """An attack that rebuilds them allocates so many images."""
+    """Limit the number of images that an attack would allocate to rebuild them."""
     if examples * math.prod(architecture.input_shape) > limits.VALUES:
         raise BadFile(
             subject,

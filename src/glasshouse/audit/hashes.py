@@ -42,12 +42,12 @@ def write_hashes(group: Path) -> None:
 
 
 def part_hashes(group: Path) -> dict[str, str]:
-    """What the manifest says of a group: one hash per part."""
+    """The manifest's entry of a group: one hash per part."""
     return {part: tree_hash(group / part) for part in PARTS}
 
 
 def verify_hashes(run: Path) -> None:
-    """Compare what lies in ``run`` with the hashes that were recorded, of every group that was simulated.
+    """Verify the files in ``run`` against the recorded hashes of every simulated group.
 
     Everything below ``run`` is checked to be a plain file or a folder first.
 
@@ -62,7 +62,7 @@ def verify_hashes(run: Path) -> None:
         for part, recorded in cells.get(group.name, {}).items():
             there = (group / part).is_dir() if part in PARTS else False
             if part in PARTS and (there or part != HIDEABLE) and tree_hash(group / part) != recorded:
-                raise _changed(group, part, "changed since the manifest was written")
+                raise _changed_file(group, part, "changed since the manifest was written")
 
 
 def _recorded_cells(path: Path) -> Mapping[str, Mapping[str, str]]:
@@ -78,25 +78,25 @@ def _verify_files(group: Path, *, in_manifest: bool) -> None:
     if not path.is_file():
         if in_manifest:
             return
-        raise _changed(group, _FILE, "no such file, and no manifest.json that would speak for it")
+        raise _changed_file(group, _FILE, "no such file, and no manifest.json that would speak for it")
     recorded = parse_as(
         _Files, read_json(path, most=limits.JSONL_BYTES), subject=f"file '{path}'", fix=_FIX
     ).root
     hidden = not (group / HIDEABLE).exists()
     expected = {k: v for k, v in recorded.items() if not (hidden and k.startswith(f"{HIDEABLE}/"))}
-    later = f"{HIDEABLE}/"  # scoring adds pictures to the truth; the manifest speaks for them
+    later = f"{HIDEABLE}/"  # scoring adds pictures to the truth later; the manifest holds their hashes
     actual = {k: v for k, v in _hashes(group).items() if k in recorded or not k.startswith(later)}
     for name in sorted(expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):
             how = "added" if name not in expected else "removed" if name not in actual else "changed"
-            raise _changed(group, name, f"{how} since the simulation wrote it")
+            raise _changed_file(group, name, f"{how} since the simulation wrote it")
 
 
 def _hashes(group: Path) -> dict[str, str]:
     return {f"{part}/{name}": digest for part in PARTS for name, digest in file_hashes(group / part).items()}
 
 
-def _changed(group: Path, name: str, got: str) -> BadFile:
+def _changed_file(group: Path, name: str, got: str) -> BadFile:
     return BadFile(
         f"file '{printable(str(group / name))}'",
         needs="what the simulation recorded, by its hash",

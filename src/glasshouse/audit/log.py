@@ -26,8 +26,8 @@ class _Notes(logging.Handler):
 
 
 @contextmanager
-def noted() -> Iterator[list[str]]:
-    """Within the block, what our code logs (a fallback, a restart from a checkpoint) is collected too."""
+def collect_notes() -> Iterator[list[str]]:
+    """Within the block, collect what our code logs (a fallback, a restart from a checkpoint)."""
     notes = _Notes()
     level = LOGGER.level
     LOGGER.addHandler(notes)
@@ -41,7 +41,7 @@ def noted() -> Iterator[list[str]]:
 
 @final
 class RunLog:
-    """Appends events to a run's ``log.jsonl``; a resumed run goes on in the same file."""
+    """Appends events to a run's ``log.jsonl``; a resumed run appends to the same file."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / "log.jsonl"

@@ -31,7 +31,10 @@ def manifest(*, suite: str, seeds: Mapping[str, tuple[int, int]], device: str, j
     """Facts about this run; timings and hashes are added by the runner.
 
     Args:
-        suite: its name. seeds: scenario → (seed, attack seed). device: used. jobs: worker processes.
+        suite: its name.
+        seeds: scenario → (seed, attack seed).
+        device: used.
+        jobs: worker processes.
     """
     installed = {d.metadata["Name"].lower(): d.version for d in distributions()}
     return {

@@ -15,7 +15,7 @@ _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18  # mount(2)
 
 
 def enter_namespace() -> None:
-    """Give this process mounts of its own. It must have one thread.
+    """Give this process its own mount namespace. It must be single-threaded.
 
     Raises:
         OSError: the system does not allow it.

@@ -16,9 +16,9 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.cost import client_passes
-from glasshouse.audit.simulation.build import build, held
+from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import Group, simulate
-from glasshouse.audit.simulation.pretraining import ascent
+from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.setting import FederationProtocol
@@ -48,10 +48,10 @@ class Stopwatch:
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of one image's pass through the model and back, in training."""
         built = build(_short(scenario), seed=scenario.seed)
-        how, public = scenario.model.pretraining, held(built.public, "public")
+        how, public = scenario.model.pretraining, require_part(built.public, "public")
         few = public.pick(torch.arange(min(PROBED_IMAGES, how.batch_size, len(public))))
         short = how.model_copy(update={"epochs": PROBE})
-        model, against = models.build(built.setting.terms.architecture, rng=Rng.root(0)), ascent(how)
+        model, against = models.build(built.setting.terms.architecture, rng=Rng.root(0)), ascent_of(how)
         run = partial(
             fit, model, few, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
         )
@@ -72,7 +72,7 @@ class Stopwatch:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """CPU seconds of ``run`` when it is done again: what is made only once is made before."""
+    """CPU seconds of ``run`` after a warm-up, so that one-time costs are excluded."""
     run()
     started = time.process_time()
     run()
@@ -80,7 +80,7 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 
 def _short(scenario: Scenario) -> Scenario:
-    """One victim, one round, nothing trained beforehand."""
+    """The scenario with one victim, one round and no pre-training."""
     model, audit = scenario.model, scenario.audit
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
     brief = {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()}
@@ -120,7 +120,7 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget) -> float:
 
 
 def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
-    """Per unit and image; None: the attack cannot run behind this model."""
+    """CPU seconds per unit and image; None: the attack does not support this model."""
     assert budget.pieces is not None
     built = build(_short(scenario), seed=scenario.seed)
     agreed = built.setting.terms.architecture

@@ -70,8 +70,8 @@ def replay(
                 got="none",
                 fix="name an attack of that run: see its scenario.toml",
             )
-        shown = write_swapped(run, place / "swapped") if swap else None
-        isolation = _run_apart(tasks, run, place, shown)
+        views = write_swapped(run, place / "swapped") if swap else None
+        isolation = _run_apart(tasks, run, place, views)
         rows = []
         for group, every in by_group.items():
             scores = score_swapped(group, attack) if swap and every else {}
@@ -85,20 +85,20 @@ def _compare(run: Path, task: AttackTask) -> dict[str, Any]:
     return {"cell": Path(task.folder).name, "unit": task.unit.name, "same": same}
 
 
-def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, shown: Path | None) -> str:
-    """Run ``tasks`` where ``run`` is out of reach, or looks like ``shown``; returns by what, in words.
+def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path | None) -> str:
+    """Run ``tasks`` where ``run`` is out of reach, or looks like ``views``; returns by what, in words.
 
     Raises:
         BadFile: what the attack's input is refused for.
         WorkerKilled: the process in which the attack ran was killed.
     """
     (place / "empty").mkdir()
-    folder = str(Path.cwd() if shown else place / "empty")
-    replaced = [(str(run), str(shown))] if shown else []
-    orders = {"hide": [] if shown else [str(run)], "replace": replaced, "working_folder": folder}
+    folder = str(Path.cwd() if views else place / "empty")
+    replaced = [(str(run), str(views))] if views else []
+    orders = {"hide": [] if views else [str(run)], "replace": replaced, "working_folder": folder}
     if _start(tasks, orders, place):
         return "a mount namespace"
-    orders = {"hide": [], "replace": [], "working_folder": str(shown or place / "empty")}
+    orders = {"hide": [], "replace": [], "working_folder": str(views or place / "empty")}
     truths = sorted(path for path in run.glob("cells/*/truth") if path.is_dir())
     with moved_aside(run, truths):
         _start(tasks, orders, place)
@@ -106,7 +106,7 @@ def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, shown: Path 
 
 
 def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> bool:
-    """Whether the processes could be confined as ``orders`` say; all tasks are done then."""
+    """Whether the processes could be confined as ``orders`` say; if so, all tasks were run."""
     lanes = [lane for i in range(PROCESSES) if (lane := list(reversed(tasks))[i::PROCESSES])]
     files, running = [], []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -22,12 +22,12 @@ def main(orders: Path) -> int:
     raw = pickle.loads(orders.read_bytes())  # noqa: S301 - written by the process that started this one
     if not _confine(raw):
         return NO_NAMESPACE
-    # Only now: what these import may start threads, and a process that has threads enters no namespace.
+    # Imported late: these modules may start threads, and a process with threads cannot enter a namespace.
     from glasshouse.audit.attacking.call import run_attack  # noqa: PLC0415
     from glasshouse.errors import GlasshouseError  # noqa: PLC0415
-    from glasshouse.process import settle  # noqa: PLC0415
+    from glasshouse.process import prepare_process  # noqa: PLC0415
 
-    settle()
+    prepare_process()
     try:
         for task in pickle.loads(raw["tasks"]):  # noqa: S301 - as above
             run_attack(task)

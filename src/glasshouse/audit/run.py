@@ -115,17 +115,19 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     )
     log.write("start", suite=suite.name, resume=resume)
     with tempfile.TemporaryDirectory() as place:
-        wanted = _control_tasks(plans, Path(place), device)
+        control_tasks = _control_tasks(plans, Path(place), device)
         with Workers(jobs, apart=True, preload=_PRELOAD) as plugin_workers:
-            _run_plugins(plans, wanted, plugin_workers, device, log)
-        # new processes: no attack ever ran where its claims are scored
+            _run_plugins(plans, control_tasks, plugin_workers, device, log)
+        # new processes: no attack ran where claims are scored
         with Workers(jobs, preload=_PRELOAD) as workers:
-            judged = _drained(workers.each(judge_control, wanted), len(wanted), "controls judged", log)
+            judged = _collect(
+                workers.each(judge_control, control_tasks), len(control_tasks), "controls judged", log
+            )
             pieces = [
                 CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=dict(judged))
                 for p in plans
             ]
-            scored = dict(_drained(workers.each(score_cell, pieces), len(pieces), "scores", log))
+            scored = dict(_collect(workers.each(score_cell, pieces), len(pieces), "scores", log))
     parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
     manifest_facts = {**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)}
@@ -197,13 +199,13 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
 def _run_plugins(
     plans: tuple[Plan, ...], controls: list[ControlTask], workers: Workers, device: str, log: RunLog
 ) -> None:
-    """Everything in which foreign code acts: federations, attacks, and the attacks' controls."""
+    """Run everything that executes plug-in code: federations, attacks, and the attacks' controls."""
     groups = [g for p in plans for g in p.groups]
-    _drained(workers.each(simulate, groups), len(groups), "federations", log)
+    _collect(workers.each(simulate, groups), len(groups), "federations", log)
     _check_some_ran(groups)
     tasks = [t for p in plans for t in attack_tasks(p, device)]
-    _drained(workers.each(run_attack, tasks), len(tasks), "attacks", log)
-    _drained(workers.each(run_control, controls), len(controls), "controls", log)
+    _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)
+    _collect(workers.each(run_control, controls), len(controls), "controls", log)
 
 
 def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
@@ -254,7 +256,7 @@ def _check_some_ran(groups: list[Group]) -> None:
         raise BadValue(**asdict(passive[0]))
 
 
-def _drained(results: Iterator[T], total: int, label: str, log: RunLog) -> list[T]:
+def _collect(results: Iterator[T], total: int, label: str, log: RunLog) -> list[T]:
     """All results, with progress; one line of the log for the whole stage."""
     done = list(track(results, label, total=total))
     log.write(label, pieces=total)
@@ -262,17 +264,17 @@ def _drained(results: Iterator[T], total: int, label: str, log: RunLog) -> list[
 
 
 def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:
-    """What attacks had to say (a fallback, say), each sentence once per attack and cell."""
+    """Log the notes of attacks (a fallback, for example), each once per attack and cell."""
     for planned in plans:
         for group in planned.groups:
             if (crafting := Path(group.folder) / "notes.json").is_file():
                 for note in read_json(crafting):
                     log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
-            said: dict[tuple[str, str], int] = {}
+            unit_counts: dict[tuple[str, str], int] = {}
             for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
                 for note in read_outcome(path.parent).notes:
-                    said[path.parts[-3], note] = said.get((path.parts[-3], note), 0) + 1
-            for (attack, note), units in said.items():
+                    unit_counts[path.parts[-3], note] = unit_counts.get((path.parts[-3], note), 0) + 1
+            for (attack, note), units in unit_counts.items():
                 log.write("note", cell=Path(group.folder).name, attack=attack, note=note, units=units)
 
 

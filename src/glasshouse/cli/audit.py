@@ -44,7 +44,7 @@ def audit(
     console = Console(stderr=as_json)
     with FailureReport(place), bars(console):
         result = run_audit(
-            suite, out=place, jobs=jobs or default_jobs(), resume=resume, device=chosen(device)
+            suite, out=place, jobs=jobs or default_jobs(), resume=resume, device=choose_device(device)
         )
         page = write_html(place, show_private=show_private)
     if as_json:
@@ -59,7 +59,7 @@ def audit(
 def shares(result: Result) -> str:
     """Where the CPU time went, per part of the product that the suite shows.
 
-    Example:
+    Examples:
         >>> shares(Result(suite="s", manifest={"seconds": {"a": 3.0, "b": 1.0, "wall clock": 2.5}}))
         'CPU time: a 3 s (75 %), b 1 s (25 %); 2 s on the clock'
     """
@@ -83,7 +83,7 @@ def exit_code(result: Result) -> int:
     return NOT_SHOWN if states - {"holds"} or powerless or not result.findings else 0
 
 
-def chosen(device: str) -> str:
+def choose_device(device: str) -> str:
     """``auto`` resolved; a device that is not there is an error.
 
     Raises:

@@ -24,7 +24,7 @@ def card_row(group: str, name: str) -> dict[str, Any]:
     Raises:
         NotInstalled: the plug-in had to be imported, and its extra is missing.
     """
-    written = _written(registry.entry(group, name))
+    written = _read_fields(registry.entry(group, name))
     if written is None:
         card = registry.card(group, name)
         return {field: getattr(card, field) for field in FIELDS}
@@ -34,9 +34,9 @@ def card_row(group: str, name: str) -> dict[str, Any]:
 def missing_packages(extra: str) -> tuple[str, ...]:
     """Packages of our optional dependency group ``extra`` that are not installed."""
     marker = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-    wanted = (line for line in requires("glasshouse") or () if marker.search(line))
-    packages = (re.match(r"[\w.-]+", line) for line in wanted)
-    return tuple(found[0] for found in packages if found and not _is_installed(found[0]))
+    requirements = (line for line in requires("glasshouse") or () if marker.search(line))
+    packages = (re.match(r"[\w.-]+", line) for line in requirements)
+    return tuple(package[0] for package in packages if package and not _is_installed(package[0]))
 
 
 def _is_installed(package: str) -> bool:
@@ -47,9 +47,9 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _written(entry: EntryPoint) -> dict[str, Any] | None:
+def _read_fields(entry: EntryPoint) -> dict[str, Any] | None:
     """The fields as they stand in the source; None: they cannot be read off."""
-    tree = _parsed(entry.module)
+    tree = _parse_module(entry.module)
     if tree is None:
         return None
     constants = {
@@ -78,7 +78,7 @@ def _written(entry: EntryPoint) -> dict[str, Any] | None:
 
 
 @functools.cache
-def _parsed(module: str) -> ast.Module | None:
+def _parse_module(module: str) -> ast.Module | None:
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):

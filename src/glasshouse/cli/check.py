@@ -56,7 +56,7 @@ def _print(suite: Suite, rows: list[Row], warnings: Warnings, console: Console) 
 def row_words(row: dict[str, Any]) -> str:
     """Counts and seconds of one row of the costs.
 
-    Example:
+    Examples:
         >>> row_words({"calls": 2, "unit": "iterations", "evaluations": 1200, "seconds": 3.2})
         '2 calls, 1,200 iterations, about 3 CPU s'
     """

@@ -46,21 +46,21 @@ def guard(
     """Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding."""
     expected = outline(architecture(agreed, trust_factory=trust_factory)) if agreed else None
     honest = read_weights(reference) if reference else None
-    seen = {}
+    inspected = {}
     for path in models:
-        name = path.stem if path.stem not in seen else str(path)
-        seen[name] = _inspected(path, read_weights(path), agreed=expected, reference=honest)
+        name = path.stem if path.stem not in inspected else str(path)
+        inspected[name] = _inspect_file(path, read_weights(path), agreed=expected, reference=honest)
     if reference and honest is not None:
-        seen[f"{reference.stem} (reference)"] = _inspected(reference, honest)
+        inspected[f"{reference.stem} (reference)"] = _inspect_file(reference, honest)
     if page is not None:
-        write_page(page, title="Models received", tagline="what a client sees", exhibits=exhibits(seen))
+        write_page(page, title="Models received", tagline="what a client sees", exhibits=exhibits(inspected))
     if as_json:
-        print(json.dumps({name: _plain(one) for name, one in seen.items()}))
+        print(json.dumps({name: _plain(one) for name, one in inspected.items()}))
     else:
-        _print(seen, compared=bool(agreed))
+        _print(inspected, compared=bool(agreed))
         if page is not None:
             print(f"report: {page}")
-    own = list(seen.values())[: len(models)]
+    own = list(inspected.values())[: len(models)]
     return 1 if any(one.inspection.findings for one in own) else 0
 
 
@@ -75,12 +75,12 @@ def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
         BadValue: it is neither of the forms.
         BadFile: the file cannot be read, describes none, or one that is not registered.
 
-    Example:
+    Examples:
         >>> architecture("mlp 1x8x8 10 hidden=32").arguments
         {'hidden': 32}
     """
     if text.endswith(".json"):
-        return _described(Path(text), trust_factory=trust_factory)
+        return _read_architecture(Path(text), trust_factory=trust_factory)
     parts = text.split()
     try:
         name, shape, classes = parts[:3]
@@ -93,7 +93,7 @@ def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
         raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
 
 
-def _described(path: Path, *, trust_factory: bool) -> Architecture:
+def _read_architecture(path: Path, *, trust_factory: bool) -> Architecture:
     raw = read_json(path, most=limits.JSON_BYTES)
     raw = raw.get("architecture", raw) if isinstance(raw, dict) else raw
     subject = f"architecture in '{path}'"
@@ -103,7 +103,7 @@ def _described(path: Path, *, trust_factory: bool) -> Architecture:
     return Architecture(**dict(stated))
 
 
-def _inspected(path: Path, tensors: dict[str, Tensor], **given: dict[str, Tensor] | None) -> Seen:
+def _inspect_file(path: Path, tensors: dict[str, Tensor], **given: dict[str, Tensor] | None) -> Seen:
     try:
         return inspect(tensors, **given)
     except BadValue as error:
@@ -111,14 +111,14 @@ def _inspected(path: Path, tensors: dict[str, Tensor], **given: dict[str, Tensor
         raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
 
 
-def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
+def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
     """A box per model, and the table."""
-    series = [{"name": name, "values": one.entropies.tolist()} for name, one in seen.items()]
+    series = [{"name": name, "values": one.entropies.tolist()} for name, one in models.items()]
     series = [one for one in series if one["values"]]
     rows = [
-        [name, *_numbers(one), len(one.apart), len(one.inspection.findings)] for name, one in seen.items()
+        [name, *_numbers(one), len(one.apart), len(one.inspection.findings)] for name, one in models.items()
     ]
-    said = [[name, sentence] for name, one in seen.items() for sentence in one.inspection.findings]
+    sentences = [[name, sentence] for name, one in models.items() for sentence in one.inspection.findings]
     columns = [*COLUMNS[:-1], "not looked at", COLUMNS[-1]]
     boxes = [
         Exhibit(
@@ -130,7 +130,7 @@ def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
             data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
         )
     ]
-    made = [
+    drawn_exhibits = [
         *(boxes if series else ()),
         Exhibit(
             kind="table",
@@ -143,17 +143,17 @@ def exhibits(seen: dict[str, Seen]) -> tuple[Exhibit, ...]:
             data={"columns": columns, "rows": rows},
         ),
     ]
-    if said:
-        made.append(
+    if sentences:
+        drawn_exhibits.append(
             Exhibit(
                 kind="table",
                 scenario="guard",
                 title="Findings",
                 caption="Each is enough to refuse to train.",
-                data={"columns": ["model", "finding"], "rows": said},
+                data={"columns": ["model", "finding"], "rows": sentences},
             )
         )
-    return tuple(made)
+    return tuple(drawn_exhibits)
 
 
 def _numbers(one: Seen) -> list[float | None]:
@@ -171,33 +171,33 @@ def _plain(one: Seen) -> dict[str, object]:
     }
 
 
-def _unseen(names: tuple[str, ...]) -> str:
+def _list_unseen(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     tensors = "1 tensor was" if len(names) == 1 else f"{len(names)} tensors were"
     return f"{tensors} not looked at, but for values that are not finite: {', '.join(names[:_SHOWN])}{more}"
 
 
-def _print(seen: dict[str, Seen], *, compared: bool) -> None:
+def _print(models: dict[str, Seen], *, compared: bool) -> None:
     console = Console()
     table = Table(title="entropy of weight vectors (0: all alike, 1: all differ)")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "model" else "right")
-    for name, one in seen.items():
+    for name, one in models.items():
         vectors, small, *entropies = _numbers(one)
         numbers = [str(vectors), str(small), *("-" if x is None else plain(x, digits=2) for x in entropies)]
         table.add_row(escape(printable(name)), *numbers, str(len(one.inspection.findings)))
     console.print(table)
-    for name, one in seen.items():
+    for name, one in models.items():
         for sentence in one.inspection.findings:
             _say(console, f"{name}: {sentence}")
-    if any(one.inspection.values["skipped"] for one in seen.values()):
+    if any(one.inspection.values["skipped"] for one in models.values()):
         console.print(
             f"Too small: vectors of fewer than {SMALLEST} values; their entropy is not measured.",
             soft_wrap=True,
         )
-    for name, one in seen.items():
+    for name, one in models.items():
         if one.apart:
-            _say(console, f"{name}: {_unseen(one.apart)}")
+            _say(console, f"{name}: {_list_unseen(one.apart)}")
     if not compared:
         console.print("The structure was not compared: no architecture was given (--agreed).")
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from glasshouse.cli.cards import card_row, missing_packages
 from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
-from glasshouse.registry import GROUPS, arguments, card, load, names, nearest
+from glasshouse.registry import GROUPS, arguments, card, load, names, nearest_names
 from glasshouse.scenario.shipped import preset_text, presets
 
 KINDS = (*GROUPS, "scenarios")
@@ -47,13 +47,13 @@ def show(
     if not groups:
         known = tuple(n for g in GROUPS for n in names(g)) + presets()
         raise UnknownName(
-            f"'{name}'", needs="a registered name or a preset", got=name, fix=nearest(name, known)
+            f"'{name}'", needs="a registered name or a preset", got=name, fix=nearest_names(name, known)
         )
-    found = [_details(g, name) for g in groups]
+    details = [_details(g, name) for g in groups]
     if as_json:
-        print(json.dumps(found, default=str))
+        print(json.dumps(details, default=str))
         return 0
-    for one in found:
+    for one in details:
         print(f"{one['name']} ({one['group']}): {one['summary']}")
         for key in ("source", "threat", "grants", "extra"):
             if one[key]:
@@ -69,7 +69,7 @@ def show(
 def _known(group: str) -> str:
     if group not in KINDS:
         raise UnknownName(
-            f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest(group, KINDS)
+            f"group '{group}'", needs=f"one of {', '.join(KINDS)}", got=group, fix=nearest_names(group, KINDS)
         )
     return group
 

@@ -88,9 +88,9 @@ def application(given: list[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_options)
-    wanted = next((argument for argument in given if not argument.startswith("-")), "")
+    requested = next((argument for argument in given if not argument.startswith("-")), "")
     for name, (place, line) in COMMANDS.items():
-        if name == wanted:
+        if name == requested:
             app.command(name)(load_command(place))
         else:
             app.command(name, help=line)(_not_loaded)
@@ -101,7 +101,7 @@ def load_command(place: str) -> Callable[..., Any]:
     """The function at ``module:name``; where its module has brought torch along, this process is prepared."""
     command: Callable[..., Any] = EntryPoint(name="", value=place, group="").load()
     if "torch" in sys.modules:
-        import_module("glasshouse.process").settle()
+        import_module("glasshouse.process").prepare_process()
     return command
 
 

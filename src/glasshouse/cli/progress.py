@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from glasshouse.progress import listening
+from glasshouse.progress import listen
 
 
 @final
@@ -52,5 +52,5 @@ def bars(console: Console) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    with Progress(*columns, console=console, transient=True) as progress, listening(_Bars(progress)):
+    with Progress(*columns, console=console, transient=True) as progress, listen(_Bars(progress)):
         yield

@@ -25,7 +25,7 @@ __all__ = [
     "check_count",
     "check_labels",
     "check_pixels",
-    "resized",
+    "resize_images",
     "with_channels",
 ]
 
@@ -126,7 +126,7 @@ def assemble(
     """
     splits = {}
     for split, (images, labels) in arrays.items():
-        pixels = resized(check_pixels(images, subject=_where(name, split)), resize)
+        pixels = resize_images(check_pixels(images, subject=_where(name, split)), resize)
         splits[split] = Images(pixels=pixels, labels=check_labels(labels, len(pixels), _where(name, split)))
     shapes = {split: tuple(data.pixels.shape[1:]) for split, data in splits.items()}
     if len(set(shapes.values())) != 1:
@@ -235,7 +235,7 @@ def check_labels(labels: NDArray[Any], n: int, subject: str) -> Tensor:
     return torch.from_numpy(labels.reshape(-1).astype(np.int64))
 
 
-def resized(pixels: Tensor, side: int | None) -> Tensor:
+def resize_images(pixels: Tensor, side: int | None) -> Tensor:
     """Images (N, C, H, W) at ``side`` × ``side``: bilinear with antialiasing; type and range kept.
 
     Raises:

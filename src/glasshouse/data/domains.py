@@ -28,10 +28,11 @@ def hidden_rows(shifts: Sequence[object], height: int, *, shares: Sequence[float
     """Rows that the public domain hides, as (first, one past the last); all of them where it hides none.
 
     Args:
-        shifts: each may say what it hides. height: of the images.
+        shifts: each may say what it hides.
+        height: of the images.
         shares: where hiding begins and ends, as shares of the height; empty: as the ``shifts`` say.
 
-    Example:
+    Examples:
         >>> hidden_rows([LowerHalfMask()], 64), hidden_rows([BoxBlur()], 64)
         ((32, 64), (0, 64))
         >>> hidden_rows([], 64, shares=(0.5, 1.0))
@@ -40,8 +41,8 @@ def hidden_rows(shifts: Sequence[object], height: int, *, shares: Sequence[float
     if shares:
         first, last = shares
         return math.floor(first * height + 1e-9), math.ceil(last * height - 1e-9)
-    found = [shift.hidden(height) for shift in shifts if isinstance(shift, Hiding)]
-    return (min(a for a, _ in found), max(b for _, b in found)) if found else (0, height)
+    ranges = [shift.hidden(height) for shift in shifts if isinstance(shift, Hiding)]
+    return (min(a for a, _ in ranges), max(b for _, b in ranges)) if ranges else (0, height)
 
 
 @final

@@ -33,16 +33,16 @@ def partition(
         BadValue: more clients or examples than images, ``alpha`` where it has no meaning, or a client
             that would be left without images.
 
-    Example:
+    Examples:
         >>> [len(part) for part in partition(torch.zeros(7), 3, rng=Rng.root(0))]
         [3, 2, 2]
     """
     factory = registry.load("partitioners", kind)
-    wanted = clients * (examples or 1)
-    if clients < 1 or wanted < clients or wanted > len(labels):
+    needed = clients * (examples or 1)
+    if clients < 1 or needed < clients or needed > len(labels):
         raise BadValue(
             "partition of the private data",
-            needs=f"clients >= 1 and {wanted} images ({clients} clients with at least {examples or 1} each)",
+            needs=f"clients >= 1 and {needed} images ({clients} clients with at least {examples or 1} each)",
             got=f"{len(labels)} images",
             fix="lower federation.clients or data.examples, or take a larger split",
         )
@@ -54,7 +54,7 @@ def partition(
             fix="leave it out",
         )
     used = torch.randperm(len(labels), generator=rng.child("pool").torch())
-    used = used if examples is None else used[:wanted]
+    used = used if examples is None else used[:needed]
     divide = factory() if alpha is None else factory(alpha=alpha)
     parts: tuple[Tensor, ...] = divide(labels[used], clients, rng=rng.child(kind))
     if empty := sum(len(part) == 0 for part in parts):

@@ -5,7 +5,7 @@ from pathlib import Path
 from glasshouse.errors import BadFile
 
 
-def existing(where: str, *, name: str, folder: bool = False) -> Path:
+def require_existing(where: str, *, name: str, folder: bool = False) -> Path:
     """The file (or folder) that ``where`` names: ``~`` is expanded, relative to the current folder.
 
     Raises:
@@ -29,7 +29,7 @@ def existing(where: str, *, name: str, folder: bool = False) -> Path:
     return path
 
 
-def inside(path: Path, root: Path, *, name: str, folder: bool = False) -> Path:
+def require_inside(path: Path, root: Path, *, name: str, folder: bool = False) -> Path:
     """``path``, if it is a regular file (or a folder) that really lies in the data folder ``root``.
 
     A link within the folder is followed; one that leads out is refused: whoever packed the folder would

@@ -60,7 +60,8 @@ class ClassRoles:
         public: first those of the private domain (D_0), then the shifted ones (D_a).
         sensitive: size of D_0.
         heldout: of the targets, in the private domain; None: none.
-        targets: L. classes: for each new label the label in the source, (J,).
+        targets: L.
+        classes: for each new label the label in the source, (J,).
     """
 
     private: Batch
@@ -83,15 +84,17 @@ def deal_classes(
     """Deal classes and images to roles.
 
     Args:
-        source: the private domain. other: the same classes in another domain; None: ``source`` itself.
-        want: who takes part. shifts: applied in turn to make D_a; needed where ``other`` is None.
+        source: the private domain.
+        other: the same classes in another domain; None: ``source`` itself.
+        want: who takes part.
+        shifts: applied in turn to make D_a; needed where ``other`` is None.
         split: of both sources; empty: all splits together.
         rng: decides who is a target, and which image goes where.
 
     Raises:
         BadValue: neither a shift nor another source, too few classes or images, or class names that differ.
 
-    Example:
+    Examples:
         >>> from glasshouse.data.sources import load
         >>> from glasshouse.data.domains import LowerHalfMask
         >>> want = ClassWant(targets=4, per_class=10)
@@ -111,13 +114,13 @@ def deal_classes(
     if other is not None:
         moved = _of_classes(_pool(other, split), classes, want.per_class)
     turn = torch.randperm(len(moved), generator=rng.child("shifted").torch())
-    seen = moved.inputs[turn]
+    public_inputs = moved.inputs[turn]
     for shift in shifts:
-        seen = shift(seen)
+        public_inputs = shift(public_inputs)
     roles = ClassRoles(
         private=Batch(inputs=inputs[private], labels=new[labels[private]]),
         public=Batch(
-            inputs=torch.cat([inputs[known], seen]),
+            inputs=torch.cat([inputs[known], public_inputs]),
             labels=new[torch.cat([labels[known], moved.labels[turn]])],
         ),
         sensitive=len(known),

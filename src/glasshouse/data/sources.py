@@ -19,14 +19,15 @@ def load(
 
     Raises:
         UnknownName: no such kind of source.
-        BadFile, BadValue: the data cannot be read, or break a rule of ``glasshouse.data.base``.
+        BadFile: the data cannot be read, or break a rule of ``glasshouse.data.base``.
+        BadValue: the data cannot be read, or break a rule of ``glasshouse.data.base``.
 
-    Example:
+    Examples:
         >>> source = load("digits")
         >>> source.input_shape, source.classes, {name: len(part) for name, part in source.splits.items()}
         ((1, 8, 8), 10, {'train': 1348, 'test': 449})
     """
     kind, _, where = source.partition(":")
-    found: DataSource = registry.load("datasets", kind)(where, resize=resize)
-    found = with_channels(found, channels)
-    return found if public is None else replace(found, public=public)
+    data_source: DataSource = registry.load("datasets", kind)(where, resize=resize)
+    data_source = with_channels(data_source, channels)
+    return data_source if public is None else replace(data_source, public=public)

@@ -24,7 +24,7 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Want:
+class RoleRequest:
     """What one role asks for.
 
     Attributes:
@@ -60,8 +60,8 @@ class Roles:
 
     def parts(self) -> dict[Role, Batch]:
         """The roles that hold something."""
-        found = {role: getattr(self, role) for role in ROLES}
-        return {role: batch for role, batch in found.items() if batch is not None}
+        by_role = {role: getattr(self, role) for role in ROLES}
+        return {role: batch for role, batch in by_role.items() if batch is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class _Pool:
 
 def deal(
     source: DataSource,
-    wants: Mapping[Role, Want],
+    wants: Mapping[Role, RoleRequest],
     *,
     by: Literal["image", "label"] = "image",
     spare: int = 0,
@@ -110,9 +110,10 @@ def deal(
     Raises:
         BadValue: a role is unknown, asks for 0, or finds too few images; a split or class is unknown.
 
-    Example:
+    Examples:
         >>> from glasshouse.data.sources import load
-        >>> wants = {"private": Want(size=8, split="test"), "auxiliary": Want(size=100, split="train")}
+        >>> private = RoleRequest(size=8, split="test")
+        >>> wants = {"private": private, "auxiliary": RoleRequest(size=100, split="train")}
         >>> roles = deal(load("digits"), wants, rng=Rng.root(0))
         >>> {role: len(batch) for role, batch in roles.parts().items()}
         {'private': 8, 'auxiliary': 100}
@@ -124,23 +125,23 @@ def deal(
     key_owner = torch.full((int(keys.max()) + 1,), -1)
     dealt: dict[Role, Batch] = {}
     duplicates: dict[Role, int] = {}
-    taken = torch.zeros(len(pool.row), dtype=torch.bool)
+    used_rows = torch.zeros(len(pool.row), dtype=torch.bool)
     for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
         number = ROLES.index(role)
-        free = _eligible(pool, wants[role]) & ~taken
+        free = _eligible(pool, wants[role]) & ~used_rows
         mine = free & ((owner[pool.content] == -1) | (owner[pool.content] == number))
         duplicates[role] = int((free & ~mine).sum())
         mine &= (key_owner[keys] == -1) | (key_owner[keys] == number)
         index = _choose(mine.nonzero().squeeze(1), keys, wants[role].size, rng.child(f"deal/{role}"))
         if len(index) < (wants[role].size or 1):
             raise _too_few(source, role, wants[role], int(mine.sum()), duplicates[role])
-        taken[index] = True
+        used_rows[index] = True
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number
         dealt[role] = pool.batch(index)
     further = None
     if spare and "heldout" in wants:
-        free = _eligible(pool, wants["heldout"]) & ~taken & (owner[pool.content] == -1)
+        free = _eligible(pool, wants["heldout"]) & ~used_rows & (owner[pool.content] == -1)
         free &= (key_owner[keys] == -1) | (key_owner[keys] == ROLES.index("heldout"))
         further = _drawn(pool, free, spare, rng.child("deal/spare"))
     check_disjoint({name: part for name, part in (*dealt.items(), ("spare", further)) if part is not None})
@@ -175,7 +176,7 @@ def check_disjoint(parts: Mapping[Role, Batch] | Mapping[str, Batch]) -> None:
                 )
 
 
-def _check(source: DataSource, wants: Mapping[Role, Want]) -> None:
+def _check(source: DataSource, wants: Mapping[Role, RoleRequest]) -> None:
     subject = f"roles of data '{source.name}'"
     if not wants:
         raise BadValue(subject, needs="at least one role", got="none", fix=f"ask for {', '.join(ROLES)}")
@@ -197,10 +198,10 @@ def _check(source: DataSource, wants: Mapping[Role, Want]) -> None:
             source.split(want.split)
 
 
-def _pool(source: DataSource, wants: Mapping[Role, Want]) -> _Pool:
+def _pool(source: DataSource, wants: Mapping[Role, RoleRequest]) -> _Pool:
     everywhere = any(not want.split for want in wants.values())
-    asked = {want.split for want in wants.values()}
-    names = tuple(name for name in source.splits if everywhere or name in asked)
+    split_names = {want.split for want in wants.values()}
+    names = tuple(name for name in source.splits if everywhere or name in split_names)
     parts: list[Images] = [source.splits[name] for name in names]
     numbers: dict[bytes, int] = {}
     content = [numbers.setdefault(c, len(numbers)) for part in parts for c in image_digests(part.pixels)]
@@ -220,13 +221,13 @@ def image_digests(pixels: Tensor) -> list[bytes]:
     return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in array]
 
 
-def _eligible(pool: _Pool, want: Want) -> Tensor:
-    wanted = torch.ones(len(pool.row), dtype=torch.bool)
+def _eligible(pool: _Pool, want: RoleRequest) -> Tensor:
+    fits = torch.ones(len(pool.row), dtype=torch.bool)
     if want.split:
-        wanted &= pool.split == pool.names.index(want.split)
+        fits &= pool.split == pool.names.index(want.split)
     if want.classes:
-        wanted &= torch.isin(pool.label, torch.tensor(want.classes))
-    return wanted
+        fits &= torch.isin(pool.label, torch.tensor(want.classes))
+    return fits
 
 
 def _choose(candidates: Tensor, keys: Tensor, size: int | None, rng: Rng) -> Tensor:
@@ -241,12 +242,12 @@ def _choose(candidates: Tensor, keys: Tensor, size: int | None, rng: Rng) -> Ten
     return shuffled[torch.isin(keys[shuffled], enough)][:size]
 
 
-def _too_few(source: DataSource, role: Role, want: Want, found: int, duplicates: int) -> BadValue:
+def _too_few(source: DataSource, role: Role, want: RoleRequest, left: int, duplicates: int) -> BadValue:
     where = f"split '{want.split}'" if want.split else "all splits"
     less = f", {duplicates} more are copies of other roles' images" if duplicates else ""
     return BadValue(
         f"{role} part of data '{source.name}'",
         needs=f"{want.size or 'at least 1'} images of {where}",
-        got=f"{found} that no other role holds{less}",
+        got=f"{left} that no other role holds{less}",
         fix=f"ask for fewer, or take '{role}' from another split",
     )

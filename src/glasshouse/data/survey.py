@@ -21,7 +21,7 @@ from PIL import Image
 from glasshouse.data.fetch import not_here, offline
 from glasshouse.data.kinds import zipped
 from glasshouse.data.named import NAMED, find
-from glasshouse.data.paths import existing
+from glasshouse.data.paths import require_existing
 from glasshouse.data.sources import load
 from glasshouse.errors import BadFile
 
@@ -71,7 +71,8 @@ def survey(source: str, resize: int | None = None, channels: int | None = None) 
     """Count what ``source`` holds; None: a kind that cannot be counted without reading it.
 
     Raises:
-        BadFile, BadValue: missing, or not of its kind; as its reader says it.
+        BadFile: missing, or not of its kind; as its reader says it.
+        BadValue: missing, or not of its kind; as its reader says it.
     """
     if source not in NAMED:
         return _survey(source, resize, channels)
@@ -85,10 +86,10 @@ def _survey(source: str, resize: int | None, channels: int | None) -> Survey | N
     if kind not in KINDS:
         return None
     try:
-        found = KINDS[kind](where)
+        result = KINDS[kind](where)
     except UNREADABLE:
         return _read_whole(source, resize, channels)
-    return None if found is None else _shaped(found, resize, channels)
+    return None if result is None else _shaped(result, resize, channels)
 
 
 def _public(name: str) -> Survey:
@@ -122,7 +123,7 @@ def _digits(where: str) -> Survey | None:
 
 
 def _npz(where: str) -> Survey | None:
-    path = existing(where, name=f"npz:{where}")
+    path = require_existing(where, name=f"npz:{where}")
     if not zipfile.is_zipfile(path):
         raise zipfile.BadZipFile(str(path))
     counts: dict[str, Mapping[int, int]] = {}
@@ -143,7 +144,7 @@ def _npz(where: str) -> Survey | None:
 
 
 def _folder(where: str) -> Survey | None:
-    root = existing(where, name=f"folder:{where}", folder=True)
+    root = require_existing(where, name=f"folder:{where}", folder=True)
     roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
     folders = {split: _folders(place) for split, place in roots.items()}
     names = sorted({path.name for paths in folders.values() for path in paths})
@@ -167,14 +168,14 @@ def _folder(where: str) -> Survey | None:
 
 def _zip(where: str) -> Survey | None:
     name = f"zip:{where}"
-    path = existing(where, name=name)
-    found = zipped.listing(path, name=name)
-    classes = zipped.classes_of(found)
+    path = require_existing(where, name=name)
+    result = zipped.listing(path, name=name)
+    classes = zipped.classes_of(result)
     counts = {
         split: {classes.index(label): len(pictures) for label, pictures in parts.items()}
-        for split, parts in found.items()
+        for split, parts in result.items()
     }
-    first = next(pictures[0] for parts in found.values() for pictures in parts.values())
+    first = next(pictures[0] for parts in result.values() for pictures in parts.values())
     with zipped.opened(path, first) as image:
         depth = 1 if image.mode in GREY else 3
         return Survey(counts=counts, shape=(depth, image.height, image.width), classes=len(classes))
@@ -189,7 +190,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _idx(where: str) -> Survey | None:
-    root = existing(where, name=f"idx:{where}", folder=True)
+    root = require_existing(where, name=f"idx:{where}", folder=True)
     counts: dict[str, Mapping[int, int]] = {}
     side = (0, 0)
     for split, prefix in (("train", "train"), ("test", "t10k")):
@@ -219,9 +220,9 @@ def _read(path: Path, size: int | None) -> bytes:
 
 
 def _cifar10(where: str) -> Survey | None:
-    root = existing(where, name=f"cifar10:{where}", folder=True)
-    found = {"train": len(list(root.glob("data_batch_[1-5]"))), "test": len(list(root.glob("test_batch")))}
-    if found != {"train": 5, "test": 1}:
+    root = require_existing(where, name=f"cifar10:{where}", folder=True)
+    batches = {"train": len(list(root.glob("data_batch_[1-5]"))), "test": len(list(root.glob("test_batch")))}
+    if batches != {"train": 5, "test": 1}:
         return None  # a part of it, whose labels are in the batches alone
     counts = {split: dict.fromkeys(range(10), number) for split, number in CIFAR.items()}
     return Survey(counts=counts, shape=(3, 32, 32), classes=10)

@@ -26,7 +26,8 @@ class LocalTraining:
 
     Args:
         kind: what to send; see :class:`glasshouse.wire.Update`.
-        learning_rate, momentum: of SGD; unused for a gradient.
+        learning_rate: of SGD; unused for a gradient.
+        momentum: of SGD; unused for a gradient.
         epochs: passes over the data; unused for a gradient.
         batch_size: examples per step; a gradient is taken on one batch drawn without replacement.
         trained: prefix of the parameters that are trained; empty for all.
@@ -96,7 +97,7 @@ class LocalTraining:
         parameters = self.parameters(model)
         before = {name: p.detach().clone() for name, p in parameters.items()}
         sign = -1.0 if ascend else 1.0
-        optimiser = torch.optim.SGD(parameters.values(), lr=self.learning_rate, momentum=self.momentum)
+        optimizer = torch.optim.SGD(parameters.values(), lr=self.learning_rate, momentum=self.momentum)
         order = []
         gradients: tuple[Tensor, ...] = ()
         with torch.random.fork_rng(devices=[], enabled=self.dropout):
@@ -110,8 +111,8 @@ class LocalTraining:
                 if self.kind != "gradient":
                     for p, g in zip(parameters.values(), gradients, strict=True):
                         p.grad = g
-                    optimiser.step()
-                    optimiser.zero_grad()
+                    optimizer.step()
+                    optimizer.zero_grad()
         tensors = self._sent(parameters, before, gradients)
         return Trained(tensors=tensors, kind=self.kind, steps=len(order), order=tuple(order))
 
@@ -134,7 +135,7 @@ def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:
     return train
 
 
-def defended(
+def apply_defenses(
     update: Update, batch: Batch, model: nn.Module, defenses: Sequence[Defense], *, rng: Rng
 ) -> Update:
     """``update`` after the defences that act on gradients and on what leaves the client, in their order.

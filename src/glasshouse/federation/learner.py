@@ -30,14 +30,16 @@ class Learner:
 
     Args:
         model: as it starts; trained in place, always in ``eval()`` mode.
-        rate, decay: of Adam. batch_size: examples per step.
+        rate: of Adam.
+        decay: of Adam.
+        batch_size: examples per step.
     """
 
     def __init__(self, model: nn.Module, *, rate: float, decay: float, batch_size: int) -> None:
         self.model = model.eval()
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
         self.batch_size = batch_size
-        self._optimiser = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay, fused=True)
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay, fused=True)
 
     def fit(self, inputs: Tensor, loss: Loss, *, epochs: int, rng: Rng) -> tuple[Tensor, ...]:
         """Minimise ``loss`` over ``inputs`` (N, C, H, W); returns the rows of every step."""
@@ -48,9 +50,9 @@ class Learner:
         for rows in order:
             batch = inputs[rows].contiguous(memory_format=torch.channels_last)
             value = loss(self.model(batch), rows)
-            self._optimiser.zero_grad(set_to_none=True)
+            self._optimizer.zero_grad(set_to_none=True)
             value.backward()  # type: ignore[no-untyped-call]
-            self._optimiser.step()
+            self._optimizer.step()
         return tuple(order)
 
     def logits(self, inputs: Tensor) -> Tensor:
@@ -66,12 +68,12 @@ class Learner:
         }
 
 
-def labelled(labels: Tensor) -> Loss:
+def hard_loss(labels: Tensor) -> Loss:
     """Cross-entropy with hard labels (N,)."""
     return lambda logits, rows: F.cross_entropy(logits, labels[rows])
 
 
-def soft(target: Tensor) -> Loss:
+def soft_loss(target: Tensor) -> Loss:
     """Cross-entropy with probabilities (N, K)."""
     return lambda logits, rows: F.cross_entropy(logits, target[rows])
 
@@ -79,7 +81,7 @@ def soft(target: Tensor) -> Loss:
 def divergence(student: Tensor, teacher: Tensor) -> Tensor:
     """KL(teacher ‖ student) of logits, mean over the batch; zero where they agree.
 
-    Example:
+    Examples:
         >>> divergence(torch.zeros(2, 3), torch.zeros(2, 3)).item()
         0.0
     """
@@ -97,7 +99,8 @@ class PrivateEpochs:
     """The honest trainer of a logit protocol: epochs of cross-entropy on the client's own data.
 
     Attributes:
-        learner: whose optimiser is used. epochs: passes.
+        learner: whose optimiser is used.
+        epochs: passes.
     """
 
     learner: Learner
@@ -107,7 +110,7 @@ class PrivateEpochs:
         """Train the learner's model, which ``model`` is."""
         assert model is self.learner.model  # its optimiser knows no other
         sign = -1.0 if ascend else 1.0
-        loss = labelled(data.labels)
+        loss = hard_loss(data.labels)
         order = self.learner.fit(
             data.inputs, lambda logits, rows: sign * loss(logits, rows), epochs=self.epochs, rng=rng
         )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.client import defended
+from glasshouse.federation.client import apply_defenses
 from glasshouse.federation.learner import Learner, private_trainer
 from glasshouse.federation.setting import Setting
 from glasshouse.interfaces import Recorder, Tamper
@@ -67,7 +67,7 @@ def play(
     Raises:
         BadValue: no public data, a sum that hides uploads, partial cohorts, or a malicious server.
     """
-    public = _checked(setting, tamper)
+    public = _check_setting(setting, tamper)
     server = _party(setting, scheme, setting.terms.architecture, rng=rng.child("server"))
     server.model.load_state_dict(dict(setting.start))
     clients = Clients(setting, scheme, rng=rng.child("clients"))
@@ -100,7 +100,7 @@ def play(
     return server.state()
 
 
-def _checked(setting: Setting, tamper: Tamper | None) -> Batch:
+def _check_setting(setting: Setting, tamper: Tamper | None) -> Batch:
     terms = setting.terms
     wrong = [
         word
@@ -170,20 +170,20 @@ class Clients:
             examples=len(data),
             steps=trained.steps,
         )
-        used = data.pick(_used(trained, len(data)))
-        sent = defended(update, used, learner.model, setting.defenses, rng=rng)
+        used = data.pick(_used_rows(trained, len(data)))
+        sent = apply_defenses(update, used, learner.model, setting.defenses, rng=rng)
         recorder.update(sent)
         logits: Tensor = sent.tensors["logits"]
         return logits
 
 
-def _used(trained: Trained, examples: int) -> Tensor:
+def _used_rows(trained: Trained, examples: int) -> Tensor:
     rows = torch.cat(trained.order) if trained.order else torch.arange(examples)
     distinct: Tensor = torch.unique(rows)
     return distinct
 
 
-def chosen(settings: Settings, setting: Setting) -> Settings:
+def choose_settings(settings: Settings, setting: Setting) -> Settings:
     """A protocol's settings, changed to what the terms' public options say of them."""
     names = {f.name for f in fields(settings)}
     return replace(settings, **{name: v for name, v in setting.terms.options.items() if name in names})

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from glasshouse.federation.client import LocalTraining, defended, private
+from glasshouse.federation.client import LocalTraining, apply_defenses, private
 from glasshouse.federation.secure_sum import SecureSum
 from glasshouse.federation.setting import Setting
 from glasshouse.interfaces import Recorder, Tamper
@@ -41,7 +41,7 @@ def play(
             setting, number, clients, sent, crafted, recorder=recorder, rng=rng.child(f"round/{number}")
         )
         if crafted is None or crafted.applies:
-            state = applied(state, total, setting)
+            state = apply_total(state, total, setting)
     return state
 
 
@@ -127,15 +127,15 @@ class Clients:
         if any(d.place == "gradient" for d in self._setting.defenses):
             model = self._loaded(architecture, tensors)
         used = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
-        return defended(update, used, model, self._setting.defenses, rng=rng)
+        return apply_defenses(update, used, model, self._setting.defenses, rng=rng)
 
     def _loaded(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> nn.Module:
         key = repr(architecture)
         if key not in self._modules:
             self._modules[key] = self._setting.build(architecture)
         model = self._modules[key]
-        wanted = model.state_dict()
-        model.load_state_dict({name: t for name, t in tensors.items() if name in wanted})
+        own = model.state_dict()
+        model.load_state_dict({name: t for name, t in tensors.items() if name in own})
         return model
 
 
@@ -144,7 +144,7 @@ def _examples(trained: Trained, data: Batch, terms: Terms) -> int:
     return terms.batch_size if trained.kind == "gradient" else len(data)
 
 
-def applied(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:
+def apply_total(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:
     """The server's model after one round.
 
     A gradient is one SGD step of the terms' learning rate; a delta is added; parameters replace. The

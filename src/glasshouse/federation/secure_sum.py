@@ -43,7 +43,7 @@ class SecureSum:
         """Add one client's update; it is not kept."""
         tensors = dict(update.tensors)
         if self.bits:
-            tensors = quantised(tensors, bits=self.bits, bound=self.bound, rng=rng)
+            tensors = quantize_tensors(tensors, bits=self.bits, bound=self.bound, rng=rng)
         for name, t in tensors.items():
             if name in self._tensors:
                 self._tensors[name].add_(t.double(), alpha=weight)
@@ -79,7 +79,7 @@ class SecureSum:
         )
 
 
-def quantised(tensors: dict[str, Tensor], *, bits: int, bound: float, rng: Rng) -> dict[str, Tensor]:
+def quantize_tensors(tensors: dict[str, Tensor], *, bits: int, bound: float, rng: Rng) -> dict[str, Tensor]:
     """Clip to [-bound, bound] and round stochastically to 2**bits - 1 steps; unbiased inside the bound.
 
     Raises:

@@ -31,11 +31,14 @@ class Setting:
 
     Attributes:
         terms: what is public about it.
-        rounds: how many to run. dropout: chance that a selected client does not answer, in [0, 1).
-        private: pool of all clients' examples; shards: each client's rows of it.
+        rounds: how many to run.
+        dropout: chance that a selected client does not answer, in [0, 1).
+        private: pool of all clients' examples.
+        shards: each client's rows of it.
         start: the server's first parameters and buffers.
         build: architecture → module; the round loop loads the weights.
-        defenses: run by every client. behaviours: of the clients that deviate, by id.
+        defenses: run by every client.
+        behaviours: of the clients that deviate, by id.
         architectures: of clients that run another model than the agreed one (logit protocols), by id.
     """
 

@@ -120,7 +120,7 @@ def _of_defenses(every: Sequence[Point]) -> Iterator[Exhibit]:
         long = [family for family in families.values() if len(family) >= FEWEST]
         if long:
             where = [d.name for d in _any(long[0]).defenses if d.name != varied]
-            yield _chart(varied, name, _labelled(long), where)
+            yield _chart(varied, name, _label_families(long), where)
 
 
 def _chart(plugin: str, argument: str, families: Mapping[str, Family], where: Sequence[str]) -> Exhibit:
@@ -153,7 +153,7 @@ def _any(family: Family) -> Point:
     return next(iter(family.values()))
 
 
-def _labelled(families: Sequence[Family]) -> dict[str, Family]:
+def _label_families(families: Sequence[Family]) -> dict[str, Family]:
     """Lines by the label of their attack, and by what differs where several have the same."""
     groups: dict[str, list[Family]] = {}
     for family in families:
@@ -172,8 +172,8 @@ def _names(attack: str, families: Sequence[Family]) -> list[str]:
     settings = [_any(family).attack.arguments for family in families]
     differing = [k for k in settings[0] if len({_text(s[k]) for s in settings}) > 1]
     single = [k for k in differing if len({_text(s[k]) for s in settings}) == len(settings)]
-    shown = single[:1] or differing
-    return [", ".join(f"{_words(k)} = {s[k]}" for k in shown) for s in settings]
+    keys = single[:1] or differing
+    return [", ".join(f"{_words(k)} = {s[k]}" for k in keys) for s in settings]
 
 
 def _numbers(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

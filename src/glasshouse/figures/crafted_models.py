@@ -81,7 +81,7 @@ def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:
 
 def _guard(cell: CellEvidence) -> Iterator[Exhibit]:
     """What the guard says of what an active server sent in the attacked rounds, beside a random model."""
-    inspected = _inspected(cell)
+    inspected = _inspect_models(cell)
     if not inspected:
         return
     entropies = {name: one.entropies.tolist() for name, one in inspected.items()}
@@ -112,7 +112,7 @@ def _guard(cell: CellEvidence) -> Iterator[Exhibit]:
     )
 
 
-def _inspected(cell: CellEvidence) -> dict[str, Seen]:
+def _inspect_models(cell: CellEvidence) -> dict[str, Seen]:
     """By its name, what the guard sees: of the first federation of each active attack."""
     inspected: dict[str, Seen] = {}
     first = {one.active: one for one in reversed(cell.federations) if one.active and one.ran}

@@ -41,7 +41,7 @@ def draw_cell(cell: CellEvidence) -> Drawings:
             if not has_any(cell, figure.reads):
                 continue
             if isinstance(figure, Figure):
-                exhibits.extend(_checked(name, figure.draw(cell)))
+                exhibits.extend(_check_exhibits(name, figure.draw(cell)))
             if isinstance(figure, RunFigure):
                 collected.setdefault(name, []).extend(figure.collect(cell))
     parts = {name: tuple(every) for name, every in collected.items()}
@@ -57,7 +57,7 @@ def draw_run(cells: Sequence[Drawings]) -> Drawings:
         with _noting_failure(name, "the run", notes):
             figure = _figure(name)
             if isinstance(figure, RunFigure):
-                exhibits.extend(_checked(name, figure.draw_run(parts)))
+                exhibits.extend(_check_exhibits(name, figure.draw_run(parts)))
     joined = join_exhibits([e for one in cells for e in one.exhibits])
     return Drawings(exhibits=(*exhibits, *joined), notes=tuple(notes))
 
@@ -74,7 +74,7 @@ def _figure(name: str) -> Figure | RunFigure:
     return figure
 
 
-def _checked(name: str, exhibits: Iterable[Exhibit]) -> Iterator[Exhibit]:
+def _check_exhibits(name: str, exhibits: Iterable[Exhibit]) -> Iterator[Exhibit]:
     for exhibit in exhibits:
         check_exhibit(exhibit, subject=f"figure '{name}'")
         yield exhibit

@@ -43,20 +43,20 @@ CAPTION: Final = (
 )
 
 
-def inverted(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, rng: Rng) -> Tensor:
+def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, rng: Rng) -> Tensor:
     """The generator's images (N, C, H, W) nearest to ``images`` (mean squared error), as Adam finds them.
 
     The best of ``STARTS`` starts from N(0, 1), ``STEPS`` steps each; it may miss the optimum, so it is a
     lower bound on the ceiling.
     """
     count = len(images)
-    wanted, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
+    targets, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
     points = torch.randn(STARTS * count, latent, generator=rng.torch()).requires_grad_()
     optimizer = torch.optim.Adam([points], lr=0.1)
-    best, errors = wanted.clone(), torch.full((STARTS * count,), torch.inf)
+    best, errors = targets.clone(), torch.full((STARTS * count,), torch.inf)
     for _ in range(STEPS):
         candidates = prior(points, repeated)
-        error = (candidates - wanted).square().flatten(1).mean(1)
+        error = (candidates - targets).square().flatten(1).mean(1)
         (points.grad,) = torch.autograd.grad(error.sum(), points)
         with torch.no_grad():
             better = error < errors
@@ -73,7 +73,7 @@ def scale_rows(
     claims = group.of(Reconstruction)
     truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
     samples = _samples(group)
-    ceiling = inverted(
+    ceiling = invert_generator(
         prior,
         torch.cat([t.inputs for t in truths]),
         torch.cat([t.labels for t in truths]),
@@ -146,8 +146,8 @@ def _row(
     return [
         *(f"{means[which]:.4g}" if which in means else "" for which in (*NULLS, "attack", "ceiling")),
         _share(attack, by_source[strongest], by_source["ceiling"], sign, rng=rng.child("share")),
-        _paired(metric, attack, by_source["random draw"], rng=rng.child("draw")),
-        _paired(metric, attack, by_source[strongest], rng=rng.child("strongest")),
+        _paired_gain(metric, attack, by_source["random draw"], rng=rng.child("draw")),
+        _paired_gain(metric, attack, by_source[strongest], rng=rng.child("strongest")),
     ]
 
 
@@ -167,14 +167,14 @@ def _share(attack: Scores, null: Scores, ceiling: Scores, sign: int, *, rng: Rng
     if np.isnan(value):
         return "no room"
     rows = rng.numpy().integers(0, victims, (RESAMPLES, victims))
-    drawn = share(*(side[rows] for side in sides))
-    if victims < 2 or np.isnan(drawn).any():
+    resampled = share(*(side[rows] for side in sides))
+    if victims < 2 or np.isnan(resampled).any():
         return f"{value:.2f}"
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    low, high = np.quantile(resampled, [0.025, 0.975])
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _paired(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> str:
+def _paired_gain(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> str:
     """By how much the attack leaks more than a null about the same victims, with its interval."""
     if len(attack) < 2:
         return "one victim"

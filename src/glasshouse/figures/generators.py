@@ -69,13 +69,13 @@ def _samples(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -
     assert group.prior_samples is not None  # the caller has checked
     assert group.auxiliary is not None
     samples, known = group.prior_samples.inputs, group.auxiliary.inputs
-    shown = samples[:: max(1, len(samples) // SHOWN)][:SHOWN]
-    nearest = known[torch.cdist(shown.flatten(1), known.flatten(1)).argmin(1)]
+    chosen_samples = samples[:: max(1, len(samples) // SHOWN)][:SHOWN]
+    nearest = known[torch.cdist(chosen_samples.flatten(1), known.flatten(1)).argmin(1)]
     return pictures(
         cell.place,
         f"{attack.label}: samples of its generator",
         "What the generator draws without any update, each with the auxiliary image nearest to it.",
-        columns={"sample": pixels(shown), "nearest auxiliary image": pixels(nearest)},
+        columns={"sample": pixels(chosen_samples), "nearest auxiliary image": pixels(nearest)},
         file=group.file(f"samples-{attack.key}"),
         private=("nearest auxiliary image",),
     )

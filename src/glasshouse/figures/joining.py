@@ -19,7 +19,7 @@ def join_exhibits(exhibits: Sequence[Exhibit]) -> tuple[Exhibit, ...]:
     for number, exhibit in enumerate(exhibits):
         own = not exhibit.join or exhibit.kind == "pictures"
         key = (exhibit.scenario, exhibit.kind, "", str(number)) if own else _key(exhibit)
-        out[key] = _joined(out[key], exhibit) if key in out else exhibit
+        out[key] = _join_exhibits(out[key], exhibit) if key in out else exhibit
     return tuple(out.values())
 
 
@@ -27,13 +27,13 @@ def _key(exhibit: Exhibit) -> tuple[str, ...]:
     return (exhibit.scenario, exhibit.kind, exhibit.join)
 
 
-def _joined(one: Exhibit, other: Exhibit) -> Exhibit:
+def _join_exhibits(one: Exhibit, other: Exhibit) -> Exhibit:
     if one.kind == "table":
         data = {**one.data, "rows": [*one.data["rows"], *other.data["rows"]]}
     elif one.kind == "lines":
         data = {**one.data, "series": _lines(one.data["series"], other.data["series"])}
     else:
-        data = {**one.data, "series": _pooled(one.data["series"], other.data["series"])}
+        data = {**one.data, "series": _pool_lines(one.data["series"], other.data["series"])}
     return dataclasses.replace(one, data=data)
 
 
@@ -59,7 +59,7 @@ def _longer(one: Line, other: Line) -> Line:
     return {**rest, "x": xs, **{k: [points[x][k] for x in xs] for k in columns}}
 
 
-def _pooled(one: Sequence[Line], other: Sequence[Line]) -> list[Line]:
+def _pool_lines(one: Sequence[Line], other: Sequence[Line]) -> list[Line]:
     values: dict[str, list[float]] = {}
     for series in (*one, *other):
         values.setdefault(series["name"], []).extend(series["values"])

@@ -16,7 +16,7 @@ def dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         BadValue: a tensor has no values (device ``meta``), is nested, or is of a type without arithmetic.
 
-    Example:
+    Examples:
         >>> dense({"a": Tensor([[1, 0]]).to_sparse()})["a"].layout
         torch.strided
     """

@@ -43,8 +43,8 @@ class Seen:
     @property
     def entropies(self) -> NDArray[np.float64]:
         """Of all vectors, in order; empty if none was measured."""
-        found: NDArray[np.float64] = np.concatenate([np.empty(0), *(v.entropies for v in self.vectors)])
-        return found
+        values: NDArray[np.float64] = np.concatenate([np.empty(0), *(v.entropies for v in self.vectors)])
+        return values
 
 
 def inspect(
@@ -56,14 +56,15 @@ def inspect(
     """Look at a model as a client received it.
 
     Args:
-        tensors: its state_dict. agreed: the state_dict (any values) of the architecture that was agreed on.
+        tensors: its state_dict.
+        agreed: the state_dict (any values) of the architecture that was agreed on.
         reference: the state_dict of an honest model of that architecture: what is odd there too is no finding
             of the entropy rule.
 
     Raises:
         BadValue: no weight of a convolution or linear layer among ``tensors``, or a tensor cannot be read.
 
-    Example:
+    Examples:
         >>> seen = inspect({"fc.weight": torch.ones(8, 16)})
         >>> seen.inspection.values["minimum"], len(seen.inspection.findings)
         (0.0, 3)

@@ -45,7 +45,9 @@ class Vectors:
     """The weight, or the bias, of one layer.
 
     Attributes:
-        layer: its name. kind: of the weight, or ``bias``. weight: (rows, ...), in the precision received.
+        layer: its name.
+        kind: of the weight, or ``bias``.
+        weight: (rows, ...), in the precision received.
         count: vectors: rows of a convolution, 1 of a linear layer or a bias; 0 of an empty tensor.
         entropies: (count,), each in [0, 1]; (0,) where a vector has fewer than ``SMALLEST`` entries. Values
             that are not finite count as alike.
@@ -58,19 +60,20 @@ class Vectors:
     entropies: Tensor
 
 
-def normalised_entropy(values: Tensor, *, precision: torch.dtype | None = None) -> float:
+def normalized_entropy(values: Tensor, *, precision: torch.dtype | None = None) -> float:
     """Entropy of ``values`` in bins of ``BIN``, divided by its largest possible value; in [0, 1].
 
     Args:
-        values: any shape. precision: of the numbers that they were drawn from; None: all real numbers.
+        values: any shape.
+        precision: of the numbers that they were drawn from; None: all real numbers.
 
     Raises:
         BadValue: fewer than 2 values, or one that is not finite.
 
-    Example:
-        >>> normalised_entropy(torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    Examples:
+        >>> normalized_entropy(torch.tensor([0.1, 0.2, 0.3, 0.4]))
         1.0
-        >>> normalised_entropy(torch.zeros(4))
+        >>> normalized_entropy(torch.zeros(4))
         0.0
     """
     flat = values.detach().double().flatten()
@@ -90,15 +93,15 @@ def reachable(top: float, precision: torch.dtype | None) -> float:
     ``top`` counts as ``NARROWEST`` if it is less. Numbers of 32 or more bits are taken to be in every bin, as
     they are below 8.
 
-    Example:
+    Examples:
         >>> reachable(0.0, None), reachable(0.0063, torch.bfloat16)
         (2001.0, 1669.0)
     """
     top = max(top, NARROWEST)
     if precision is None or precision.itemsize > 2:
         return 2 * _round(top) + 1
-    held = _bins_of(precision)
-    return 2 * float(torch.searchsorted(held, torch.tensor(_round(top)).double(), right=True)) - 1
+    limits = _bins_of(precision)
+    return 2 * float(torch.searchsorted(limits, torch.tensor(_round(top)).double(), right=True)) - 1
 
 
 def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
@@ -107,7 +110,7 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
     ``*.weight`` with 3 or more dimensions is a convolution's, with 2 a linear layer's; ``*.bias`` with 1 is a
     bias, left out where it is zero. Whatever the type of the numbers: a model casts them to its own.
     """
-    found = []
+    vectors = []
     for name in tensors:
         kind = _kind(name, tensors)
         if kind is None or (kind == "bias" and not bool(tensors[name].double().any())):
@@ -116,7 +119,7 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
         rows = t.flatten(1) if kind == "convolution" else t.reshape(1, -1)
         measured = list(rows) if rows.shape[1] >= SMALLEST else []
         precision = _precision(t)
-        found.append(
+        vectors.append(
             Vectors(
                 layer=name.removesuffix(".bias" if kind == "bias" else ".weight"),
                 kind=kind,
@@ -127,7 +130,7 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
                 ),
             )
         )
-    return found
+    return vectors
 
 
 def not_looked_at(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -206,5 +209,5 @@ def _bins_of(precision: torch.dtype) -> Tensor:
     """The bins that hold an absolute value of a floating type of 8 or 16 bits; sorted float64."""
     bits = torch.arange(2 ** (8 * precision.itemsize), dtype=torch.int32)
     numbers = bits.to(torch.uint8 if precision.itemsize == 1 else torch.uint16).view(precision).double()
-    held: Tensor = torch.unique((numbers[numbers.isfinite()].abs() / BIN).round())
-    return held
+    occupied_bins: Tensor = torch.unique((numbers[numbers.isfinite()].abs() / BIN).round())
+    return occupied_bins

@@ -25,12 +25,14 @@ UNSAID, NOT_RECOVERED = -1, -2
 
 
 def said_of_recovered(
-    images: Tensor, said: Tensor | None, originals: Tensor, *, context: ScoreContext
+    images: Tensor, guesses: Tensor | None, originals: Tensor, *, context: ScoreContext
 ) -> Tensor:
     """What was said, (R,), of each of the B originals: (B,) int64, ``UNSAID`` or ``NOT_RECOVERED`` among it.
 
     Args:
-        images: (R, C, H, W) reconstructions. said: (R,) of each, or None. originals: (B, C, H, W).
+        images: (R, C, H, W) reconstructions.
+        guesses: (R,) of each, or None.
+        originals: (B, C, H, W).
         context: declares the image range.
     """
     pairing = assign(mse_table(originals, images))
@@ -39,7 +41,7 @@ def said_of_recovered(
     out = originals.new_full((len(originals),), NOT_RECOVERED).long()
     for i, j in enumerate(pairing):
         if j != UNMATCHED and quality[i] > THRESHOLD:
-            out[i] = UNSAID if said is None else int(said[j])
+            out[i] = UNSAID if guesses is None else int(guesses[j])
     return out
 
 
@@ -115,7 +117,8 @@ def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArr
     """1, 0, or ``chance`` where nothing was said, per recovered example.
 
     Raises:
-        BadValue: not one claim per example. NothingClaimed: nothing was recovered.
+        BadValue: not one claim per example.
+        NothingClaimed: nothing was recovered.
     """
     if claimed.shape != truth.shape or claimed.ndim != 1:
         raise BadValue(
@@ -132,7 +135,7 @@ def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArr
             got=f"none of {len(truth)}",
             fix="read rate_blind first; there is nothing to attribute",
         )
-    said, true = claimed[recovered], truth[recovered]
-    right = (said == true).double()
-    right[said == UNSAID] = chance
+    guess, true = claimed[recovered], truth[recovered]
+    right = (guess == true).double()
+    right[guess == UNSAID] = chance
     return np.asarray(right.numpy(), dtype=np.float64)

@@ -59,10 +59,13 @@ class ScoreContext:
     Attributes:
         distractors: (M - 1, C, H, W), other images of the private examples' distribution, none of them a
             private example of this claim; for identification.
-        features: for ``mse_r``. perceptual: for ``perceptual``; a network that no attack of the run has used.
-        classes: K. prior: share of positives that a coin would assume, in (0, 1).
+        features: for ``mse_r``.
+        perceptual: for ``perceptual``; a network that no attack of the run has used.
+        classes: K.
+        prior: share of positives that a coin would assume, in (0, 1).
         called: share of the clients that the claim calls positive, in [0, 1]; a coin may call as many.
-        image_range: declared smallest and largest pixel. gallery: mean images of classes.
+        image_range: declared smallest and largest pixel.
+        gallery: mean images of classes.
         classify: images to classes (B,), by a network that no attack has used.
     """
 
@@ -107,7 +110,7 @@ class ScoreContext:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """How a report shows a metric, for a reader who never met it.
+    """How a report explains a metric to a reader who does not know it.
 
     Attributes:
         label: for tables and axes.
@@ -146,8 +149,10 @@ class Metric(Protocol):
         card: summary, source, and ``details`` with ``direction`` and ``chance`` in words.
         wording: how a report shows it.
         requires: what it needs of its context; the audit provides just that.
-        claim: kind of claim that it scores. reads: the part of the claim that ``score`` gets first.
-        higher_leaks: larger means that more came out. unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
+        claim: kind of claim that it scores.
+        reads: the part of the claim that ``score`` gets first.
+        higher_leaks: larger means that more came out.
+        unit: of the numbers, ``"dB"``, ``"share"`` or ``""``.
         counts: numbers are 0 or 1 per unit, so that a mean is a share and its interval is exact.
         range: smallest and largest number that is possible at all; infinite where it is unbounded.
     """
@@ -180,7 +185,7 @@ class Metric(Protocol):
 
 @runtime_checkable
 class PooledMetric(Protocol):
-    """A metric over clients that is no average over claims: all clients of all runs are judged together."""
+    """A metric over all clients of all runs together, rather than an average over claims."""
 
     def pool(
         self,
@@ -193,14 +198,15 @@ class PooledMetric(Protocol):
         """The metric over all N clients with its interval.
 
         Args:
-            claimed: (N,) scores or decisions (0 or 1), as ``reads`` says. truth: (N,).
+            claimed: (N,) scores or decisions (0 or 1), as ``reads`` says.
+            truth: (N,).
             runs: (N,), which run (seed) a client belongs to; None treats clients as independent.
             level: coverage of the interval.
         """
         ...
 
     def values(self, claimed: NDArray[np.float64], truths: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The metric alone against each of several truths, which decides whether it is better than guessing.
+        """The metric against each of several truths: the basis of the test against guessing.
 
         Args:
             claimed: (N,) scores or decisions.

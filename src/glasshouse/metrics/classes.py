@@ -43,7 +43,7 @@ def gallery_of(context: ScoreContext, name: str) -> Gallery:
 
 
 class ClassMetric(ABC):
-    """A number about the image of every private class: what all metrics here declare alike."""
+    """Base class of metrics about the image of each private class."""
 
     card: ClassVar[Card]
     wording: ClassVar[Wording]
@@ -309,7 +309,7 @@ class SsimGap(ClassMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Owner(ClassMetric):
-    """Whether the client named for a private class (-1: none) is the one that holds it."""
+    """Whether the client claimed for a private class (-1: none) is its owner."""
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose owner the attack names",

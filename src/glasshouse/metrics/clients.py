@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 class ClientMetric(ABC):
-    """A number over all clients of several runs: what all metrics here declare alike."""
+    """Base class of metrics over all clients of several runs."""
 
     card: ClassVar[Card]
     wording: ClassVar[Wording]
@@ -91,7 +91,7 @@ class F1(ClientMetric):
         called = np.asarray(claimed.sum() + truths.sum(1), dtype=np.float64)
         if not called.all():
             raise _undefined("f1")
-        return 2 * _caught(claimed, truths) / called
+        return 2 * _hit_counts(claimed, truths) / called
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -121,7 +121,7 @@ class Precision(ClientMetric):
     def values(self, claimed: Floats, truths: Bools) -> Floats:
         if not claimed.any():
             raise _undefined("precision")
-        return _caught(claimed, truths) / float(claimed.sum())
+        return _hit_counts(claimed, truths) / float(claimed.sum())
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -155,7 +155,7 @@ class Recall(ClientMetric):
     def values(self, claimed: Floats, truths: Bools) -> Floats:
         if not truths.any(1).all():
             raise _undefined("recall")
-        return _caught(claimed, truths) / np.asarray(truths.sum(1), dtype=np.float64)
+        return _hit_counts(claimed, truths) / np.asarray(truths.sum(1), dtype=np.float64)
 
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
@@ -245,7 +245,7 @@ class TprAtFpr(ClientMetric):
         order = np.argsort(-claimed, kind="stable")
         scores, truths = claimed[order], truths[:, order]
         others = (~truths).cumsum(1)
-        alarms = np.array([membership.tolerated(self.fpr, int(n)) for n in others[:, -1]])
+        alarms = np.array([membership.tolerated_rank(self.fpr, int(n)) for n in others[:, -1]])
         if not (truths.any(1) & (alarms > 0)).all():
             raise _undefined("tpr_at_fpr")
         at = np.where(alarms <= others[:, -1], (others >= alarms[:, None]).argmax(1), -1)
@@ -258,7 +258,7 @@ class TprAtFpr(ClientMetric):
         return membership.tpr_at_fpr(claimed, truth, fpr=self.fpr, runs=runs, level=level)
 
 
-def _caught(claimed: Floats, truths: Bools) -> Floats:
+def _hit_counts(claimed: Floats, truths: Bools) -> Floats:
     return np.asarray(truths @ claimed, dtype=np.float64)
 
 

@@ -28,9 +28,10 @@ class SsimTable:
     The same number as :func:`glasshouse.images.ssim`; the Gaussian filter is two matrix products.
 
     Args:
-        candidates: (M, C, H, W). data_range: largest minus smallest possible pixel.
+        candidates: (M, C, H, W).
+        data_range: largest minus smallest possible pixel.
 
-    Example:
+    Examples:
         >>> x = torch.linspace(0, 1, 2 * 64).view(2, 1, 8, 8)
         >>> SsimTable(x, data_range=1.0)(x[:1]).round(decimals=4).tolist()[0][0]
         1.0
@@ -86,8 +87,11 @@ class Gallery:
 
     Attributes:
         people: mean private-domain image of every class, (J, C, H, W); the L private classes first.
-        known: which classes have one, (J,). public: mean public image of every class, both domains together.
-        targets: L. rows: first, and one past the last, row that counts. data_range: of the pixels.
+        known: which classes have one, (J,).
+        public: mean public image of every class, both domains together.
+        targets: L.
+        rows: first, and one past the last, row that counts.
+        data_range: of the pixels.
         prior: mean public image of the private domain, (1, C, H, W).
         owners: the client that holds each private class, (L,).
         classes: what the source calls each private class, (L,): the same person in every seed.

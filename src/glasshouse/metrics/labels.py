@@ -17,12 +17,13 @@ def label_counts(labels: Tensor, classes: int) -> Tensor:
     """How often each class occurs, ``(K,)`` int64.
 
     Args:
-        labels: ``(B,)`` integers in 0 … K - 1. classes: K.
+        labels: ``(B,)`` integers in 0 … K - 1.
+        classes: K.
 
     Raises:
         BadValue: a label is out of range or no integer.
 
-    Example:
+    Examples:
         >>> label_counts(torch.tensor([2, 0, 2]), 4).tolist()
         [1, 0, 2, 0]
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse.errors import NotInstalled, Undefined
 from glasshouse.metrics.base import ScoreContext, Wording
-from glasshouse.metrics.reconstruction import ImageMetric, paired
+from glasshouse.metrics.reconstruction import ImageMetric, pair_images
 from glasshouse.registry import Card
 
 try:
@@ -67,7 +67,7 @@ class Lpips(ImageMetric):
             raise _not_installed("torchvision, built for the installed torch", _MISSING)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        left, right = paired("lpips", claimed, truth, context)
+        left, right = pair_images("lpips", claimed, truth, context)
         if min(truth.shape[-2:]) < _SMALLEST or truth.shape[1] not in (1, 3):
             raise Undefined(
                 "metric 'lpips'",

@@ -46,15 +46,15 @@ def assign(cost: NDArray[np.float64]) -> NDArray[np.int64]:
     Source:
         Kuhn 1955 (the assignment problem); solved by scipy's ``linear_sum_assignment``.
 
-    Example:
+    Examples:
         >>> assign(np.array([[0.0, 1.0], [0.1, 5.0]])).tolist()  # the nearest would be 0, 0
         [1, 0]
     """
     _check_cost(cost)
     rows, columns = scipy.optimize.linear_sum_assignment(cost)
-    found = np.full(len(cost), UNMATCHED, dtype=np.int64)
-    found[rows] = columns
-    return found
+    columns_of = np.full(len(cost), UNMATCHED, dtype=np.int64)
+    columns_of[rows] = columns
+    return columns_of
 
 
 def best(cost: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -62,7 +62,7 @@ def best(cost: NDArray[np.float64]) -> NDArray[np.int64]:
 
     The papers' convention. It flatters: a single image may stand for a whole batch.
 
-    Example:
+    Examples:
         >>> best(np.array([[0.0, 1.0], [0.1, 5.0]])).tolist()
         [0, 0]
     """

@@ -51,10 +51,10 @@ def tpr_at_fpr(
         Carlini et al. 2022, arXiv:2112.03570, Section III (why low false-positive rates); Vovk et al. 2005,
         "Algorithmic Learning in a Random World" (the rule for τ: a conformal p-value of at most ``fpr``).
 
-    Example:
+    Examples:
         >>> scores, member = np.array([0.9, 0.6, 0.5, 0.7, 0.2, 0.1]), np.array([1, 1, 1, 0, 0, 0], bool)
-        >>> found = tpr_at_fpr(scores, member, fpr=0.5)
-        >>> found.value, found.n, round(found.low, 3)
+        >>> interval = tpr_at_fpr(scores, member, fpr=0.5)
+        >>> interval.value, interval.n, round(interval.low, 3)
         (1.0, 3, 0.292)
     """
     _check("tpr_at_fpr", scores, member, level)
@@ -66,7 +66,7 @@ def tpr_at_fpr(
             fix="give rates as fractions: 0.01 for one in a hundred",
         )
     others = int((~member).sum())
-    alarms = tolerated(fpr, others)
+    alarms = tolerated_rank(fpr, others)
     if alarms == 0 or not member.any():
         raise Undefined(
             "metric 'tpr_at_fpr'",
@@ -78,7 +78,7 @@ def tpr_at_fpr(
     return _share_among(member, scores > threshold, runs, level)
 
 
-def tolerated(fpr: float, others: int) -> int:
+def tolerated_rank(fpr: float, others: int) -> int:
     """Rank of the non-member whose score is the threshold, 1 for the highest; 0: there are too few."""
     # Slack, because 0.29 of 100 people is 29 of them although 0.29 * 100 < 29 in floating point.
     return math.floor(fpr * (others + 1) + 1e-9)
@@ -88,7 +88,8 @@ def auc(scores: Floats, member: Bools, *, runs: Ints | None = None, level: float
     """Probability that a random member scores above a random non-member, ties half; chance 0.5.
 
     Args:
-        scores: ``(N,)``, higher is more likely a member; finite. member: ``(N,)``.
+        scores: ``(N,)``, higher is more likely a member; finite.
+        member: ``(N,)``.
         runs: ``(N,)``, the run of each client; the numbers of clients are then divided by the design effect
             (variance between runs over variance between clients, at least 1). None: independent clients.
         level: coverage, in (0, 1).
@@ -106,9 +107,9 @@ def auc(scores: Floats, member: Bools, *, runs: Ints | None = None, level: float
         2", Statistics in Medicine 25(4), 559-573, method 5; the design effect from Obuchowski 1997,
         Biometrics 53(2), 567-578.
 
-    Example:
-        >>> found = auc(np.array([0.9, 0.8, 0.1, 0.2]), np.array([True, True, False, False]))
-        >>> found.value, round(found.low, 2), found.high
+    Examples:
+        >>> interval = auc(np.array([0.9, 0.8, 0.1, 0.2]), np.array([True, True, False, False]))
+        >>> interval.value, round(interval.low, 2), interval.high
         (1.0, 0.39, 1.0)
     """
     _check("auc", scores, member, level)
@@ -134,7 +135,10 @@ def precision(
     """Share of the clients called members that are members; chance: the share of members.
 
     Args:
-        decisions: ``(N,)``, 0 or 1. member: ``(N,)``. runs: ``(N,)`` or None. level: coverage.
+        decisions: ``(N,)``, 0 or 1.
+        member: ``(N,)``.
+        runs: ``(N,)`` or None.
+        level: coverage.
 
     Returns:
         The share and its exact interval, given how many were called members.
@@ -143,7 +147,7 @@ def precision(
         BadValue: shapes differ, or a decision is neither 0 nor 1.
         Undefined: nobody was called a member.
 
-    Example:
+    Examples:
         >>> precision(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
         0.5
     """
@@ -158,7 +162,10 @@ def recall(
     """Share of the members that are called members; chance: the share of clients called members.
 
     Args:
-        decisions: ``(N,)``, 0 or 1. member: ``(N,)``. runs: ``(N,)`` or None. level: coverage.
+        decisions: ``(N,)``, 0 or 1.
+        member: ``(N,)``.
+        runs: ``(N,)`` or None.
+        level: coverage.
 
     Returns:
         The share and its exact interval over members.
@@ -167,7 +174,7 @@ def recall(
         BadValue: shapes differ, or a decision is neither 0 nor 1.
         Undefined: there are no members.
 
-    Example:
+    Examples:
         >>> recall(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
         0.5
     """
@@ -187,7 +194,10 @@ def f1(
     same and has width 0 for a perfect attack.
 
     Args:
-        decisions: ``(N,)``, 0 or 1. member: ``(N,)``. runs: ``(N,)`` or None. level: coverage.
+        decisions: ``(N,)``, 0 or 1.
+        member: ``(N,)``.
+        runs: ``(N,)`` or None.
+        level: coverage.
 
     Returns:
         F1 and its interval; ``n`` counts clients that are members or were called so (runs, where given).
@@ -196,7 +206,7 @@ def f1(
         BadValue: shapes differ, or a decision is neither 0 nor 1.
         Undefined: there are no members and nobody was called one.
 
-    Example:
+    Examples:
         >>> f1(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
         0.5
     """

@@ -27,7 +27,7 @@ DOWN = "down is worse for privacy"
 NO_CHANCE = "depends on the data: see the null baseline"
 
 
-def paired(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> tuple[Tensor, Tensor]:
+def pair_images(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext) -> tuple[Tensor, Tensor]:
     """The reconstruction of each original, and the originals, both ``(B, C, H, W)`` in float64.
 
     Raises:
@@ -44,7 +44,7 @@ def as_array(x: Tensor) -> NDArray[np.float64]:
 
 
 class ImageMetric(ABC):
-    """A number per original: what the metrics of reconstructions declare alike, unless they say otherwise."""
+    """Base class of metrics that give one number per original image."""
 
     card: ClassVar[Card]
     wording: ClassVar[Wording]
@@ -87,7 +87,7 @@ class Mse(ImageMetric):
     range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return as_array(mse(*paired("mse", claimed, truth, context)))
+        return as_array(mse(*pair_images("mse", claimed, truth, context)))
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(R, N): every candidate against every example."""
@@ -125,7 +125,7 @@ class Psnr(ImageMetric):
     range: ClassVar[tuple[float, float]] = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return as_array(psnr(*paired("psnr", claimed, truth, context), data_range=context.data_range))
+        return as_array(psnr(*pair_images("psnr", claimed, truth, context), data_range=context.data_range))
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(R, N): every candidate against every example."""
@@ -156,7 +156,7 @@ class Ssim(ImageMetric):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return as_array(ssim(*paired("ssim", claimed, truth, context), data_range=context.data_range))
+        return as_array(ssim(*pair_images("ssim", claimed, truth, context), data_range=context.data_range))
 
 
 @final
@@ -183,7 +183,7 @@ class MseR(ImageMetric):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.features is None:
             raise _missing("mse_r", "features", "a function from images to feature vectors")
-        left, right = paired("mse_r", claimed, truth, context)
+        left, right = pair_images("mse_r", claimed, truth, context)
         with torch.no_grad():
             a, b = context.features(left.float()), context.features(right.float())
         _check_features("mse_r", a, b, len(truth))
@@ -193,7 +193,7 @@ class MseR(ImageMetric):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Perceptual(ImageMetric):
-    """Distance in the layers of a separately trained public network: the stand-in where LPIPS cannot run.
+    """Distance between features of a separately trained public network; replaces LPIPS where it cannot run.
 
     At every position of every layer the channel vectors are scaled to length 1; the squared differences are
     summed over channels and averaged over positions, then over layers. LPIPS does the same but weights the
@@ -221,7 +221,7 @@ class Perceptual(ImageMetric):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.perceptual is None:
             raise _missing("perceptual", "perceptual", "a function from images to the activations of layers")
-        left, right = paired("perceptual", claimed, truth, context)
+        left, right = pair_images("perceptual", claimed, truth, context)
         with torch.no_grad():
             a_layers, b_layers = context.perceptual(left.float()), context.perceptual(right.float())
         pairs = list(zip(a_layers, b_layers, strict=True))

@@ -50,7 +50,7 @@ class RateBlind(ImageMetric):
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         check_images("rate_blind", claimed, truth)
-        return _recovered(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
+        return _recovery_hits(claimed, truth, assign(mse_table(truth, claimed)), self.threshold, context)
 
 
 @final
@@ -87,10 +87,10 @@ class RatePaper(ImageMetric):
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         check_images("rate_paper", claimed, truth)
-        return _recovered(claimed, truth, best(mse_table(truth, claimed)), self.threshold, context)
+        return _recovery_hits(claimed, truth, best(mse_table(truth, claimed)), self.threshold, context)
 
 
-def _recovered(
+def _recovery_hits(
     claimed: Tensor, truth: Tensor, pairing: NDArray[np.int64], threshold: float, context: ScoreContext
 ) -> NDArray[np.float64]:
     images = take(claimed.double(), pairing, grey=context.grey)

@@ -28,7 +28,7 @@ def matches(
     Raises:
         BadValue: shapes do not fit, or something is not finite.
 
-    Example:
+    Examples:
         >>> claimed, truth = torch.tensor([[1.0, 0.0], [1.0, 0.0], [5.0, 5.0]]), torch.tensor([[1.0, 0.0]])
         >>> [part.tolist() for part in matches(claimed, truth, tolerance=1e-3)]
         [[True, False, False], [True]]
@@ -45,9 +45,9 @@ def matches(
     near = (apart <= tolerance * truth.double().norm(dim=1, keepdim=True)).numpy()
     rows, columns = scipy.optimize.linear_sum_assignment(~near)
     hit = near[rows, columns]
-    told, true = np.zeros(len(claimed), dtype=bool), np.zeros(len(truth), dtype=bool)
-    told[columns[hit]], true[rows[hit]] = True, True
-    return told, true
+    hits, true = np.zeros(len(claimed), dtype=bool), np.zeros(len(truth), dtype=bool)
+    hits[columns[hit]], true[rows[hit]] = True, True
+    return hits, true
 
 
 @final

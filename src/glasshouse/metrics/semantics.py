@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
-from glasshouse.metrics.reconstruction import ImageMetric, paired
+from glasshouse.metrics.reconstruction import ImageMetric, pair_images
 from glasshouse.registry import Card
 
 
@@ -66,7 +66,7 @@ class DefenseNamed:
         Raises:
             BadValue: the two differ in length.
 
-        Example:
+        Examples:
             >>> DefenseNamed().score(torch.tensor([3, -1]), torch.tensor([3, 3]), context=ScoreContext())
             array([1., 0.])
         """
@@ -125,7 +125,7 @@ class AttributeAgreement(ImageMetric):
                 got="none",
                 fix="set data.auxiliary, on which it is trained, or drop the metric",
             )
-        left, right = paired("attribute_agreement", claimed, truth, context)
+        left, right = pair_images("attribute_agreement", claimed, truth, context)
         with torch.no_grad():
             same = context.classify(left.float()) == context.classify(right.float())
         return np.asarray(same.double().numpy(), dtype=np.float64)

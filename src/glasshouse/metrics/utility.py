@@ -15,18 +15,20 @@ def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Int
     Higher is better for the user; chance is the share of the most frequent class.
 
     Args:
-        predictions, labels: ``(n,)`` class numbers; take the arg max of logits first.
+        predictions: ``(n,)`` class numbers; take the arg max of logits first.
+        labels: ``(n,)`` class numbers; take the arg max of logits first.
         level: coverage, in (0, 1). It covers the luck of the test examples, not that of the training run.
 
     Raises:
-        BadValue: shapes differ, or numbers are not whole. Undefined: no examples.
+        BadValue: shapes differ, or numbers are not whole.
+        Undefined: no examples.
 
-    Example:
+    Examples:
         >>> import torch
         >>> accuracy(torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 2, 0])).value
         0.75
     """
-    right = _right(predictions, labels)
+    right = _correct(predictions, labels)
     return accuracy_interval(int(right.sum()), len(right), level=level)
 
 
@@ -34,16 +36,17 @@ def accuracy_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:
     """As :func:`accuracy`, from counts: ``hits`` of ``n`` held-out examples were classified correctly.
 
     Raises:
-        BadValue: ``hits`` is not in 0 … n. Undefined: no examples.
+        BadValue: ``hits`` is not in 0 … n.
+        Undefined: no examples.
 
-    Example:
+    Examples:
         >>> accuracy_interval(3, 4).value
         0.75
     """
     return proportion_interval(hits, n, level=level)
 
 
-def _right(predictions: Tensor, labels: Tensor) -> NDArray[np.float64]:
+def _correct(predictions: Tensor, labels: Tensor) -> NDArray[np.float64]:
     whole = not (predictions.is_floating_point() or labels.is_floating_point())
     if predictions.shape != labels.shape or labels.ndim != 1 or not whole:
         raise BadValue(

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.models.base import Normalize
 
-__all__ = ["Adapted", "Logits", "adapt"]
+__all__ = ["AdaptedNetwork", "Logits", "adapt"]
 
 Logits = Callable[[Any], Tensor]
 """From what a network returns to its logits (B, K)."""
 
 
 @final
-class Adapted(nn.Module):
+class AdaptedNetwork(nn.Module):
     """A network as an audit sees it; made by :func:`adapt`.
 
     It shares the network's parameters, buffers and sub-modules, under the names that the network gives them.
@@ -67,16 +67,16 @@ class Adapted(nn.Module):
 
     def representation(self, x: Tensor) -> Tensor:
         """What enters the layer that computes the logits, (B, D)."""
-        seen: list[Tensor] = []
+        layer_inputs: list[Tensor] = []
         layer = self.get_submodule(self._head)
-        hook = layer.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+        hook = layer.register_forward_pre_hook(lambda _module, inputs: layer_inputs.append(inputs[0]))
         try:
             self(x)
         finally:
             hook.remove()
-        return seen[-1].flatten(1)
+        return layer_inputs[-1].flatten(1)
 
-    def train(self, mode: bool = True) -> "Adapted":
+    def train(self, mode: bool = True) -> "AdaptedNetwork":
         """As for any module."""
         super().train(mode)
         self.net.training = mode
@@ -89,7 +89,7 @@ def adapt(
     head: str | None = None,
     normalize: tuple[float | Sequence[float], float | Sequence[float]] | None = None,
     logits: Logits | None = None,
-) -> Adapted:
+) -> AdaptedNetwork:
     """Make ``net`` a model that Glasshouse can audit. Its tensors keep their names; it is changed in place.
 
     Args:
@@ -111,7 +111,7 @@ def adapt(
     Raises:
         BadValue: there is no linear layer, ``head`` is not one, or ``net`` normalises already and is told to.
 
-    Example:
+    Examples:
         >>> import torch
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(inplace=True), nn.Linear(32, 10))
         >>> model = adapt(net, normalize=(0.5, 0.5))
@@ -120,7 +120,7 @@ def adapt(
         >>> tuple(model.representation(torch.zeros(2, 1, 8, 8)).shape), list(model.state_dict())[:2]
         ((2, 32), ['1.weight', '1.bias'])
     """
-    if isinstance(net, Adapted):
+    if isinstance(net, AdaptedNetwork):
         return net
     layers = dict(net.named_modules())
     layer = _find_head(net, head)
@@ -135,7 +135,7 @@ def adapt(
         if "inplace" in vars(module):
             module.inplace = False
     before = None if normalize is None else Normalize(mean=normalize[0], std=normalize[1])
-    return Adapted(net, head=layer, normalize=before, logits=logits)
+    return AdaptedNetwork(net, head=layer, normalize=before, logits=logits)
 
 
 def _find_head(net: nn.Module, head: str | None) -> str:

@@ -107,7 +107,7 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
             own[name].copy_(t)
 
 
-def renamed(architecture: Architecture, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def rename_tensors(architecture: Architecture, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``tensors`` by the names that this architecture has for them.
 
     They are those already, unless the factory's :func:`~glasshouse.models.base.published` knows the names
@@ -129,7 +129,7 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
                 f"model '{architecture.name}'",
                 needs=f"arguments among {', '.join(known) or 'none'}",
                 got=f"'{name}'",
-                fix=registry.nearest(name, tuple(known)),
+                fix=registry.nearest_names(name, tuple(known)),
             )
 
 

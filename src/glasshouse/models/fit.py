@@ -131,7 +131,7 @@ def _epoch(
     for step, index in enumerate(parts):
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate((epoch + step / len(parts)) / recipe.epochs)
-        inputs = _augmented(batch.inputs[index.to(batch.inputs.device)], recipe, draws).to(device)
+        inputs = _augment(batch.inputs[index.to(batch.inputs.device)], recipe, draws).to(device)
         labels = batch.labels[index.to(batch.labels.device)].to(device)
         if recipe.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -147,7 +147,7 @@ def _epoch(
     return total / len(batch)
 
 
-def _augmented(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor:
+def _augment(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor:
     """Each image mirrored or not, and moved by its own offset."""
     if recipe.flip:
         mirrored = torch.rand(len(inputs), generator=draws).to(inputs.device) < 0.5
@@ -161,10 +161,10 @@ def _augmented(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor
         image = torch.arange(n, device=inputs.device).view(n, 1, 1, 1)
         channel = torch.arange(channels, device=inputs.device).view(1, channels, 1, 1)
         inputs = padded[image, channel, rows, columns]
-    return _covered(inputs, recipe.cutout, draws) if recipe.cutout else inputs
+    return _cover_square(inputs, recipe.cutout, draws) if recipe.cutout else inputs
 
 
-def _covered(inputs: Tensor, side: int, draws: torch.Generator) -> Tensor:
+def _cover_square(inputs: Tensor, side: int, draws: torch.Generator) -> Tensor:
     """Each image with a grey square around a random place; parts of it may lie outside."""
     n, _, height, width = inputs.shape
     top = torch.randint(0, height, (n, 1), generator=draws).to(inputs.device) - side // 2
@@ -187,10 +187,10 @@ def _optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optim
 
 def _snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> dict[str, Tensor]:
     """All that training needs to go on, as one flat table of tensors."""
-    found = {f"model.{name}": t for name, t in model.state_dict().items()}
+    tensors = {f"model.{name}": t for name, t in model.state_dict().items()}
     for number, slots in optimizer.state_dict()["state"].items():
-        found.update({f"optimizer.{number}.{slot}": torch.as_tensor(t) for slot, t in slots.items()})
-    return {**found, "losses": torch.tensor(losses, dtype=torch.float64)}
+        tensors.update({f"optimizer.{number}.{slot}": torch.as_tensor(t) for slot, t in slots.items()})
+    return {**tensors, "losses": torch.tensor(losses, dtype=torch.float64)}
 
 
 def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint | None) -> list[float]:

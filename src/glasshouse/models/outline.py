@@ -23,7 +23,8 @@ def outline(architecture: Architecture) -> dict[str, Tensor]:
     Raises:
         BadFile: more numbers in the model, or in one of its activations on a single image, or more steps to
             build it than the limits allow, or arguments that its factory cannot work with.
-        UnknownName, BadValue: as :func:`~glasshouse.models.build.build`.
+        UnknownName: as :func:`~glasshouse.models.build.build`.
+        BadValue: as :func:`~glasshouse.models.build.build`.
     """
     subject = f"model '{architecture.name}' of {architecture.classes:,} classes, {architecture.input_shape}"
     try:

@@ -33,9 +33,9 @@ def activations(model: nn.Module, images: Tensor) -> list[Tensor]:
             fix="use network()",
         )
     x = model.normalize(images)
-    found = []
+    layers = []
     for layer in model.features:
         x = layer(x)
         if isinstance(layer, nn.ReLU) and x.ndim == 4:
-            found.append(x)
-    return found
+            layers.append(x)
+    return layers

@@ -199,7 +199,7 @@ def lines_of(text: str) -> Iterator[str]:
 def printable(text: str) -> str:
     """``text`` without what could steer a terminal: such characters are shown by their numbers.
 
-    Example:
+    Examples:
         >>> printable("a" + chr(27) + "b") == "a" + chr(92) + "x1bb"
         True
     """

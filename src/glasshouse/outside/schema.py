@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import shorten
-from glasshouse.registry import names, nearest
+from glasshouse.registry import names, nearest_names
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -55,7 +55,7 @@ def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:
         BadFile: the first thing that does not fit, with its place.
     """
     try:
-        return kind.model_validate(_frozen(raw))
+        return kind.model_validate(_freeze(raw))
     except RecursionError as error:
         got = "brackets nested too deeply"
         raise BadFile(subject, needs="plain lists and tables", got=got, fix=fix) from error
@@ -91,14 +91,14 @@ def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
         got=f"the architecture {shorten(name)}",
         fix="--trust-factory runs that module's code: only if you wrote it or read it"
         if code
-        else f"{nearest(name, known)}; install the plug-in that has it",
+        else f"{nearest_names(name, known)}; install the plug-in that has it",
     )
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """Lists as tuples, throughout: what a strict description of a tuple takes."""
     if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
+        return tuple(_freeze(item) for item in value)
     if isinstance(value, dict):
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: _freeze(item) for key, item in value.items()}
     return value

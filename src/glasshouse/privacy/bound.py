@@ -120,7 +120,7 @@ class Ceiling:
         Raises:
             BadValue: ``chance`` is no share.
 
-        Example:
+        Examples:
             >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="example")
             >>> round(ceiling.share(0.01).value, 3)
             0.092
@@ -150,7 +150,7 @@ class Ceiling:
         Raises:
             BadValue: the range is empty or infinite, or ``chance`` is outside.
 
-        Example:
+        Examples:
             >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="example")
             >>> round(ceiling.mean(0.9, low=0.0, high=1.0, higher_leaks=False).value, 3)
             0.611
@@ -173,7 +173,7 @@ class Ceiling:
         The mean of the bound at the midpoints of 1,000 false-positive rates: never below the integral of a
         concave curve.
 
-        Example:
+        Examples:
             >>> ceiling = attack_ceiling([Release(noise_multiplier=1.0)], unit="update")
             >>> round(ceiling.auc(), 3)
             0.76
@@ -198,7 +198,7 @@ def attack_ceiling(releases: Sequence[Release], *, unit: Unit) -> Ceiling:
         Hayes, Mahloujifar & Balle 2023, Theorem 2. Where every unit is in every step, it is
         Φ(Φ⁻¹(κ) + √T / σ), which :func:`glasshouse.privacy.gaussian.gaussian_share` computes.
 
-    Example:
+    Examples:
         >>> sampled = Release(noise_multiplier=1.0, steps=50, rate=0.1)
         >>> round(attack_ceiling([sampled], unit="example").share(0.01).value, 3)
         0.083
@@ -261,7 +261,7 @@ def simulate_share(
     Source:
         Hayes, Mahloujifar & Balle 2023, Algorithm 1.
 
-    Example:
+    Examples:
         >>> simulated = simulate_share(Release(noise_multiplier=1.0), 0.1, rng=np.random.default_rng(0))
         >>> abs(simulated.value - 0.389) < 4 * simulated.error
         True

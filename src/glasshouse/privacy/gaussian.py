@@ -29,7 +29,7 @@ def gaussian_delta(epsilon: float, *, mu: float) -> float:
         Balle & Wang 2018, arXiv:1805.06530, Theorem 8; Dong, Roth & Su 2022, "Gaussian Differential Privacy",
         arXiv:1905.02383, Corollary 2.13.
 
-    Example:
+    Examples:
         >>> round(gaussian_delta(1.0, mu=1.0), 6)
         0.126937
     """
@@ -51,7 +51,7 @@ def gaussian_epsilon(mu: float, *, delta: float) -> float:
     Source:
         The inverse of :func:`gaussian_delta`.
 
-    Example:
+    Examples:
         >>> round(gaussian_epsilon(1.0, delta=0.126937), 3)
         1.0
     """
@@ -75,7 +75,7 @@ def gaussian_mu(epsilon: float, *, delta: float) -> float:
     Source:
         The inverse of :func:`gaussian_delta` in μ.
 
-    Example:
+    Examples:
         >>> round(gaussian_mu(1.0, delta=0.126937), 3)
         1.0
     """
@@ -103,7 +103,7 @@ def gaussian_share(chance: float, *, mu: float) -> float:
     Source:
         Dong, Roth & Su 2022, arXiv:1905.02383, Equation (6), read as power at level κ.
 
-    Example:
+    Examples:
         >>> round(gaussian_share(0.01, mu=1.0), 4)
         0.0924
     """

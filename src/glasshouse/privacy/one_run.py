@@ -86,7 +86,7 @@ def count_guesses(
     Source:
         Steinke, Nasr & Jagielski 2023, arXiv:2305.08846, Algorithm 1.
 
-    Example:
+    Examples:
         >>> scores, coins = np.array([0.1, 2.0, 1.5, -1.0]), np.array([False, True, False, False])
         >>> count_guesses(scores, coins, guesses=2, rng=np.random.default_rng(0))
         Guesses(canaries=4, guesses=2, correct=2)
@@ -125,7 +125,7 @@ def one_run_p_value(counts: Guesses, *, epsilon: float, delta: float) -> float:
     Source:
         Steinke, Nasr & Jagielski 2023, arXiv:2305.08846, Theorem 5.2 and Appendix D.
 
-    Example:
+    Examples:
         >>> counts = Guesses(canaries=1000, guesses=100, correct=100)
         >>> round(one_run_p_value(counts, epsilon=3.4915, delta=0.0), 3)
         0.05
@@ -161,7 +161,7 @@ def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> Lo
     Source:
         Steinke, Nasr & Jagielski 2023, arXiv:2305.08846, Theorem 5.2.
 
-    Example:
+    Examples:
         >>> counts = Guesses(canaries=1000, guesses=100, correct=100)
         >>> round(one_run_epsilon(counts, delta=0.0).epsilon, 2)
         3.49
@@ -196,7 +196,7 @@ def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> 
         Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-differential privacy in one run", arXiv:2410.22235,
         the recursive bound on the number of right guesses and the audit built on it.
 
-    Example:
+    Examples:
         >>> counts = Guesses(canaries=1000, guesses=100, correct=90)
         >>> gaussian_run_rejects(counts, mu=0.3), gaussian_run_rejects(counts, mu=0.9)
         (True, False)
@@ -233,7 +233,7 @@ def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) 
     Source:
         Mahloujifar, Melis & Chaudhuri 2024, arXiv:2410.22235; ε from μ by Balle & Wang 2018, Theorem 8.
 
-    Example:
+    Examples:
         >>> counts = Guesses(canaries=1000, guesses=100, correct=90)
         >>> round(gaussian_run_epsilon(counts, delta=1e-5).epsilon, 2)
         2.46

@@ -43,7 +43,7 @@ class Cards:
     def attack(self, label: str) -> str:
         """The title of an attack; a label that the scenario gave is kept.
 
-        Example:
+        Examples:
             >>> Cards.of(Result(suite="empty")).attack("my_attack")
             'my_attack'
         """
@@ -53,7 +53,7 @@ class Cards:
     def metric(self, name: str) -> MetricCard:
         """The card of a metric.
 
-        Example:
+        Examples:
             >>> Cards.of(Result(suite="empty")).metric("my_metric").sentence
             'scored {} on my metric'
         """
@@ -62,7 +62,7 @@ class Cards:
     def title(self, text: str) -> str:
         """A title that begins with an attack's registered name, with the attack's own title instead.
 
-        Example:
+        Examples:
             >>> Cards.of(Result(suite="empty")).title("mine (defenses = none)")
             'mine (no defence)'
         """

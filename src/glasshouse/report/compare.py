@@ -24,8 +24,11 @@ class Change:
     """One finding in both results.
 
     Attributes:
-        before, after: the findings. said: what changed, in words; ``worse``: it leaks now, or clearly more.
-        gain_before, gain_after: with intervals, as text.
+        before: the findings.
+        after: the findings.
+        said: what changed, in words; ``worse``: it leaks now, or clearly more.
+        gain_before: with intervals, as text.
+        gain_after: with intervals, as text.
     """
 
     scenario: str
@@ -59,10 +62,18 @@ class Comparison:
     """What two results have in common and where they differ.
 
     Attributes:
-        before, after: their names. answer, qualification: the outcome in words; worse: any finding got worse.
-        changed: another verdict, or intervals of the gain that do not touch. unclear: moved, but within them.
-        same: how many findings are equal. only_before, only_after: findings that the other lacks, in words.
-        refused_before, refused_after: refusals that the other does not have.
+        before: their names.
+        after: their names.
+        answer: the outcome in words.
+        qualification: the outcome in words.
+        worse: any finding got worse.
+        changed: another verdict, or intervals of the gain that do not touch.
+        unclear: moved, but within them.
+        same: how many findings are equal.
+        only_before: findings that the other lacks, in words.
+        only_after: findings that the other lacks, in words.
+        refused_before: refusals that the other does not have.
+        refused_after: refusals that the other does not have.
         utility: settings with a utility in both.
     """
 
@@ -92,7 +103,9 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
     Intervals that do not touch are called a change; those that overlap are not called equal, only unclear.
 
     Args:
-        a, b: the earlier and the later result. names: what to call them; by default their suites.
+        a: the earlier and the later result.
+        b: the earlier and the later result.
+        names: what to call them; by default their suites.
     """
     before, after = _by_key(a.findings, _finding_key), _by_key(b.findings, _finding_key)
     cards = Cards.of(a, b)
@@ -166,12 +179,12 @@ def _change(a: Finding, b: Finding, cards: Cards) -> Change:
     before, after = readings.read(a, cards), readings.read(b, cards)
     apart = _apart(a, b)
     if a.verdict != b.verdict:
-        said = WORSE if b.verdict == "leaks" else f"now: {b.verdict}"
+        words_of = WORSE if b.verdict == "leaks" else f"now: {b.verdict}"
     elif apart:
-        said = "gain is higher" if b.gain > a.gain else "gain is lower"
+        words_of = "gain is higher" if b.gain > a.gain else "gain is lower"
     else:
         moved = (a.gain, a.gain_low, a.gain_high) != (b.gain, b.gain_low, b.gain_high)
-        said = "within the intervals" if moved else ""
+        words_of = "within the intervals" if moved else ""
     return Change(
         scenario=a.scenario,
         setting=tables.setting(a),
@@ -181,8 +194,8 @@ def _change(a: Finding, b: Finding, cards: Cards) -> Change:
         after=b,
         gain_before=f"{before.gain} {before.gain_interval}",
         gain_after=f"{after.gain} {after.gain_interval}",
-        said=said,
-        worse=said == WORSE or (apart and b.gain > a.gain and b.verdict == "leaks"),
+        said=words_of,
+        worse=words_of == WORSE or (apart and b.gain > a.gain and b.verdict == "leaks"),
     )
 
 
@@ -203,14 +216,14 @@ def _utilities(a: Sequence[Utility], b: Sequence[Utility]) -> Iterable[UtilityCh
         if key not in after:
             continue
         v = after[key]
-        said = "lower" if v.high < u.low else "higher" if u.high < v.low else ""
+        words_of = "lower" if v.high < u.low else "higher" if u.high < v.low else ""
         yield UtilityChange(
             scenario=u.scenario,
             setting=tables.setting(u),
             metric=u.metric,
             before=readings.utility(u),
             after=readings.utility(v),
-            said=said,
+            said=words_of,
         )
 
 

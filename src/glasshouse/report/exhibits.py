@@ -198,8 +198,10 @@ def _box(values: NDArray[np.float64], scale: svg.Scale) -> Markup:
     width = svg.percent(scale(q3) - scale(q1))
     parts.append(svg.tag("rect", class_="box", x=at["q1"], width=width, y=5, height=14))
     parts.append(svg.tag("line", class_="median", x1=at["q2"], x2=at["q2"], y1=4, y2=20))
-    shown = np.unique(outside) if len(outside) <= 200 else np.percentile(outside, np.linspace(0, 100, 200))
-    parts += [svg.tag("circle", class_="outlier", cx=svg.percent(scale(float(v))), cy=12, r=2) for v in shown]
+    outliers = np.unique(outside) if len(outside) <= 200 else np.percentile(outside, np.linspace(0, 100, 200))
+    parts += [
+        svg.tag("circle", class_="outlier", cx=svg.percent(scale(float(v))), cy=12, r=2) for v in outliers
+    ]
     return _strip(parts)
 
 
@@ -281,4 +283,4 @@ def _keys(series: Sequence[Mapping[str, Any]], counts: Sequence[int] | None = No
 
 
 def _names(series: Sequence[Mapping[str, Any]]) -> str:
-    return words.listed([str(s["name"]) for s in series])
+    return words.join_words([str(s["name"]) for s in series])

@@ -48,11 +48,16 @@ class Panel:
     """Leak against defence for one metric in one setting.
 
     Attributes:
-        title: the metric; explanation: what it is, for a reader who never met it.
+        title: the metric.
+        explanation: what it is, for a reader who never met it.
         setting: the axes, empty where there are none.
-        direction: which way is worse. unit: of values and axis. common: what holds for every row.
-        axis: tick labels. groups: the rows by defence.
-        leaks, total: how many rows leak, of how many.
+        direction: which way is worse.
+        unit: of values and axis.
+        common: what holds for every row.
+        axis: tick labels.
+        groups: the rows by defence.
+        leaks: how many rows leak, of how many.
+        total: how many rows leak, of how many.
     """
 
     title: str

@@ -81,7 +81,7 @@ def environment() -> Environment:
     )
     env.filters |= {
         "slug": figures.slug,
-        "unbroken": unbroken,
+        "unbroken": keep_intervals_together,
         "grant": lambda name: words.grants([name]),
         "counted": words.count,
     }
@@ -89,11 +89,11 @@ def environment() -> Environment:
     return env
 
 
-def unbroken(text: str) -> str:
+def keep_intervals_together(text: str) -> str:
     """Intervals in a sentence stay on one line.
 
-    Example:
-        >>> unbroken("SSIM 0.6 [0.5, 0.7] here").count(numbers.NBSP)
+    Examples:
+        >>> keep_intervals_together("SSIM 0.6 [0.5, 0.7] here").count(numbers.NBSP)
         1
     """
     return re.sub(r"\[[^\[\]]{1,40}\]", lambda found: found[0].replace(" ", numbers.NBSP), text)
@@ -103,7 +103,8 @@ def save(page: str, path: Path) -> Path:
     """Write a page; missing folders are made.
 
     Raises:
-        DiskFull: no room. BadFile: the place cannot be written.
+        DiskFull: no room.
+        BadFile: the place cannot be written.
     """
     write_text(path, page, fix="free some space; 'glasshouse report RUN' writes the page again")
     return path
@@ -111,8 +112,8 @@ def save(page: str, path: Path) -> Path:
 
 def _mark(kind: str) -> Markup:
     """A verdict's mark in a line of text."""
-    drawn = figures.mark(kind)
+    svg_markup = figures.mark(kind)
     frame = Markup(
         '<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>'
     )
-    return frame.format(figures.slug(kind), drawn)
+    return frame.format(figures.slug(kind), svg_markup)

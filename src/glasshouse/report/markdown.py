@@ -17,7 +17,7 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
     where it lies above 0; "no power" stands where a control failed. Where the scenario names an attack to
     compare with the others, a second table holds the paired differences.
 
-    Example:
+    Examples:
         >>> markdown(Result(suite="empty"))
         ''
     """
@@ -49,9 +49,11 @@ def _contrasts(pairs: Sequence[Contrast]) -> str:
     for c in pairs:
         rows.setdefault((_setting(c), c.attack, c.other), {})[c.metric] = c
     lines = [_row(head), _row("---" for _ in head)]
-    for key, found in rows.items():
-        n = max(c.n for c in found.values())
-        lines.append(_row((*key, str(n), *(_difference(found[m]) if m in found else "" for m in metrics))))
+    for key, by_metric in rows.items():
+        n = max(c.n for c in by_metric.values())
+        lines.append(
+            _row((*key, str(n), *(_difference(by_metric[m]) if m in by_metric else "" for m in metrics)))
+        )
     return "\n".join(lines)
 
 
@@ -66,9 +68,9 @@ def _table(findings: Sequence[Finding], cards: Cards) -> str:
     for f in findings:
         rows.setdefault((_setting(f), f.attack), {})[f.metric] = f
     lines = [_row((*HEAD, *metrics)), _row("---" for _ in (*HEAD, *metrics))]
-    for (setting, attack), found in rows.items():
-        n = max(f.n for f in found.values())
-        cells = (_cell(found[m], cards.metric(m)) if m in found else "" for m in metrics)
+    for (setting, attack), by_metric in rows.items():
+        n = max(f.n for f in by_metric.values())
+        cells = (_cell(by_metric[m], cards.metric(m)) if m in by_metric else "" for m in metrics)
         lines.append(_row((setting, attack, str(n), *cells)))
     return "\n".join(lines)
 

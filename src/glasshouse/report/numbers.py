@@ -29,7 +29,7 @@ def finite(value: float, what: str = "a number in the report") -> float:
 def plain(value: float, *, digits: int = 2) -> str:
     """A number in few characters: two decimals, or ``digits`` significant ones where that would hide it.
 
-    Example:
+    Examples:
         >>> plain(0.618), plain(0.00213), plain(12345.6), plain(-0.2), plain(0.0)
         ('0.62', '0.0021', '12,346', '−0.20', '0.00')
     """
@@ -52,7 +52,7 @@ def plain(value: float, *, digits: int = 2) -> str:
 def places(metric: MetricCard, low: float, high: float) -> int:
     """Decimals that an interval supports: its half-width shows one digit, no metric fewer than usual.
 
-    Example:
+    Examples:
         >>> places(ACCURACY, 0.41, 0.85), places(ACCURACY, 0.0021, 0.0029)
         (0, 2)
     """
@@ -68,7 +68,7 @@ def places(metric: MetricCard, low: float, high: float) -> int:
 def sign_places(metric: MetricCard, *bounds: float) -> int:
     """Decimals at which no bound looks like 0 without being 0: a verdict hangs on their signs. 4 at most.
 
-    Example:
+    Examples:
         >>> sign_places(ACCURACY, -0.004, 0.06), sign_places(ACCURACY, 0.2, 0.4)
         (1, 0)
     """
@@ -79,15 +79,15 @@ def sign_places(metric: MetricCard, *bounds: float) -> int:
 def bare(value: float, metric: MetricCard, digits: int | None = None) -> str:
     """A value of a metric without its unit: rates as percentages. ``digits``: decimals; None: few."""
     kind = metric.display
-    shown = finite(value) * (100 if kind == "rate" else 1)
+    scaled_value = finite(value) * (100 if kind == "rate" else 1)
     if digits is None and kind == "plain":
-        return plain(shown)
+        return plain(scaled_value)
     if digits is None:
-        digits = 1 if kind == "level" or (shown % 1 and abs(shown) < 10) else 0
-    text = f"{abs(shown):,.{digits}f}"
-    if kind == "rate" and abs(shown) < 100 and float(text) >= 100:
+        digits = 1 if kind == "level" or (scaled_value % 1 and abs(scaled_value) < 10) else 0
+    text = f"{abs(scaled_value):,.{digits}f}"
+    if kind == "rate" and abs(scaled_value) < 100 and float(text) >= 100:
         text = "99.9"  # all but one is not all
-    return (MINUS if shown < 0 and text.strip("0.,") else "") + text
+    return (MINUS if scaled_value < 0 and text.strip("0.,") else "") + text
 
 
 def unit(metric: MetricCard, named: str = "") -> str:
@@ -103,7 +103,7 @@ def unit(metric: MetricCard, named: str = "") -> str:
 def value(value: float, metric: MetricCard, named: str = "", digits: int | None = None) -> str:
     r"""A value with its unit.
 
-    Example:
+    Examples:
         >>> value(0.654, ACCURACY)
         '65\xa0%'
     """
@@ -113,7 +113,7 @@ def value(value: float, metric: MetricCard, named: str = "", digits: int | None 
 def interval(low: float, high: float, metric: MetricCard, digits: int | None = None) -> str:
     """An interval, without unit.
 
-    Example:
+    Examples:
         >>> interval(-0.01, 0.2, ACCURACY)
         '[−1, 20]'
     """
@@ -124,31 +124,31 @@ def interval(low: float, high: float, metric: MetricCard, digits: int | None = N
 def difference(value: float, metric: MetricCard, named: str = "", digits: int | None = None) -> str:
     r"""An unsigned difference of two values of a metric; of rates in points.
 
-    Example:
+    Examples:
         >>> difference(-0.4, ACCURACY)
         '40\xa0points'
     """
-    shown = bare(abs(value), metric, digits)
+    number = bare(abs(value), metric, digits)
     if metric.display == "rate":
-        return f"{shown}{NBSP}point{'' if shown == '1' else 's'}"
-    return shown + unit(metric, named)
+        return f"{number}{NBSP}point{'' if number == '1' else 's'}"
+    return number + unit(metric, named)
 
 
-def signed(value: float, metric: MetricCard, digits: int | None = None) -> str:
+def with_sign(value: float, metric: MetricCard, digits: int | None = None) -> str:
     """A gain with its sign, without unit.
 
-    Example:
-        >>> signed(0.41, ACCURACY), signed(-0.02, ACCURACY), signed(0.0, ACCURACY)
+    Examples:
+        >>> with_sign(0.41, ACCURACY), with_sign(-0.02, ACCURACY), with_sign(0.0, ACCURACY)
         ('+41', '−2', '0')
     """
-    shown = bare(value, metric, digits)
-    return "+" + shown if value > 0 and shown.strip("0.,") else shown
+    unsigned = bare(value, metric, digits)
+    return "+" + unsigned if value > 0 and unsigned.strip("0.,") else unsigned
 
 
 def percent(value: float) -> str:
     """A share as a percentage, without the sign.
 
-    Example:
+    Examples:
         >>> percent(0.25)
         '25'
     """
@@ -158,7 +158,7 @@ def percent(value: float) -> str:
 def probability(value: float) -> str:
     """A p-value with three decimals.
 
-    Example:
+    Examples:
         >>> probability(0.0154), probability(0.00002)
         ('0.015', '< 0.001')
     """
@@ -168,7 +168,7 @@ def probability(value: float) -> str:
 def seconds(value: float) -> str:
     r"""A duration.
 
-    Example:
+    Examples:
         >>> seconds(0.042), seconds(12.3), seconds(754), seconds(9000)
         ('0.04\xa0s', '12\xa0s', '12.6\xa0min', '2.5\xa0h')
     """

@@ -51,7 +51,10 @@ class Sheet:
     """A contact sheet: examples side by side, and below each original what was made of it.
 
     Attributes:
-        title, caption: in words. columns: labels of the examples. rows: the first holds the originals.
+        title: in words.
+        caption: in words.
+        columns: labels of the examples.
+        rows: the first holds the originals.
         blurred: any picture is.
     """
 
@@ -72,7 +75,8 @@ def sheet(exhibit: Exhibit, run: Path, *, cards: Cards, show: bool) -> Sheet:
     reconstruction of a private picture is that picture.
 
     Args:
-        exhibit: of kind ``pictures``. run: its run directory.
+        exhibit: of kind ``pictures``.
+        run: its run directory.
         cards: titles of the attacks.
         show: private data may be seen (they are public, or the user asked).
 
@@ -96,7 +100,7 @@ def sheet(exhibit: Exhibit, run: Path, *, cards: Cards, show: bool) -> Sheet:
     )
 
 
-def merged(sheets: Sequence[Sheet]) -> list[Sheet]:
+def merge_sheets(sheets: Sequence[Sheet]) -> list[Sheet]:
     """Sheets of the same originals as one: the originals once, then each sheet's other rows by its title."""
     pairs: dict[tuple[object, ...], list[Sheet]] = {}
     for s in sheets:

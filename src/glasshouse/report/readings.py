@@ -14,9 +14,12 @@ class Reading:
     """The numbers of a finding.
 
     Attributes:
-        value: with its unit; interval: in brackets. baseline: the null's value, with unit.
+        value: with its unit.
+        interval: in brackets.
+        baseline: the null's value, with unit.
         median: over victims, with unit; empty where there is none.
-        gain: signed, without unit; gain_interval. measured_gain: signed, with unit.
+        gain: signed, without unit; gain_interval.
+        measured_gain: signed, with unit.
     """
 
     value: str
@@ -37,7 +40,7 @@ def read(f: Finding, cards: Cards) -> Reading:
     m, unit = cards.metric(f.metric), f.unit_of_value
     own = numbers.places(m, f.low, f.high)
     gained = max(numbers.places(m, f.gain_low, f.gain_high), numbers.sign_places(m, f.gain_low, f.gain_high))
-    gain = numbers.signed(f.gain, m, gained)
+    gain = numbers.with_sign(f.gain, m, gained)
     sign = gain[0] if gain[0] in f"+{numbers.MINUS}" else ""
     return Reading(
         value=numbers.value(f.value, m, unit, own),
@@ -53,5 +56,5 @@ def read(f: Finding, cards: Cards) -> Reading:
 def utility(u: Utility) -> str:
     """A utility with its interval: ``61 % [58, 64]``."""
     digits = numbers.places(ACCURACY, u.low, u.high)
-    shown = numbers.value(u.value, ACCURACY, digits=digits)
-    return f"{shown} {numbers.interval(u.low, u.high, ACCURACY, digits)}"
+    text = numbers.value(u.value, ACCURACY, digits=digits)
+    return f"{text} {numbers.interval(u.low, u.high, ACCURACY, digits)}"

@@ -29,10 +29,14 @@ class Section:
     """Everything about one scenario.
 
     Attributes:
-        anchor: for links; does not depend on the name. counts: findings by verdict, the worst kind first.
-        sheets: contact sheets; lost: those that could not be read. uncontrolled: attacks without a control.
+        anchor: for links; does not depend on the name.
+        counts: findings by verdict, the worst kind first.
+        sheets: contact sheets.
+        lost: those that could not be read.
+        uncontrolled: attacks without a control.
         victims: the verdict on every victim, by finding.
-        links: (anchor, title) of the parts that are there. notes: on the metrics of the findings.
+        links: (anchor, title) of the parts that are there.
+        notes: on the metrics of the findings.
     """
 
     anchor: str
@@ -83,13 +87,13 @@ def _section(
     result: Result, run: Path, story: stories.Story, choice: Choice, *, anchor: str, show_private: bool
 ) -> Section:
     name, cards = story.scenario, choice.cards
-    found = [f for f in result.findings if f.scenario == name]
+    own_findings = [f for f in result.findings if f.scenario == name]
     utility = [u for u in result.utility if u.scenario == name]
     card = next((t for t in result.threats if t.scenario == name), None)
     show = show_private or (card is not None and card.data_public)
-    shown = [_show(e, run, cards, show=show) for e in result.exhibits if e.scenario == name]
-    sheets = [s for s in shown if isinstance(s, pictures.Sheet)]
-    drawn = [s for s in shown if isinstance(s, Shown)]
+    pieces = [_show(e, run, cards, show=show) for e in result.exhibits if e.scenario == name]
+    sheets = [s for s in pieces if isinstance(s, pictures.Sheet)]
+    drawings = [s for s in pieces if isinstance(s, Shown)]
     kinds = [choice.standing(f) for f in choice.findings]
     return Section(
         anchor=anchor,
@@ -97,18 +101,18 @@ def _section(
         card=card,
         story=story,
         counts=tuple((kind, kinds.count(kind)) for kind in ORDER if kind in kinds),
-        panels=tuple(figures.panels(found, utility, cards)),
-        trade=figures.trade(found, utility, cards),
-        sheets=tuple(pictures.merged(sheets)),
-        lost=tuple(s for s in drawn if s.exhibit.kind == "pictures"),
-        exhibits=tuple(s for s in drawn if s.exhibit.kind != "pictures"),
+        panels=tuple(figures.panels(own_findings, utility, cards)),
+        trade=figures.trade(own_findings, utility, cards),
+        sheets=tuple(pictures.merge_sheets(sheets)),
+        lost=tuple(s for s in drawings if s.exhibit.kind == "pictures"),
+        exhibits=tuple(s for s in drawings if s.exhibit.kind != "pictures"),
         contrasts=tuple(tables.contrasts((c for c in result.contrasts if c.scenario == name), cards)),
         refusals=tuple(tables.refusals(r for r in result.refusals if r.scenario == name)),
-        controls=tuple(tables.controls(found, cards)),
-        uncontrolled=tuple(tables.uncontrolled(found, cards)),
-        findings=tuple(tables.findings(found, cards)),
-        notes=cards.notes(f.metric for f in found),
-        victims=tuple(tables.victim_sheets(found, cards)),
+        controls=tuple(tables.controls(own_findings, cards)),
+        uncontrolled=tuple(tables.attacks_without_control(own_findings, cards)),
+        findings=tuple(tables.findings(own_findings, cards)),
+        notes=cards.notes(f.metric for f in own_findings),
+        victims=tuple(tables.victim_sheets(own_findings, cards)),
     )
 
 

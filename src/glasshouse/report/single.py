@@ -26,8 +26,9 @@ def write_page(path: Path, *, title: str, tagline: str, exhibits: Sequence[Exhib
 
     Raises:
         BadValue: an exhibit's data are not as its kind wants them.
-        DiskFull: no room for the page. BadFile: the place cannot be written.
+        DiskFull: no room for the page.
+        BadFile: the place cannot be written.
     """
-    shown = [Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
+    drawings = [Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
     template = environment().get_template("single.html")
-    return save(template.render(title=title, tagline=tagline, shown=shown, version=__version__), path)
+    return save(template.render(title=title, tagline=tagline, shown=drawings, version=__version__), path)

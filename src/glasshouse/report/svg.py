@@ -21,7 +21,7 @@ SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸�
 def tag(name: str, *children: str, **attributes: str | float) -> Markup:
     """An element. ``class_`` means ``class``, other underscores become hyphens; everything is escaped.
 
-    Example:
+    Examples:
         >>> str(tag("text", "a<b", class_="tick", x="5%"))
         '<text class="tick" x="5%">a&lt;b</text>'
     """
@@ -48,8 +48,12 @@ def chart(
     """A chart with both axes: tick labels of a fixed width at the left, and a plot that takes the rest.
 
     Args:
-        across, up: the scales. children: what is drawn in the plot, in percent and pixels (``down``).
-        label: text for screen readers. x_labels, y_labels: ticks in other words than ``tick`` would choose.
+        across: the scales.
+        up: the scales.
+        children: what is drawn in the plot, in percent and pixels (``down``).
+        label: text for screen readers.
+        x_labels: ticks in other words than ``tick`` would choose.
+        y_labels: ticks in other words than ``tick`` would choose.
     """
     names = y_labels or [tick(t, up) for t in up.ticks]
     width = 10 + 6.6 * max(map(len, names))
@@ -95,7 +99,9 @@ class Scale:
     """Maps data to [0, 1].
 
     Attributes:
-        low, high: data at 0 and at 1; low < high. log: logarithmic; low > 0.
+        low: data at 0 and at 1; low < high.
+        high: data at 0 and at 1; low < high.
+        log: logarithmic; low > 0.
         ticks: round values inside.
     """
 
@@ -126,7 +132,7 @@ def scale(
     Raises:
         BadValue: no value, one that is not finite, or one that is not positive on a logarithmic scale.
 
-    Example:
+    Examples:
         >>> scale([0.12, 0.87]).ticks
         (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """
@@ -147,7 +153,7 @@ def scale(
 def tick(value: float, scale: Scale) -> str:
     """A tick's label: as many decimals as the step needs, powers of ten on a logarithmic scale.
 
-    Example:
+    Examples:
         >>> [tick(v, scale([0.0, 0.1])) for v in (0.0, 0.02)]
         ['0', '0.02']
     """

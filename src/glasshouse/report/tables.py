@@ -118,17 +118,17 @@ def refusals(rows: Iterable[Refused]) -> list[RefusalRow]:
 
 def controls(findings: Iterable[Finding], cards: Cards) -> list[tuple[str, list[ControlRow]]]:
     """Every control once, by easy setting, the failed ones first."""
-    seen: dict[tuple[str, Control], ControlRow] = {}
+    control_rows: dict[tuple[str, Control], ControlRow] = {}
     for f in findings:
-        if f.control and (key := (f.attack, f.control)) not in seen:
-            seen[key] = _control(f, f.control, cards)
+        if f.control and (key := (f.attack, f.control)) not in control_rows:
+            control_rows[key] = _control(f, f.control, cards)
     groups: dict[str, list[ControlRow]] = {}
-    for row in sorted(seen.values(), key=lambda row: row.passed):
+    for row in sorted(control_rows.values(), key=lambda row: row.passed):
         groups.setdefault(row.setting, []).append(row)
     return list(groups.items())
 
 
-def uncontrolled(findings: Iterable[Finding], cards: Cards) -> list[str]:
+def attacks_without_control(findings: Iterable[Finding], cards: Cards) -> list[str]:
     """Attacks that have no control at all: nothing shows that they work where they must."""
     rows = list(findings)
     controlled = {f.attack for f in rows if f.control}
@@ -224,8 +224,8 @@ def _control(f: Finding, c: Control, cards: Cards) -> ControlRow:
     def at_least(gain: float | None, low: float | None) -> str:
         if gain is None or low is None:
             return "no claim"
-        shown = numbers.signed(gain, card) + numbers.unit(card)
-        return f"{shown}, at least {numbers.bare(low, card)}"
+        text = numbers.with_sign(gain, card) + numbers.unit(card)
+        return f"{text}, at least {numbers.bare(low, card)}"
 
     return ControlRow(
         attack=cards.attack(f.attack),

@@ -17,7 +17,7 @@ def plain(name: str) -> str:
 def null(name: str) -> str:
     """What a finding is compared with, in words.
 
-    Example:
+    Examples:
         >>> null("chance"), null("prior_mean")
         ('random guessing', 'prior mean')
     """
@@ -27,17 +27,17 @@ def null(name: str) -> str:
 def grants(names: Sequence[str]) -> str:
     """What was handed to the adversary.
 
-    Example:
+    Examples:
         >>> grants(["labels", "batch_norm"]), grants([])
         ('the true labels and the batch-norm statistics of the private batch', '')
     """
-    return listed([GRANTS.get(name, plain(name)) for name in names])
+    return join_words([GRANTS.get(name, plain(name)) for name in names])
 
 
 def under(defenses: Sequence[str]) -> str:
     """The defences of a cell as the head of a row.
 
-    Example:
+    Examples:
         >>> under(()), under(("clip 4", "noise 0.1"))
         ('no defence', 'clip 4 + noise 0.1')
     """
@@ -47,7 +47,7 @@ def under(defenses: Sequence[str]) -> str:
 def protection(defenses: Sequence[str], axes: Mapping[str, Any]) -> str:
     """The defences of a cell by the label that the scenario gave them, else as they describe themselves.
 
-    Example:
+    Examples:
         >>> protection(("gaussian_noise std=0.1",), {"defenses": "noise 0.1"})
         'noise 0.1'
     """
@@ -58,12 +58,12 @@ def protection(defenses: Sequence[str], axes: Mapping[str, Any]) -> str:
 def setting(axes: Mapping[str, Any]) -> str:
     """Values of the axes as words; axes that only choose the defence are left to the defence's name.
 
-    Example:
+    Examples:
         >>> setting({"data.batch": 4, "defenses": "clip"})
         'batch = 4'
     """
-    shown = {key: value for key, value in axes.items() if not key.startswith("defen")}
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} = {plain_value(value)}" for key, value in shown.items())
+    settings = {key: value for key, value in axes.items() if not key.startswith("defen")}
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} = {plain_value(value)}" for key, value in settings.items())
 
 
 def plain_value(value: object) -> str:
@@ -80,7 +80,7 @@ def plain_value(value: object) -> str:
 def count(n: int, one: str) -> str:
     """A number with its noun.
 
-    Example:
+    Examples:
         >>> count(1, "attack"), count(3, "attacks"), count(2, "policy")
         ('1 attack', '3 attacks', '2 policies')
     """
@@ -89,11 +89,11 @@ def count(n: int, one: str) -> str:
     return f"{n:,} {single if n == 1 else many}"
 
 
-def listed(parts: Sequence[str], *, last: str = "and") -> str:
+def join_words(parts: Sequence[str], *, last: str = "and") -> str:
     """Words in a row.
 
-    Example:
-        >>> listed(["a", "b", "c"]), listed(["a"])
+    Examples:
+        >>> join_words(["a", "b", "c"]), join_words(["a"])
         ('a, b and c', 'a')
     """
     return " ".join([", ".join(parts[:-1]), last, parts[-1]]) if len(parts) > 1 else "".join(parts)

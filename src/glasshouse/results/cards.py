@@ -37,7 +37,8 @@ class Limit:
     """One limit of a policy, and what the run can say of it.
 
     Attributes:
-        scenario: whose policy. subject: what is limited, in words ("gain in psnr of dlg under clip 4").
+        scenario: whose policy.
+        subject: what is limited, in words ("gain in psnr of dlg under clip 4").
         limit: the tolerated number.
         state: ``holds`` (the whole interval is within it and the controls passed),
             ``broken``, ``undecided`` (the interval crosses it, or there was no power) or ``unmeasured``.
@@ -57,8 +58,11 @@ class AttackCard:
     """How an attack describes itself: what the report shows of it.
 
     Attributes:
-        label: its name in this run. name: as registered. title: for headings ("Inverting Gradients").
-        summary: one line. source: the paper.
+        label: its name in this run.
+        name: as registered.
+        title: for headings ("Inverting Gradients").
+        summary: one line.
+        source: the paper.
     """
 
     label: str
@@ -74,12 +78,15 @@ class MetricCard:
     """How a metric describes itself: what the report needs to show a number of it.
 
     Attributes:
-        name: as registered. label: for tables and axes.
+        name: as registered.
+        label: for tables and axes.
         sentence: what the attack did, with one ``{}`` for the value ("rebuilt private images at PSNR {}").
         explanation: one line for a reader who never met it.
         display: ``rate`` as a percentage, ``level`` in decibels, ``plain`` as it is.
-        low, high: what the metric can be at all; None: unbounded.
-        higher_leaks: larger means that more came out. unit: ``dB``, ``share`` or empty.
+        low: what the metric can be at all; None: unbounded.
+        high: what the metric can be at all; None: unbounded.
+        higher_leaks: larger means that more came out.
+        unit: ``dB``, ``share`` or empty.
         severity: ``images``, ``membership``, ``labels`` or ``other``: what kind of private thing came out;
             the report orders by it.
         order: among metrics of one severity, small ones are quoted first.

@@ -56,7 +56,7 @@ class Place:
     def heading(self, text: str) -> str:
         """The text, followed by the values of the axes in brackets.
 
-        Example:
+        Examples:
             >>> Place(scenario="ward", axes={"federation.clients": 4}).heading("Accuracy")
             'Accuracy (clients = 4)'
         """
@@ -131,7 +131,7 @@ def histogram(
     join: str = "",
 ) -> Exhibit:
     """Distributions of numbers over one axis; ``label`` names the axis, ``values`` the distributions."""
-    data = {"x_label": label, "series": _named(values)}
+    data = {"x_label": label, "series": _name_values(values)}
     return _exhibit("histogram", place, title, caption, data=data, join=join)
 
 
@@ -146,7 +146,7 @@ def boxes(
 ) -> Exhibit:
     """A box plot; ``label`` names the axis, ``values`` the rows."""
     return _exhibit(
-        "boxes", place, title, caption, data={"y_label": label, "series": _named(values)}, join=join
+        "boxes", place, title, caption, data={"y_label": label, "series": _name_values(values)}, join=join
     )
 
 
@@ -247,7 +247,7 @@ def _leaves(value: object) -> Iterator[object]:
         yield value
 
 
-def _named(values: Mapping[str, Sequence[float]]) -> list[dict[str, object]]:
+def _name_values(values: Mapping[str, Sequence[float]]) -> list[dict[str, object]]:
     return [{"name": name, "values": list(numbers)} for name, numbers in values.items()]
 
 

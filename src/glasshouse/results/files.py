@@ -40,7 +40,8 @@ def write_result(result: Result, path: Path) -> None:
 
     Raises:
         BadValue: a number is not finite.
-        DiskFull, BadFile: it could not be written.
+        DiskFull: it could not be written.
+        BadFile: it could not be written.
     """
     try:
         text = json.dumps({"format": FORMAT, **asdict(result)}, allow_nan=False, indent=1, default=_plain)
@@ -60,7 +61,7 @@ def read_result(path: Path) -> Result:
     Raises:
         BadFile: missing, not JSON, of a newer format, or not what docs/result.md describes.
     """
-    raw = _parsed(path)
+    raw = _parse(path)
     if not isinstance(raw, dict) or raw.get("format", 0) not in READABLE:
         raise BadFile(
             f"result '{path}'",
@@ -93,7 +94,7 @@ def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
     return np.asarray(read_arrays(path, subject=subject, fix=fix)["images"], dtype=np.float64)
 
 
-def _parsed(path: Path) -> Any:
+def _parse(path: Path) -> Any:
     subject = f"result '{path}'"
     try:
         text = read_limited(path, limits.RESULT_BYTES, subject=subject).decode()

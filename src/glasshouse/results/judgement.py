@@ -23,7 +23,7 @@ def anybody_p_value(victims: Sequence[Victim]) -> float:
     That k of v victims reach what the k-th best did has a binomial chance; the smallest one over all k, times
     v, holds whichever k it is. Two of three victims ahead of 200 held-out examples: 2e-4, where one is .045.
 
-    Example:
+    Examples:
         >>> from glasshouse.results.records import Victim
         >>> rest = {"value": 9.0, "rank": 0, "compared": 200, "p_adjusted": 0.01, "leaks": True}
         >>> one = Victim(name="round 0, client 0, example 1", p=1 / 201, **rest)

@@ -31,11 +31,15 @@ class Control:
     """Did the attack work where it must, and stay silent where it must?
 
     Attributes:
-        positive, positive_low: gain in the easy setting, and the lower end of its interval.
-        negative, negative_high: gain on an update unrelated to the victim, and the one-sided bound below it:
-            the control fails when ``negative_low`` is above 0.
-            None, all four: the attack made no claim there, and so did not pass.
-        passed: both hold. setting: the easy setting in words. n: victims.
+        positive: gain in the easy setting, and the lower end of its interval.
+        positive_low: gain in the easy setting, and the lower end of its interval.
+        negative: gain on an update unrelated to the victim, and the one-sided bound below it: the control
+            fails when ``negative_low`` is above 0. None, all four: the attack made no claim there, and so did
+            not pass.
+        negative_high: as ``negative``.
+        passed: both hold.
+        setting: the easy setting in words.
+        n: victims.
         metric: of the gains; it belongs to the attack, and need not be the metric of the finding beside it.
     """
 
@@ -55,8 +59,11 @@ class Exchange:
     """The same claims scored against other victims' truth: what an attack gets that ignores the update.
 
     Attributes:
-        value: the metric on exchanged victims. gain, gain_low, gain_high: of the true pairing over it, paired
-            by victim, signed so that positive is leakage. n: victims.
+        value: the metric on exchanged victims.
+        gain: of the true pairing over it, paired by victim, signed so that positive is leakage.
+        gain_low: of the true pairing over it, paired by victim, signed so that positive is leakage.
+        gain_high: of the true pairing over it, paired by victim, signed so that positive is leakage.
+        n: victims.
     """
 
     value: float
@@ -72,9 +79,12 @@ class Victim:
     """The verdict on one victim: is its own example better matched than held-out ones?
 
     Attributes:
-        name: of the victim, e.g. ``round 0, client 3, example 1``. value: the metric.
-        rank: held-out examples that match the claim as well or better. compared: M, how many there were.
-        p: (1 + rank) / (1 + M). p_adjusted: Holm's, over the victims of the cell.
+        name: of the victim, e.g. ``round 0, client 3, example 1``.
+        value: the metric.
+        rank: held-out examples that match the claim as well or better.
+        compared: M, how many there were.
+        p: (1 + rank) / (1 + M).
+        p_adjusted: Holm's, over the victims of the cell.
         leaks: ``p_adjusted`` is below .05.
     """
 
@@ -105,17 +115,33 @@ class Finding:
     """A score with its uncertainty, baseline and verdict.
 
     Attributes:
-        scenario: name of the scenario; cell: hash of the cell; axes: values of the axes in this cell.
-        attack, metric, protocol: registered names. defenses: short descriptions in order, empty for none.
-        value, low, high: the metric and its 95 % interval; higher_leaks: larger means more leaked.
-        n: units behind it; unit: what one is ("victims", "images", "clients").
-        baseline: name of the null adversary quoted; baseline_value: its score on the same victims.
-        gain, gain_low, gain_high: improvement over the null, signed so that positive is leakage, paired.
+        scenario: name of the scenario.
+        cell: hash of the cell.
+        axes: values of the axes in this cell.
+        attack: registered names.
+        metric: registered names.
+        protocol: registered names.
+        defenses: short descriptions in order, empty for none.
+        value: the metric and its 95 % interval.
+        low: the metric and its 95 % interval.
+        high: the metric and its 95 % interval.
+        higher_leaks: larger means more leaked.
+        n: units behind it.
+        unit: what one is ("victims", "images", "clients").
+        baseline: name of the null adversary quoted.
+        baseline_value: its score on the same victims.
+        gain: improvement over the null, signed so that positive is leakage, paired.
+        gain_low: improvement over the null, signed so that positive is leakage, paired.
+        gain_high: improvement over the null, signed so that positive is leakage, paired.
         control: name → outcome, None where the attack has none.
         chosen: how the number was chosen ("4 restarts, lowest loss of the attack").
-        given: grants that were used. seconds: attack time, all units. about: rounds and clients in words.
-        chance: of a guess, where known. median: over victims, None for pooled metrics and shares.
-        claim: kind of the claims that were scored. p: one-sided p-value of "the gain is not above 0".
+        given: grants that were used.
+        seconds: attack time, all units.
+        about: rounds and clients in words.
+        chance: of a guess, where known.
+        median: over victims, None for pooled metrics and shares.
+        claim: kind of the claims that were scored.
+        p: one-sided p-value of "the gain is not above 0".
         primary: the metric by which this attack and claim kind are judged, fixed before the run; only such
             findings reach the headline and the exit code.
         p_adjusted: Holm's, over the primary findings of the run; None for others.

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from glasshouse.scenario.overrides import PathError, assign, parse_path
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import canonical, frozen
+from glasshouse.scenario.table import canonical, freeze
 from glasshouse.wire import Value
 
 MAX_CELLS = 2000
@@ -40,12 +40,12 @@ def cells(scenario: Scenario) -> tuple[Cell, ...]:
     The scenario must come from :func:`glasshouse.scenario.load.load`, which has checked every cell.
     """
     return tuple(
-        Cell(scenario=(one := Scenario.model_validate(frozen(raw))), axes=labels, hash=content_hash(one))
-        for labels, raw in expanded(plain(scenario))
+        Cell(scenario=(one := Scenario.model_validate(freeze(raw))), axes=labels, hash=content_hash(one))
+        for labels, raw in expand_axes(plain(scenario))
     )
 
 
-def expanded(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[str, Any]]]:
+def expand_axes(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[str, Any]]]:
     """(labels, raw scenario without axes) of every cell.
 
     Raises:
@@ -78,7 +78,7 @@ def expanded(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[str, 
 def label_of(value: Any) -> Value:
     """A scalar as itself; a list or table in words.
 
-    Example:
+    Examples:
         >>> label_of([]), label_of([{"name": "clip", "norm": 4.0}, "sign"]), label_of(4)
         ('none', 'clip norm=4.0 + sign', 4)
     """
@@ -121,12 +121,12 @@ def _without_none(value: Any) -> Any:
 def _check_paths(raw: dict[str, Any]) -> None:
     """Refuse a path that two axes set, however it is written: one would silently win."""
     tables = [raw.get("axes", {}), *raw.get("axes_zipped", [])]
-    seen: set[tuple[str, ...]] = set()
+    paths: set[tuple[str, ...]] = set()
     for path in (path for table in tables for path in table):
         parts = tuple(map(str, parse_path(path)))
-        if parts in seen:
+        if parts in paths:
             raise PathError(f'axes."{path}"', needs="every path in one axis only", got="two axes that set it")
-        seen.add(parts)
+        paths.add(parts)
 
 
 def _some(path: str, values: Any) -> list[Any]:

@@ -9,23 +9,25 @@ from typing import Any
 from pydantic import ValidationError
 
 from glasshouse.errors import Problem
-from glasshouse.scenario.axes import expanded
+from glasshouse.scenario.axes import expand_axes
 from glasshouse.scenario.overrides import PathError
-from glasshouse.scenario.plugins import plugin_problems, used
+from glasshouse.scenario.plugins import plugin_problems, used_plugins
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.rules import rule_problems
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import canonical, frozen
+from glasshouse.scenario.table import canonical, freeze
 from glasshouse.wire import Value
 
 Inspect = Callable[[Scenario], list[Problem]]
 """Finds what else is wrong with a cell whose names and arguments are right: its data, say."""
 
 
-def checked(raw: dict[str, Any], *, inspect: Inspect | None = None) -> tuple[Scenario | None, list[Problem]]:
+def check_raw(
+    raw: dict[str, Any], *, inspect: Inspect | None = None
+) -> tuple[Scenario | None, list[Problem]]:
     """The validated scenario, or None and everything wrong with it or with any of its cells."""
     try:
-        scenario = Scenario.model_validate(frozen(raw))
+        scenario = Scenario.model_validate(freeze(raw))
     except ValidationError as error:
         problems = found_problems(error, Scenario)
         return None, problems + [p for p in _names_only(raw, error) if p not in problems]
@@ -39,7 +41,7 @@ def _names_only(raw: dict[str, Any], error: ValidationError) -> list[Problem]:
     for detail in sorted(error.errors(), key=lambda d: str(d["loc"]), reverse=True):
         _drop(rest, detail["loc"])
     try:
-        Scenario.model_validate(frozen({"name": "unnamed", **rest}))
+        Scenario.model_validate(freeze({"name": "unnamed", **rest}))
     except ValidationError:
         return []
     return _all_cells({"name": "unnamed", **rest}, rules=False)
@@ -57,20 +59,23 @@ def _drop(node: Any, loc: tuple[str | int, ...]) -> None:
 
 def _all_cells(raw: dict[str, Any], *, rules: bool, inspect: Inspect | None = None) -> list[Problem]:
     """What is wrong in some cell, said once, with what the cells in question have in common."""
-    found: dict[Problem, list[dict[str, Value]]] = {}
+    cells_by_problem: dict[Problem, list[dict[str, Value]]] = {}
     memo: dict[str, list[Problem]] = {}
     total = 0
     try:
-        for labels, one in expanded(raw):
+        for labels, one in expand_axes(raw):
             total += 1
             for problem in _cell_problems(one, memo, rules=rules, inspect=inspect):
-                found.setdefault(problem, []).append(labels)
+                cells_by_problem.setdefault(problem, []).append(labels)
     except PathError as error:
         return [error.problem]
-    return [p if len(where) == total else _located(p, where, total) for p, where in found.items()]
+    return [
+        p if len(where) == total else _locate_problem(p, where, total)
+        for p, where in cells_by_problem.items()
+    ]
 
 
-def _located(problem: Problem, where: list[dict[str, Value]], total: int) -> Problem:
+def _locate_problem(problem: Problem, where: list[dict[str, Value]], total: int) -> Problem:
     shared = [f"{k} = {v}" for k, v in where[0].items() if all(labels[k] == v for labels in where)]
     cells = f"in {len(where)} of {total} cells" + (f": {', '.join(shared)}" if shared else "")
     return replace(problem, got=f"{problem.got} ({cells})")
@@ -80,11 +85,11 @@ def _cell_problems(
     raw: dict[str, Any], memo: dict[str, list[Problem]], *, rules: bool, inspect: Inspect | None
 ) -> list[Problem]:
     try:
-        cell = Scenario.model_validate(frozen(raw))
+        cell = Scenario.model_validate(freeze(raw))
     except ValidationError as error:
         return found_problems(error, Scenario)
     problems = []
-    for group, path, plugin in used(cell):
+    for group, path, plugin in used_plugins(cell):
         key = json.dumps([group, path, canonical(plugin.model_dump())], sort_keys=True, default=str)
         if key not in memo:
             memo[key] = plugin_problems(group, path, plugin)

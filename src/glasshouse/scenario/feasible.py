@@ -8,7 +8,7 @@ from glasshouse import registry
 from glasshouse.errors import Problem
 from glasshouse.limits import LARGEST
 from glasshouse.scenario.axes import plain
-from glasshouse.scenario.problems import dotted
+from glasshouse.scenario.problems import dotted_path
 from glasshouse.scenario.spec import Scenario
 from glasshouse.traits import traits_of
 
@@ -35,10 +35,10 @@ def _overflowing(path: tuple[str | int, ...], value: Any) -> Iterator[Problem]:
             yield from _overflowing((*path, i), inner)
     elif isinstance(value, float) and abs(value) > LARGEST:
         yield Problem(
-            path=dotted(path), needs=f"a number up to {LARGEST:g}, which float32 holds", got=str(value)
+            path=dotted_path(path), needs=f"a number up to {LARGEST:g}, which float32 holds", got=str(value)
         )
     elif isinstance(value, int) and abs(value) > MOST:
-        yield Problem(path=dotted(path), needs=f"a whole number up to {MOST:,}", got=f"{value:,}")
+        yield Problem(path=dotted_path(path), needs=f"a whole number up to {MOST:,}", got=f"{value:,}")
 
 
 def _takers(scenario: Scenario) -> Iterator[Problem]:

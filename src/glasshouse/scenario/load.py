@@ -10,14 +10,14 @@ from pydantic import ValidationError
 from glasshouse.disk import write_text
 from glasshouse.errors import BadFile, BadScenario, Problem, UnknownName
 from glasshouse.outside import limits
-from glasshouse.registry import nearest
-from glasshouse.scenario.check import Inspect, checked
-from glasshouse.scenario.overrides import PathError, assign, joined, parse_path, split_assignment
+from glasshouse.registry import nearest_names
+from glasshouse.scenario.check import Inspect, check_raw
+from glasshouse.scenario.overrides import PathError, assign, join_path, parse_path, split_assignment
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.shipped import preset_text
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Entry, Member, Suite, SuiteFile
-from glasshouse.scenario.table import canonical, frozen
+from glasshouse.scenario.table import canonical, freeze
 from glasshouse.scenario.write import resolved_toml
 from glasshouse.store import read_text
 
@@ -31,7 +31,8 @@ def load(name: str, sets: Sequence[str] = (), *, inspect: Inspect | None = None)
     exists; ``scenarios.NAME.path=value`` changes one. ``inspect`` finds further problems of each cell.
 
     Raises:
-        UnknownName: no preset of that name. BadFile: missing, unreadable or not TOML.
+        UnknownName: no preset of that name.
+        BadFile: missing, unreadable or not TOML.
         BadScenario: everything else, all at once.
     """
     text = _read(name, Path())
@@ -41,8 +42,8 @@ def load(name: str, sets: Sequence[str] = (), *, inspect: Inspect | None = None)
     problems += _set_all(raws, entries, sets)
     members = []
     for (prefix, one), entry in zip(raws, entries, strict=True):
-        scenario, found = checked(one, inspect=inspect)
-        problems += [Problem(path=prefix + p.path, needs=p.needs, got=p.got, hint=p.hint) for p in found]
+        scenario, faults = check_raw(one, inspect=inspect)
+        problems += [Problem(path=prefix + p.path, needs=p.needs, got=p.got, hint=p.hint) for p in faults]
         if scenario is not None:
             members.append(Member(scenario=scenario, system=entry.system))
     problems += _twins(members)
@@ -58,7 +59,7 @@ def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenari
     Raises:
         BadScenario: all that is wrong.
     """
-    scenario, problems = checked(canonical(raw))
+    scenario, problems = check_raw(canonical(raw))
     if scenario is None:
         raise BadScenario(subject, problems)
     return scenario
@@ -68,7 +69,8 @@ def write_resolved(scenario: Scenario, path: Path) -> None:
     """Write ``scenario`` as TOML with every default; folders are made as needed.
 
     Raises:
-        DiskFull, BadFile: it could not be written.
+        DiskFull: it could not be written.
+        BadFile: it could not be written.
     """
     write_text(path, resolved_toml(scenario))
 
@@ -77,18 +79,19 @@ def read_resolved(path: Path) -> Scenario:
     """What :func:`write_resolved` wrote. It was checked then; names of plug-ins are not looked up again.
 
     Raises:
-        BadFile: missing or not TOML. BadScenario: its keys are not those of this version.
+        BadFile: missing or not TOML.
+        BadScenario: its keys are not those of this version.
     """
     raw = _parse(_read(str(path), Path()), str(path))
     try:
-        return Scenario.model_validate(frozen(raw))
+        return Scenario.model_validate(freeze(raw))
     except ValidationError as error:
         raise BadScenario(f"scenario '{path}'", found_problems(error, Scenario)) from error
 
 
 def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], list[Problem]]:
     try:
-        suite = SuiteFile.model_validate(frozen(raw))
+        suite = SuiteFile.model_validate(freeze(raw))
     except ValidationError as error:
         raise BadScenario(f"suite '{name}'", found_problems(error, SuiteFile)) from error
     entries, raws, problems = [], [], []
@@ -131,10 +134,10 @@ def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> lis
                 for i, ((_, raw), entry) in enumerate(zip(raws, entries, strict=True))
                 if parts[1] in ("*", str(i), entry.use, raw.get("name"))
             ]
-            path = joined(parts[2:])
+            path = join_path(parts[2:])
             known = tuple(str(raw.get("name")) for _, raw in raws)
             if not targets:
-                hint = nearest(parts[1], known)
+                hint = nearest_names(parts[1], known)
                 problems.append(
                     Problem(path=text, needs="a scenario of the suite", got=f"'{parts[1]}'", hint=hint)
                 )

@@ -14,7 +14,8 @@ class Adversarial(Table):
         method: ``none`` trains on the images as they are; ``fgsm``: one step from a random start; ``pgd``:
             several.
         radius: largest change of a pixel, in 255ths of the image range.
-        step: of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd. steps: of pgd.
+        step: of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd.
+        steps: of pgd.
     """
 
     method: Literal["none", "fgsm", "pgd"] = "none"

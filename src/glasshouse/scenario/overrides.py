@@ -28,7 +28,7 @@ class PathError(Exception):
 def split_assignment(text: str) -> tuple[str, Any]:
     """``path=value`` → path and the parsed value; a bare word is a text.
 
-    Example:
+    Examples:
         >>> split_assignment('axes."federation.batch_size"=[1, 4]'), split_assignment("model.name=mlp")
         (('axes."federation.batch_size"', [1, 4]), ('model.name', 'mlp'))
     """
@@ -75,11 +75,11 @@ def parse_path(path: str) -> list[str]:
     return parts
 
 
-def joined(parts: Sequence[str]) -> str:
+def join_path(parts: Sequence[str]) -> str:
     """The path of these keys.
 
-    Example:
-        >>> joined(["axes", "federation.batch_size"])
+    Examples:
+        >>> join_path(["axes", "federation.batch_size"])
         'axes."federation.batch_size"'
     """
     return ".".join(f'"{p}"' if re.search(r"[.\[\]\s]", p) else p for p in parts)
@@ -126,7 +126,7 @@ def _into_values(values: Any, parts: list[str], value: Any, *, group: str) -> in
 def _set(node: Any, parts: list[str], value: Any, path: str, *, group: str) -> None:
     key, rest = parts[0], parts[1:]
     if isinstance(node, list):
-        for i in _chosen(node, key, rest, path, group):
+        for i in _matching_entries(node, key, rest, path, group):
             if rest and isinstance(node[i], str):
                 node[i] = {"name": node[i]}
             if rest:
@@ -145,7 +145,7 @@ def _set(node: Any, parts: list[str], value: Any, path: str, *, group: str) -> N
         _set(node[key], rest, value, path, group=group)
 
 
-def _chosen(entries: list[Any], key: str, rest: list[str], path: str, group: str) -> list[int]:
+def _matching_entries(entries: list[Any], key: str, rest: list[str], path: str, group: str) -> list[int]:
     """Indices of the entries that ``key`` means."""
     if key.isdigit():
         if int(key) >= len(entries):
@@ -155,12 +155,12 @@ def _chosen(entries: list[Any], key: str, rest: list[str], path: str, group: str
     hits = [i for i, e in enumerate(names) if key in ("*", e.get("name"), e.get("label"), e.get("use"))]
     if not hits:
         known = tuple(str(e[k]) for e in names for k in ("name", "label") if k in e)
-        hint = registry.nearest(key, known)
+        hint = registry.nearest_names(key, known)
         raise PathError(path, needs="an index, '*', or the name of an entry", got=f"'{key}'", hint=hint)
     taking = [i for i in hits if not rest or _takes(group, names[i].get("name"), rest)]
     if key == "*" and not taking:
         raise PathError(
-            path, needs=f"an entry that takes '{joined(rest)}'", got=f"none of {len(entries)} does"
+            path, needs=f"an entry that takes '{join_path(rest)}'", got=f"none of {len(entries)} does"
         )
     return taking if key == "*" else hits
 

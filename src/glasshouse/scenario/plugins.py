@@ -10,7 +10,7 @@ from pydantic.errors import PydanticUserError
 
 from glasshouse import registry
 from glasshouse.errors import GlasshouseError, Problem
-from glasshouse.scenario.problems import condition, shown
+from glasshouse.scenario.problems import condition, show_value
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
 
@@ -24,7 +24,7 @@ NAMED = {"protocols": "federation.protocol", "datasets": "data.source", "partiti
 CHECKED = CONSTRUCTED | {"models"}
 
 
-def used(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
+def used_plugins(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
     """(group, path, plug-in) of everything that a scenario names."""
     yield "models", "model", scenario.model
     protocol = Plugin.model_validate({**scenario.federation.options, "name": scenario.federation.protocol})
@@ -56,7 +56,7 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
             Problem(path=NAMED.get(group, f"{path}.name"), needs=error.needs, got=error.got, hint=error.fix)
         ]
     problems = _argument_problems(group, path, plugin, factory)
-    return problems or (_refused(factory, path, plugin.arguments) if group in CONSTRUCTED else [])
+    return problems or (_refusal_problems(factory, path, plugin.arguments) if group in CONSTRUCTED else [])
 
 
 def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[..., Any]) -> list[Problem]:
@@ -67,12 +67,12 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
     for key, value in plugin.arguments.items():
         here = f"{path}.{key}"
         if not _is_finite(value):
-            problems.append(Problem(path=here, needs="finite numbers", got=shown(value)))
+            problems.append(Problem(path=here, needs="finite numbers", got=show_value(value)))
         elif key in takes:
             problems += _value_problems(here, value, takes[key])
         elif not open_ended:
-            needs, new = f"an argument of '{plugin.name}'", _renamed(group, plugin.name).get(key)
-            hint = f"it is called {new} now" if new else registry.nearest(key, keys)
+            needs, new = f"an argument of '{plugin.name}'", _renamed_arguments(group, plugin.name).get(key)
+            hint = f"it is called {new} now" if new else registry.nearest_names(key, keys)
             problems.append(Problem(path=here, needs=needs, got=f"'{key}'", hint=hint))
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in plugin.arguments and group in CHECKED:
@@ -81,7 +81,7 @@ def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[
     return problems
 
 
-def _renamed(group: str, name: str) -> Mapping[str, str]:
+def _renamed_arguments(group: str, name: str) -> Mapping[str, str]:
     """Arguments of earlier versions of a registered plug-in, old path → new one."""
     try:
         return registry.card(group, name).renamed
@@ -111,14 +111,14 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
             continue
         return []
     options = tuple(str(o) for o in schema.get("enum", ()))
-    hint = registry.nearest(value, options) if options and isinstance(value, str) else ""
-    return [Problem(path=path, needs=condition(schema, schema), got=shown(value), hint=hint)]
+    hint = registry.nearest_names(value, options) if options and isinstance(value, str) else ""
+    return [Problem(path=path, needs=condition(schema, schema), got=show_value(value), hint=hint)]
 
 
 def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Problem]:
     """Everything wrong with a table that stands for an argument of several settings."""
     if not isinstance(value, Mapping):
-        return [Problem(path=path, needs="a table", got=shown(value))]
+        return [Problem(path=path, needs="a table", got=show_value(value))]
     takes = registry.arguments(table)
     problems: list[Problem] = []
     for key, setting in value.items():
@@ -126,12 +126,12 @@ def _table_problems(path: str, value: Any, table: Callable[..., Any]) -> list[Pr
             problems += _value_problems(f"{path}.{key}", setting, takes[key])
         else:
             needs = f"one of {', '.join(takes)}"
-            hint = registry.nearest(key, tuple(takes))
+            hint = registry.nearest_names(key, tuple(takes))
             problems.append(Problem(path=f"{path}.{key}", needs=needs, got=f"'{key}'", hint=hint))
     return problems
 
 
-def _refused(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:
+def _refusal_problems(factory: Callable[..., Any], path: str, arguments: Mapping[str, Any]) -> list[Problem]:
     try:
         registry.create(factory, arguments)
     except GlasshouseError as error:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from glasshouse.errors import Problem
-from glasshouse.registry import nearest
+from glasshouse.registry import nearest_names
 
 Schema = Mapping[str, Any]
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -22,11 +22,11 @@ _TYPES = {
 }
 
 
-def dotted(loc: tuple[str | int, ...]) -> str:
+def dotted_path(loc: tuple[str | int, ...]) -> str:
     """A location as the user writes it.
 
-    Example:
-        >>> dotted(("axes", "federation.batch_size", 0)), dotted(("defenses", 1, "name"))
+    Examples:
+        >>> dotted_path(("axes", "federation.batch_size", 0)), dotted_path(("defenses", 1, "name"))
         ('axes."federation.batch_size"[0]', 'defenses[1].name')
     """
     parts = [
@@ -35,16 +35,16 @@ def dotted(loc: tuple[str | int, ...]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A value as a reader of TOML would write it, cut to a line."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        text = f"[{', '.join(shown(v) for v in value)}]"
+        text = f"[{', '.join(show_value(v) for v in value)}]"
     elif isinstance(value, Mapping):
-        text = "{" + ", ".join(f"{k} = {shown(v)}" for k, v in value.items()) + "}"
+        text = "{" + ", ".join(f"{k} = {show_value(v)}" for k, v in value.items()) + "}"
     else:
         text = f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -89,20 +89,23 @@ def _problem(error: ErrorDetails, root: Schema) -> Problem:
     if error["type"] == "extra_forbidden":
         keys = known_keys(root, loc[:-1])
         return Problem(
-            path=dotted(loc), needs="a known key", got=f"'{loc[-1]}'", hint=nearest(str(loc[-1]), keys)
+            path=dotted_path(loc),
+            needs="a known key",
+            got=f"'{loc[-1]}'",
+            hint=nearest_names(str(loc[-1]), keys),
         )
     if error["type"] == "needs":
-        return Problem(path=dotted(loc), needs=error["ctx"]["needs"], got=shown(error["input"]))
+        return Problem(path=dotted_path(loc), needs=error["ctx"]["needs"], got=show_value(error["input"]))
     schema = _at(root, loc, root)
-    got = "nothing" if error["type"] == "missing" else shown(error["input"])
+    got = "nothing" if error["type"] == "missing" else show_value(error["input"])
     if error["type"] == "finite_number":
-        return Problem(path=dotted(loc), needs="a finite number", got=got)
+        return Problem(path=dotted_path(loc), needs="a finite number", got=got)
     options = tuple(str(o) for o in _deref(schema, root).get("enum", ()) if o)
-    hint = nearest(error["input"], options) if options and isinstance(error["input"], str) else ""
+    hint = nearest_names(error["input"], options) if options and isinstance(error["input"], str) else ""
     needs = condition(schema, root)
     if error["type"] == "too_short":
         needs = "at least one entry"
-    return Problem(path=dotted(loc), needs=needs, got=got, hint=hint)
+    return Problem(path=dotted_path(loc), needs=needs, got=got, hint=hint)
 
 
 @cache

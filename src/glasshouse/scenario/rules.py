@@ -65,10 +65,10 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
 
 
 def _behaviours(scenario: Scenario) -> Iterator[Problem]:
-    clients, taken = scenario.federation.clients, 0
+    clients, misbehaving = scenario.federation.clients, 0
     for i, behaviour in enumerate(scenario.federation.behaviours):
         ids = behaviour.clients if isinstance(behaviour.clients, tuple) else ()
-        taken += behaviour.clients if isinstance(behaviour.clients, int) else len(ids)
+        misbehaving += behaviour.clients if isinstance(behaviour.clients, int) else len(ids)
         bad = [c for c in ids if not 0 <= c < clients]
         if bad or len(set(ids)) != len(ids):
             yield Problem(
@@ -76,11 +76,11 @@ def _behaviours(scenario: Scenario) -> Iterator[Problem]:
                 needs=f"different ids from 0 to {clients - 1}",
                 got=str(list(ids)),
             )
-    if taken > clients:
+    if misbehaving > clients:
         yield Problem(
             path="federation.behaviours",
             needs=f"at most {clients} misbehaving clients in all",
-            got=str(taken),
+            got=str(misbehaving),
         )
 
 
@@ -192,13 +192,13 @@ def _threat(scenario: Scenario) -> Iterator[Problem]:
             needs='sees = ["broadcast"] and changes = [] for a client or bystander',
             got=f"sees = {sorted(sees)}, changes = {sorted(threat.changes)}",
         )
-    hidden, shown = ("update", "aggregate") if federation.secure_sum else ("aggregate", "update")
+    hidden, visible = ("update", "aggregate") if federation.secure_sum else ("aggregate", "update")
     if threat.role == "server" and hidden in sees:
         yield Problem(
             path="threat.sees",
             needs=f"what there is: secure_sum = {str(federation.secure_sum).lower()} has no {hidden}s to see",
             got=f'"{hidden}"',
-            hint=f"did you mean {shown}?",
+            hint=f"did you mean {visible}?",
         )
     is_client = threat.role == "client"
     if is_client != (threat.client is not None) or (threat.client or 0) >= federation.clients:
@@ -226,7 +226,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
                 path=f"policy.max_gain.{name}",
                 needs="a metric that audit.metrics asks for",
                 got=f"'{name}'",
-                hint=registry.nearest(name, tuple(names)),
+                hint=registry.nearest_names(name, tuple(names)),
             )
     if scenario.policy.min_accuracy is not None and not audit.utility:
         yield Problem(path="policy.min_accuracy", needs="audit.utility = true", got="false")
@@ -274,7 +274,7 @@ def _contrast(scenario: Scenario) -> Iterator[Problem]:
             path="audit.contrast",
             needs=f"one of several attacks: {', '.join(labels)}",
             got=f"'{chosen}'",
-            hint=registry.nearest(chosen, labels),
+            hint=registry.nearest_names(chosen, labels),
         )
 
 

@@ -3,7 +3,7 @@
 from importlib import resources
 
 from glasshouse.errors import UnknownName
-from glasshouse.registry import nearest
+from glasshouse.registry import nearest_names
 
 _PRESETS = resources.files("glasshouse.scenario") / "presets"
 
@@ -24,6 +24,6 @@ def preset_text(name: str) -> str:
             f"scenario '{name}'",
             needs="a preset, or a path that ends in .toml",
             got=f"'{name}'",
-            fix=f"{nearest(name, presets())}; 'glasshouse list scenarios' shows all",
+            fix=f"{nearest_names(name, presets())}; 'glasshouse list scenarios' shows all",
         )
     return (_PRESETS / f"{name}.toml").read_text(encoding="utf-8")

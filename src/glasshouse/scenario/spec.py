@@ -30,10 +30,14 @@ class Domains(Table):
 
     Attributes:
         targets: private classes, dealt by the seed unless ``data.private_classes`` names them; 0: no domains.
-        identities: classes that take part. per_class: images of each. sensitive: public private-domain ones.
-        shifts: registered transforms that make the public domain. other: source of a natural one.
+        identities: classes that take part.
+        per_class: images of each.
+        sensitive: public private-domain ones.
+        shifts: registered transforms that make the public domain.
+        other: source of a natural one.
         same_photos: shifted are the very photos that are also private; False: others of the same class.
-        heldout: share of each target's private images that only measures utility. hidden: rows that count.
+        heldout: share of each target's private images that only measures utility.
+        hidden: rows that count.
     """
 
     targets: Natural = 0
@@ -53,16 +57,28 @@ class Data(Table):
 
     Attributes:
         source: ``digits``, or a registered kind with a path or name: ``npz:PATH``, ``hf:NAME``, ...
-        resize: side in pixels; None keeps the size. channels: 3 repeats grey ones, 1 turns colour into grey.
+        resize: side in pixels; None keeps the size.
+        channels: 3 repeats grey ones, 1 turns colour into grey.
         private_source: another data set that private images come from, made to fit; empty: ``source``.
-        private_split, auxiliary_split, public_split, heldout_split: split that the part comes from; empty:
-            dealt by the seed from all that the others leave.
+        private_split: split that the part comes from; empty: dealt by the seed from all that the others
+            leave.
+        auxiliary_split: as ``private_split``.
+        public_split: split that the part comes from; empty: dealt by the seed from all that the others leave.
+        heldout_split: as ``private_split``.
         deal: what is dealt to parts: single images, or whole labels (people, classes).
-        examples: private examples per client. members: clients that hold the challenge example, each in place
-            of one of theirs. auxiliary, public, heldout: images in that part.
-        partition: registered way to spread private images over clients. alpha: of ``dirichlet``.
-        private_classes, auxiliary_classes, public_classes, heldout_classes: labels in the part; empty: all.
-        images_are_public: no need to blur; None: as the source says. domains: roles by class and domain.
+        examples: private examples per client.
+        members: clients that hold the challenge example, each in place of one of theirs.
+        auxiliary: images in that part.
+        public: images in that part.
+        heldout: images in that part.
+        partition: registered way to spread private images over clients.
+        alpha: of ``dirichlet``.
+        private_classes: labels in the part; empty: all.
+        auxiliary_classes: labels in the part; empty: all.
+        public_classes: labels in the part; empty: all.
+        heldout_classes: labels in the part; empty: all.
+        images_are_public: no need to blur; None: as the source says.
+        domains: roles by class and domain.
     """
 
     source: Name = "digits"
@@ -116,13 +132,22 @@ class Federation(Table):
     """``[federation]``: the protocol, and what it makes public.
 
     Attributes:
-        protocol: registered name. options: its further public settings, by keyword.
-        clients: N. cohort: fraction C of them selected per round. dropout: share of the cohort that fails.
-        rounds: rounds played. batch_size: examples per local step. local_epochs: passes per round (fedavg).
-        learning_rate, momentum: of the clients. server_rate: of the server.
-        secure_sum: the server sees only the weighted sum. weighting: by number of examples, or all alike.
+        protocol: registered name.
+        options: its further public settings, by keyword.
+        clients: N.
+        cohort: fraction C of them selected per round.
+        dropout: share of the cohort that fails.
+        rounds: rounds played.
+        batch_size: examples per local step.
+        local_epochs: passes per round (fedavg).
+        learning_rate: of the clients.
+        momentum: of the clients.
+        server_rate: of the server.
+        secure_sum: the server sees only the weighted sum.
+        weighting: by number of examples, or all alike.
         sends: kind of update; None: the protocol's own (fedsgd: ``gradient``, fedavg: ``delta``).
-        keep: what the transcript stores. behaviours: who deviates, and how.
+        keep: what the transcript stores.
+        behaviours: who deviates, and how.
         client_models: models that clients run instead of the agreed one, in turn (logit protocols).
     """
 
@@ -160,8 +185,10 @@ class Threat(Table):
     """``[threat]``: who is looking.
 
     Attributes:
-        role: server, client or bystander. client: the adversary's id when it is a client.
-        sees: kinds of messages; None: all that the role can. changes: what a malicious server may alter.
+        role: server, client or bystander.
+        client: the adversary's id when it is a client.
+        sees: kinds of messages; None: all that the role can.
+        changes: what a malicious server may alter.
     """
 
     role: Literal["server", "client", "bystander"] = "server"
@@ -175,10 +202,12 @@ class Grants(Table):
     """``[grants]``: side knowledge handed to the adversary; each one used is printed beside the finding.
 
     Attributes:
-        auxiliary: the auxiliary part of the data. labels: true labels behind each update.
-        batch_norm: statistics of the private batch. defense: which defences the clients run.
-        challenge: examples about which the adversary must decide. cohorts: who took part in each round; a
-            client or bystander then reads the sums off successive models.
+        auxiliary: the auxiliary part of the data.
+        labels: true labels behind each update.
+        batch_norm: statistics of the private batch.
+        defense: which defences the clients run.
+        challenge: examples about which the adversary must decide.
+        cohorts: who took part in each round; a client or bystander then reads the sums off successive models.
     """
 
     auxiliary: bool = True
@@ -196,9 +225,11 @@ class Audit(Table):
     Attributes:
         metrics: registered names, with arguments where they take some.
         rounds: rounds whose updates are attacked; negative ones count from the last.
-        victims: updates attacked at most. distractors: M - 1 for identification.
+        victims: updates attacked at most.
+        distractors: M - 1 for identification.
         baselines: null adversaries to compare with; empty: all that fit each metric.
-        controls: run the positive and negative control first. utility: measure held-out accuracy.
+        controls: run the positive and negative control first.
+        utility: measure held-out accuracy.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
         contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
     """
@@ -234,7 +265,9 @@ class Tuning(Table):
     """``[tuning]``: the data on which the defaults of this scenario were tuned; other data judge.
 
     Attributes:
-        source, split: as in ``[data]``. note: what was tuned, in words.
+        source: as in ``[data]``.
+        split: as in ``[data]``.
+        note: what was tuned, in words.
     """
 
     source: str = ""
@@ -247,8 +280,10 @@ class Scenario(Table):
     """A scenario. ``axes`` maps a path to its values; :func:`glasshouse.scenario.axes.cells` expands it.
 
     Attributes:
-        name: names it in the report. summary: one sentence.
-        seed: of the federation. attack_seed: of the adversary; neither can be computed from the other.
+        name: names it in the report.
+        summary: one sentence.
+        seed: of the federation.
+        attack_seed: of the adversary; neither can be computed from the other.
         axes_zipped: tables of paths whose values move together.
     """
 

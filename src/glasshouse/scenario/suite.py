@@ -15,7 +15,8 @@ class Entry(Table):
 
     Attributes:
         use: name of a preset, or a path (relative to the suite's file) that ends in ``.toml``.
-        set: overrides, path → value. system: the part of the product that it shows (its time is printed).
+        set: overrides, path → value.
+        system: the part of the product that it shows (its time is printed).
     """
 
     use: Name

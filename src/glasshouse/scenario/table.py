@@ -110,8 +110,8 @@ def canonical(value: Any) -> Any:
     return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def frozen(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """Tuples for lists, all the way down: what the spec holds."""
     if isinstance(value, Mapping):
-        return {k: frozen(v) for k, v in value.items()}
-    return tuple(frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
+        return {k: freeze(v) for k, v in value.items()}
+    return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value

@@ -17,7 +17,7 @@ def resolved_toml(scenario: Scenario) -> str:
 def toml(table: Mapping[str, Any]) -> str:
     """Write ``table``; values are texts, numbers, booleans, lists and tables of them.
 
-    Example:
+    Examples:
         >>> print(toml({"seed": 0, "data": {"source": "digits"}, "attacks": [{"name": "dlg"}]}))
         seed = 0
         <BLANKLINE>

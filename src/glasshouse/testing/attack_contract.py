@@ -106,7 +106,7 @@ class AttackContract:
 def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
     """Every tensor inside nested dataclasses, mappings and sequences, by its path.
 
-    Example:
+    Examples:
         >>> list(tensors_of({"a": [torch.zeros(1), {"b": torch.ones(2)}]}))
         ['/a/0', '/a/1/b']
     """

@@ -37,7 +37,7 @@ def toy_cell(run: Path, claims: Sequence[Claim] = ()) -> CellEvidence:
         claims: of the attack; by default the four private images of client 0 in round 0, in reverse order,
             the first the surest.
 
-    Example:
+    Examples:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
         ...     cell = toy_cell(Path(folder))

@@ -33,7 +33,7 @@ Transform = Callable[[Tensor], Tensor]
 def check_repeatable(compute: Callable[[], Any]) -> None:
     """One stream, one result; the global generator is neither moved nor read.
 
-    Example:
+    Examples:
         >>> check_repeatable(lambda: torch.rand(3, generator=ROOT.torch()))
         >>> check_repeatable(lambda: torch.rand(3))
         Traceback (most recent call last):

@@ -31,7 +31,9 @@ class Toy:
     """A finished toy federation.
 
     Attributes:
-        setting: as it was run. transcript: everything on the wire. final: the server's last model.
+        setting: as it was run.
+        transcript: everything on the wire.
+        final: the server's last model.
         own: what the server filed of its own, by round.
     """
 
@@ -69,7 +71,7 @@ def toy(
 ) -> Toy:
     """Run one. ``examples`` per client; ``terms`` overrides fields of :class:`glasshouse.wire.Terms`.
 
-    Example:
+    Examples:
         >>> view = toy(clients=2, examples=4).view(client=1)
         >>> view.single(subject="example")[1].examples
         4
@@ -142,7 +144,7 @@ class AttackedToy:
 def play_attacked(attack: ActiveAttack, **settings: Any) -> AttackedToy:
     """Let ``attack`` craft the model of round 0 and play; a secure sum unless ``settings`` say otherwise.
 
-    Example:
+    Examples:
         >>> from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
         >>> played = play_attacked(RobbingTheFed(bins=16))
         >>> played.crafted.default.architecture.name, played.view.rounds[0].aggregate.examples

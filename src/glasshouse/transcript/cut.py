@@ -29,25 +29,25 @@ def cut(
     Raises:
         Undefined: a round was not kept, or the client did not answer in it.
     """
-    wanted = None if rounds is None else set(rounds)
-    records = [r for r in _complete(transcript) if (wanted is None or r.round in wanted) and r.broadcasts]
-    missing = (wanted or set()) - {r.round for r in records}
+    numbers = None if rounds is None else set(rounds)
+    records = [r for r in _complete(transcript) if (numbers is None or r.round in numbers) and r.broadcasts]
+    missing = (numbers or set()) - {r.round for r in records}
     answered = client is None or all(any(u.client == client for u in r.updates) for r in records)
     if missing or not records or ("update" in threat.sees and not answered):
         raise Undefined(
             "view of a transcript",
-            needs=f"rounds {sorted(wanted) if wanted is not None else 'of any number'}"
+            needs=f"rounds {sorted(numbers) if numbers is not None else 'of any number'}"
             + ("" if client is None else f" with an update of client {client}"),
             got=f"kept rounds {[r.round for r in transcript.rounds]}",
             fix="keep those rounds: federation.keep, audit.rounds",
         )
-    seen = {r.round for r in records}
+    numbers_seen = {r.round for r in records}
     return View(
         terms=transcript.terms,
         threat=threat,
         rounds=_rounds(records, transcript.terms, threat, grants, client),
-        own={n: t for n, t in own.items() if n in seen} if "own" in threat.sees else {},
-        grants=_cut_grants(grants, seen, client),
+        own={n: t for n, t in own.items() if n in numbers_seen} if "own" in threat.sees else {},
+        grants=_cut_grants(grants, numbers_seen, client),
         memory=memory,
     )
 
@@ -55,17 +55,21 @@ def cut(
 def _rounds(
     records: list[RoundRecord], terms: Terms, threat: Threat, grants: Grants, client: int | None
 ) -> tuple[RoundView, ...]:
-    seen = tuple(_round(r, threat, client) for r in records)
-    return with_sums(seen, grants, terms) if threat.role != "server" and grants.cohorts else seen
+    views_of_rounds = tuple(_round(r, threat, client) for r in records)
+    return (
+        with_sums(views_of_rounds, grants, terms)
+        if threat.role != "server" and grants.cohorts
+        else views_of_rounds
+    )
 
 
 def _complete(transcript: Transcript) -> list[RoundRecord]:
     """Rounds in order; one in which nothing was sent (a last upload) shows the last broadcasts before it."""
-    found: list[RoundRecord] = []
+    records: list[RoundRecord] = []
     for record in transcript.rounds:
-        last = found[-1].broadcasts if found and record.updates else ()
-        found.append(record if record.broadcasts else replace(record, broadcasts=last))
-    return found
+        last = records[-1].broadcasts if records and record.updates else ()
+        records.append(record if record.broadcasts else replace(record, broadcasts=last))
+    return records
 
 
 def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView:

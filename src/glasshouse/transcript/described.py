@@ -209,8 +209,8 @@ def message_of(
     """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
     kept = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
     if isinstance(line, BroadcastLine):
-        told = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
-        return Broadcast(**kept, architecture=told, tensors=tensors)
+        described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
+        return Broadcast(**kept, architecture=described, tensors=tensors)
     if isinstance(line, UpdateLine):
         return Update(**kept, tensors=tensors)
     return Aggregate(**kept, tensors=tensors)

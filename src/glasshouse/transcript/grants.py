@@ -19,8 +19,10 @@ class Cohort:
     """Who took part in a round, and with how much.
 
     Attributes:
-        selected, dropped: ids of the cohort, and of those who did not answer.
-        examples: private examples behind the round. steps: local steps of each client.
+        selected: ids of the cohort, and of those who did not answer.
+        dropped: ids of the cohort, and of those who did not answer.
+        examples: private examples behind the round.
+        steps: local steps of each client.
     """
 
     selected: tuple[int, ...]

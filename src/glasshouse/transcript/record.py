@@ -54,7 +54,9 @@ class Log:
     Args:
         terms: of the federation.
         keep: what to store.
-        rounds, servers, pending: what was filed so far.
+        rounds: what was filed so far.
+        servers: what was filed so far.
+        pending: what was filed so far.
     """
 
     terms: Terms

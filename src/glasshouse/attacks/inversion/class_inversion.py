@@ -49,8 +49,10 @@ class ClassInversion:
     """Treat a client's whole update as one gradient of one image per class, and match its direction.
 
     Args:
-        iterations: of Adam, per round. learning_rate: of Adam, on pixels in [-1, 1].
-        smoothness: weight of the total variation. patience: iterations without improvement that end a round.
+        iterations: of Adam, per round.
+        learning_rate: of Adam, on pixels in [-1, 1].
+        smoothness: weight of the total variation.
+        patience: iterations without improvement that end a round.
     """
 
     card: ClassVar[Card] = Card(
@@ -118,19 +120,21 @@ class ClassInversion:
     ) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] whose gradient points against the update; the last iterate."""
         parameters = {n: p for n, p in model.named_parameters() if n in update}
-        wanted = -torch.cat([update[n].flatten() for n in parameters])
+        target_gradient = -torch.cat([update[n].flatten() for n in parameters])
         x = start.clone().requires_grad_()
-        optimiser = torch.optim.Adam([x], lr=self.learning_rate)
+        optimizer = torch.optim.Adam([x], lr=self.learning_rate)
         best, since = torch.inf, 0
         for _ in range(self.iterations):
             loss = F.cross_entropy(model((x + 1) / 2), labels)
             gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
-            found = torch.cat([g.flatten() for g in gradients])
+            gradient = torch.cat([g.flatten() for g in gradients])
             value = (
-                1 - F.cosine_similarity(found, wanted, dim=0) + self.smoothness * total_variation(x).mean()
+                1
+                - F.cosine_similarity(gradient, target_gradient, dim=0)
+                + self.smoothness * total_variation(x).mean()
             )
             (x.grad,) = torch.autograd.grad(value, x)
-            optimiser.step()
+            optimizer.step()
             with torch.no_grad():
                 x.clamp_(-1, 1)
             now = float(value.detach())

@@ -21,7 +21,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import claimed, search
+from glasshouse.attacks.parts.matching.exact import claim_images, search
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
@@ -72,7 +72,7 @@ class DLG:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
         client = replica(view, subject="attack 'dlg'")
-        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
         match = search(
             client,
@@ -84,4 +84,4 @@ class DLG:
             rng=rng,
         )
         assert match.scores is not None  # labels were searched
-        return (claimed(client, match.inputs, match.scores.argmax(1), loss=match.loss),)
+        return (claim_images(client, match.inputs, match.scores.argmax(1), loss=match.loss),)

@@ -14,7 +14,7 @@ from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import claimed, search
+from glasshouse.attacks.parts.matching.exact import claim_images, search
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
@@ -28,7 +28,10 @@ class IDLG:
     """Images by L-BFGS on the squared distance of gradients; labels inferred.
 
     Args:
-        restarts, iterations, goal, adaptive: as in ``DLG``.
+        restarts: as in ``DLG``.
+        iterations: as in ``DLG``.
+        goal: as in ``DLG``.
+        adaptive: as in ``DLG``.
     """
 
     card: ClassVar[Card] = Card(
@@ -65,7 +68,7 @@ class IDLG:
         """
         client = replica(view, subject="attack 'idlg'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
         match = search(
             client,
@@ -76,4 +79,4 @@ class IDLG:
             goal=self.goal,
             rng=rng,
         )
-        return (claimed(client, match.inputs, labels, loss=match.loss),)
+        return (claim_images(client, match.inputs, labels, loss=match.loss),)

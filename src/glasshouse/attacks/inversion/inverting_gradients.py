@@ -28,7 +28,7 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import step_order
 from glasshouse.attacks.parts.matching.distance import Steps, objective
-from glasshouse.attacks.parts.matching.exact import claimed
+from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
@@ -98,21 +98,21 @@ class InvertingGradients:
         labels = known_labels(view, client, rng=rng.child("labels"))
         how = Descent(iterations=self.iterations, learning_rate=self.learning_rate, signed=self.signed)
         start = random_start(client, restarts=self.restarts, rng=rng)
-        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         loss = self._loss(client, self.local_steps, adaptive)
         if self.local_steps == "simulate" and step_order.unknown(client):
             as_one = self._loss(client, "one_step", adaptive)
-            found, orders = step_order.match(
+            descent, orders = step_order.match(
                 client, start, labels, how, as_one=as_one, simulated=loss, rng=rng
             )
-            labels = orders[found.best()]
+            labels = orders[descent.best()]
         else:
             given = labels.expand(len(start), -1)
-            found = adam(lambda x: loss(x, given, True), start, how, box=client.box(), rng=rng)
-        best = found.best()
+            descent = adam(lambda x: loss(x, given, True), start, how, box=client.box(), rng=rng)
+        best = descent.best()
         low, high = client.terms.image_range
-        pixels = client.to_pixels(found.points[best]).clamp(low, high)
-        return (claimed(client, pixels, labels, loss=float(found.losses[best])),)
+        pixels = client.to_pixels(descent.points[best]).clamp(low, high)
+        return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
 
     def _loss(self, client: Replica, steps: Steps, adaptive: Adaptation | bool) -> step_order.Labelled:
         distance = objective(client, distance="cosine", steps=steps, adaptive=adaptive, bf16=self.bf16)

@@ -21,7 +21,7 @@ from torch import nn
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching.exact import claimed
+from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.errors import Inapplicable
 from glasshouse.models.build import build
@@ -87,7 +87,7 @@ class LinearInput:
         low, high = client.terms.image_range
         inputs = client.to_pixels(x.reshape(1, *client.shape)).clamp(low, high)
         labels = known_labels(view, client, rng=rng.child("labels"))
-        return (claimed(client, inputs, labels, loss=-float(d.norm())),)
+        return (claim_images(client, inputs, labels, loss=-float(d.norm())),)
 
 
 def first_linear(client: Replica) -> str:

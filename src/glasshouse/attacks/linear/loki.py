@@ -24,14 +24,14 @@ from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
-from glasshouse.attacks.parts.readout.summed import summed
+from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.limits import Count, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted
 
-FAINT = 1e-3
+EMPTY_BIN = 1e-3
 """A bin below this share of its client's strongest one counts as empty."""
 SCALE, QUIET = 3.0, 0.3
 """Factors on the convolution (taken back by the linear layer), and on the way back from the module."""
@@ -128,32 +128,32 @@ class Loki:
         for one in view.rounds:
             if one.broadcast.architecture.name != "loki":
                 continue
-            total = summed(one, terms=view.terms, names=(name,), subject="attack 'loki'")
+            total = sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
             clients = (
-                _answered(view.terms.clients, one.aggregate.selected, one.aggregate.dropped)
+                _answering_clients(view.terms.clients, one.aggregate.selected, one.aggregate.dropped)
                 if (one.aggregate)
                 else tuple(one.updates)
             )
             limit = -(-total.examples // len(clients))
-            found = [
+            readings = [
                 read_group(block, view.memory["thresholds"], limit=limit)
                 for block in total.gradient[name].chunk(view.terms.clients, dim=1)
             ]
-            inputs = torch.cat([found[c][0] for c in clients])
+            inputs = torch.cat([readings[c][0] for c in clients])
             low, high = view.terms.image_range
             claims.append(
                 Reconstruction(
                     about=About(rounds=(one.round,)),
                     inputs=inputs.clamp(low, high).float().reshape(-1, *view.terms.architecture.input_shape),
                     labels=None,
-                    confidence=torch.cat([found[c][1] for c in clients]),
-                    source=torch.tensor([c for c in clients for _ in found[c][1]], dtype=torch.int64),
+                    confidence=torch.cat([readings[c][1] for c in clients]),
+                    source=torch.tensor([c for c in clients for _ in readings[c][1]], dtype=torch.int64),
                 )
             )
         return tuple(claims)
 
 
-def _answered(clients: int, selected: tuple[int, ...], dropped: tuple[int, ...]) -> tuple[int, ...]:
+def _answering_clients(clients: int, selected: tuple[int, ...], dropped: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(c for c in range(clients) if c in selected and c not in dropped)
 
 
@@ -172,7 +172,8 @@ def read_group(block: Tensor, thresholds: Tensor, *, limit: int) -> tuple[Tensor
 
     Args:
         block: (R, E) float64, gradient of the rows' weights in the client's columns.
-        thresholds: (R,), of the mean. limit: at most so many, the strongest.
+        thresholds: (R,), of the mean.
+        limit: at most so many, the strongest.
 
     Returns:
         Images (L, E), before clipping; strength (L,), in the units of ``block``.
@@ -180,7 +181,7 @@ def read_group(block: Tensor, thresholds: Tensor, *, limit: int) -> tuple[Tensor
     inside = torch.cat((block[:-1] - block[1:], block[-1:]))
     mean = inside.mean(1)
     order = mean.abs().argsort(descending=True, stable=True)[:limit]
-    rows = order[mean[order].abs() > FAINT * float(mean.abs().max())]
+    rows = order[mean[order].abs() > EMPTY_BIN * float(mean.abs().max())]
     shapes = inside[rows] / mean[rows, None]  # of mean 1
     upper = torch.cat((thresholds[1:], thresholds.new_ones(1)))
     brightest = 1 / shapes.amax(1).clamp_min(1.0)  # the mean at which the largest pixel is 1

@@ -20,14 +20,14 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows, read_single_rows
-from glasshouse.attacks.parts.readout.summed import summed
+from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.limits import check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted
 
-FAINT = 1e-5
+EMPTY_BIN = 1e-5
 """A bin below this share of the strongest one counts as empty: about the rounding of a float32 sum."""
 
 
@@ -114,15 +114,15 @@ class RobbingTheFed:
             if one.broadcast.architecture.name != "imprint":
                 continue
             names = (f"{PREFIX}.measure.weight", f"{PREFIX}.measure.bias")
-            total = summed(one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'")
+            total = sum_of_round(one, terms=view.terms, names=names, subject="attack 'robbing_the_fed'")
             weight, bias = (total.gradient[name] for name in names)
             mean = weight.new_full((weight.shape[1],), 1 / weight.shape[1])
             if self.variant == "sparse":
                 leak = read_single_rows(
-                    weight, bias, view.memory["thresholds"], faint=FAINT, limit=total.examples
+                    weight, bias, view.memory["thresholds"], faint=EMPTY_BIN, limit=total.examples
                 )
             else:
-                floor = FAINT * float(bias.diff().abs().max())
+                floor = EMPTY_BIN * float(bias.diff().abs().max())
                 leak = read_rows(
                     weight,
                     bias,

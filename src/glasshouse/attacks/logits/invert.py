@@ -26,9 +26,12 @@ class InversionTraining:
     """How a network is trained.
 
     Attributes:
-        epochs: over the public images, per round. batch_size: examples per step.
-        learning_rate, weight_decay: of Adam, whose state is carried over the rounds.
-        width: channels of the network's first map. bfloat16: multiply its maps in it, for wide networks.
+        epochs: over the public images, per round.
+        batch_size: examples per step.
+        learning_rate: of Adam, whose state is carried over the rounds.
+        weight_decay: of Adam, whose state is carried over the rounds.
+        width: channels of the network's first map.
+        bfloat16: multiply its maps in it, for wide networks.
     """
 
     epochs: Count = 3
@@ -48,9 +51,12 @@ class Task:
     """One network to train, as plain data.
 
     Attributes:
-        how: the training. images: (n, C, H, W) in [-1, 1]; example i shows image i modulo n.
-        vectors: prediction vectors (N, D), one table per round. queries: (L, D).
-        priors: of each image, (n, C, H, W) or (1, ...); None without a prior. wanted: of each query.
+        how: the training.
+        images: (n, C, H, W) in [-1, 1]; example i shows image i modulo n.
+        vectors: prediction vectors (N, D), one table per round.
+        queries: (L, D).
+        priors: of each image, (n, C, H, W) or (1, ...); None without a prior.
+        wanted: of each query.
         prior_weight: the paper's γ, of the distance to the prior images; 0: no prior.
         tuning: after each epoch, pull the queries' images to their priors (Eq. 10).
         key: of the network's stream of randomness.
@@ -67,39 +73,39 @@ class Task:
     tuning: bool = False
 
 
-def inverted(task: Task) -> Tensor:
+def invert_queries(task: Task) -> Tensor:
     """Images of the queries after each round, (rounds, L, C, H, W) in [-1, 1]."""
     rng, how = Rng(task.key), task.how
     shape = (int(task.images.shape[1]), int(task.images.shape[2]), int(task.images.shape[3]))
     net = network(
         task.queries.shape[1], shape, width=how.width, rng=rng.child("start"), bfloat16=how.bfloat16
     ).to(task.images.device)
-    optimiser = torch.optim.Adam(
+    optimizer = torch.optim.Adam(
         net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay, fused=True
     )
-    found = []
+    images_by_round = []
     for number, vectors in enumerate(task.vectors):
         for epoch in range(how.epochs):
             stream = rng.child(f"round/{number}/epoch/{epoch}")
-            _epoch(net, optimiser, task, vectors, rng=stream)
+            _epoch(net, optimizer, task, vectors, rng=stream)
             if task.tuning and task.prior_weight and task.wanted is not None:
-                _tune(net, optimiser, task)
+                _tune(net, optimizer, task)
         net.eval()
         with torch.no_grad():
-            found.append(net(task.queries))
+            images_by_round.append(net(task.queries))
         net.train()
-    return torch.stack(found)
+    return torch.stack(images_by_round)
 
 
-def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     """One step of the optimiser."""
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
-    optimiser.step()
+    optimizer.step()
 
 
 def _epoch(
-    net: InversionNet, optimiser: torch.optim.Optimizer, task: Task, vectors: Tensor, *, rng: Rng
+    net: InversionNet, optimizer: torch.optim.Optimizer, task: Task, vectors: Tensor, *, rng: Rng
 ) -> None:
     """Eq. 3, with squared distances."""
     weight = task.prior_weight if task.priors is not None else 0.0
@@ -107,27 +113,27 @@ def _epoch(
     for rows in torch.split(order, task.how.batch_size):
         if len(rows) < 2:
             continue  # batch norm needs two
-        made, which = net(vectors[rows]), rows % len(task.images)
-        loss = F.mse_loss(made, task.images[which])
+        rebuilt, which = net(vectors[rows]), rows % len(task.images)
+        loss = F.mse_loss(rebuilt, task.images[which])
         if weight and task.priors is not None:
-            prior = task.priors[which] if len(task.priors) > 1 else task.priors.expand_as(made)
-            loss = loss + weight * F.mse_loss(made, prior)
-        step(optimiser, loss)
+            prior = task.priors[which] if len(task.priors) > 1 else task.priors.expand_as(rebuilt)
+            loss = loss + weight * F.mse_loss(rebuilt, prior)
+        step(optimizer, loss)
 
 
-def _tune(net: InversionNet, optimiser: torch.optim.Optimizer, task: Task) -> None:
+def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, task: Task) -> None:
     """Eq. 10, in batches of as equal a size as possible."""
     assert task.wanted is not None
     parts = -(-len(task.queries) // QUERIES)
     for rows in torch.arange(len(task.queries)).tensor_split(parts):
         if len(rows) < 2:
             continue
-        made = net(task.queries[rows])
-        wanted = task.wanted[rows] if len(task.wanted) > 1 else task.wanted.expand_as(made)
-        step(optimiser, task.prior_weight * F.mse_loss(made, wanted))
+        rebuilt = net(task.queries[rows])
+        goal = task.wanted[rows] if len(task.wanted) > 1 else task.wanted.expand_as(rebuilt)
+        step(optimizer, task.prior_weight * F.mse_loss(rebuilt, goal))
 
 
 def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:
     """The images of every task, in order; the same whatever ``processes`` is. On a GPU it is one."""
     here = bool(tasks) and tasks[0].images.device.type != "cpu"
-    return process.each(inverted, tasks, processes=1 if here else processes, label=label)
+    return process.each(invert_queries, tasks, processes=1 if here else processes, label=label)

@@ -21,9 +21,11 @@ class Material:
     """One run as an attack on logits uses it.
 
     Attributes:
-        public: all public images, the first ``sensitive`` of the private domain. targets: L.
+        public: all public images, the first ``sensitive`` of the private domain.
+        targets: L.
         rounds: those in which the server had logits of its own when uploads came in.
-        server: its logits, one (P, J) per round. clients: uploads (P, J) by client, one table per round.
+        server: its logits, one (P, J) per round.
+        clients: uploads (P, J) by client, one table per round.
         image_range: smallest and largest pixel.
     """
 

@@ -52,7 +52,8 @@ class InversionNet(nn.Module):
     """Transposed convolutions with batch norm and tanh; the last layer's tanh gives pixels in [-1, 1].
 
     Args:
-        entries: D. shape: (C, H, W) of the images.
+        entries: D.
+        shape: (C, H, W) of the images.
         width: channels of the first map, halved by every doubling; 1,024 in the paper.
         bfloat16: multiply in it; weights, sums and batch norm stay float32.
     """

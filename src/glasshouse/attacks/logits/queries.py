@@ -1,6 +1,6 @@
 """What to ask an inversion network for a private class: the optimal logits, and the choice among clients.
 
-Source: Takahashi et al. 2023, Eq. 4 to 7 and 11, Appendix A; :func:`surest` is ours (decision 0070).
+Source: Takahashi et al. 2023, Eq. 4 to 7 and 11, Appendix A; :func:`choose_surest` is ours (decision 0070).
 """
 
 import math
@@ -25,9 +25,11 @@ def unsure_server(targets: int, classes: int, *, confidence: float) -> Tensor:
     class's own column, as in the paper.
 
     Args:
-        targets: L. classes: J. confidence: the paper's α, > 0; large is nearer to uniform.
+        targets: L.
+        classes: J.
+        confidence: the paper's α, > 0; large is nearer to uniform.
 
-    Example:
+    Examples:
         >>> q = unsure_server(1, 3, confidence=1.0)
         >>> round(float(q[0, 0] / q[0, 1]), 3), round(float(q.sum()), 3)
         (2.718, 1.0)
@@ -37,7 +39,7 @@ def unsure_server(targets: int, classes: int, *, confidence: float) -> Tensor:
     return rows / (classes - 1 + raised)
 
 
-def chosen(candidates: Tensor, *, roughness: float) -> Tensor:
+def choose_smooth(candidates: Tensor, *, roughness: float) -> Tensor:
     """For each class the client whose image is the least like the others' and smooth (Eq. 11), (L,).
 
     With two clients the similarity is the same for both, so that smoothness alone decides. Among equals the
@@ -57,7 +59,7 @@ def chosen(candidates: Tensor, *, roughness: float) -> Tensor:
     return score.argmin(0)
 
 
-def surest(uploads: Sequence[Tensor], targets: int) -> Tensor:
+def choose_surest(uploads: Sequence[Tensor], targets: int) -> Tensor:
     """For each class the client that gives it the most probability on other classes' images, (L,). Ours.
 
     A client that has trained on a class also sees it where it is not; the others have no reason to.
@@ -66,8 +68,8 @@ def surest(uploads: Sequence[Tensor], targets: int) -> Tensor:
         uploads: logits (K, n, J) on the images of D_0, none of which shows a private class; one per round.
         targets: L.
 
-    Example:
-        >>> surest([torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]])], 2).tolist()
+    Examples:
+        >>> choose_surest([torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]])], 2).tolist()
         [1, 0]
     """
     mass = torch.stack([F.softmax(each, 2).mean(1) for each in uploads]).mean(0)  # (K, J)

@@ -60,28 +60,28 @@ class Tbi:
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, of all private classes; it names no client."""
-        held = material(view, subject="attack 'tbi'")
-        classes = held.server[0].shape[1]
+        evidence = material(view, subject="attack 'tbi'")
+        classes = evidence.server[0].shape[1]
         task = Task(
             how=self.training,
-            images=held.scaled(held.public.inputs),
+            images=evidence.scaled(evidence.public.inputs),
             vectors=tuple(
                 torch.cat([F.softmax(t / self.temperature, 1) for t in table.values()])
-                for table in held.clients
+                for table in evidence.clients
             ),
-            queries=one_hot(held.targets, classes).to(held.public.inputs.device),
+            queries=one_hot(evidence.targets, classes).to(evidence.public.inputs.device),
             priors=None,
             wanted=None,
             key=rng.child("network").key,
         )
-        (made,) = each([task], processes=1, label="inversion network")
-        labels = torch.arange(held.targets)
+        (images_by_round,) = each([task], processes=1, label="inversion network")
+        labels = torch.arange(evidence.targets)
         return tuple(
             ClassRepresentatives(
-                about=About(rounds=held.rounds[: i + 1]),
-                inputs=held.pixels(images).cpu(),
+                about=About(rounds=evidence.rounds[: i + 1]),
+                inputs=evidence.pixels(images).cpu(),
                 labels=labels,
                 source=torch.full_like(labels, -1),
             )
-            for i, images in enumerate(made)
+            for i, images in enumerate(images_by_round)
         )

@@ -86,14 +86,14 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
 def noise_of(weight: Tensor) -> float:
     """Standard deviation of the noise in a last layer's weight gradient (K, F); 0 where rounding explains it.
 
-    Example:
+    Examples:
         >>> honest = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
         >>> noise_of(honest), round(noise_of(honest + torch.tensor([[0.1, -0.1], [0.1, -0.1]])), 3)
         (0.0, 0.141)
     """
     weight = weight.double()
-    found = float(weight.sum(0).square().mean() / len(weight)) ** 0.5
-    return found if found > ROUNDING * float(weight.square().mean()) ** 0.5 else 0.0
+    noise = float(weight.sum(0).square().mean() / len(weight)) ** 0.5
+    return noise if noise > ROUNDING * float(weight.square().mean()) ** 0.5 else 0.0
 
 
 def _coarse(gradient: Mapping[str, Tensor]) -> str | None:
@@ -163,15 +163,15 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
 
 def _features(replica: Replica, last: str, images: Tensor) -> Tensor:
     """(N, F) what enters the last layer."""
-    seen: list[Tensor] = []
+    layer_inputs: list[Tensor] = []
     layer = replica.model.get_submodule(last)
-    handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    handle = layer.register_forward_pre_hook(lambda _, given: layer_inputs.append(given[0].detach()))
     try:
         with torch.no_grad():
             replica.model(images)
     finally:
         handle.remove()
-    return seen[0]
+    return layer_inputs[0]
 
 
 def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate") -> Adaptation:
@@ -181,7 +181,8 @@ def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate")
     from the update's norm, so that candidates are shortened as fits best.
 
     Args:
-        finding: of :func:`detect`. replica: the update.
+        finding: of :func:`detect`.
+        replica: the update.
         steps: as several local steps are matched; clip bound and mask are estimated on what is matched.
     """
     received = replica.delta() if repeats_steps(replica, steps) else replica.gradient()
@@ -198,17 +199,17 @@ def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate")
     return Adaptation(clip=norm(received)) if finding.name == "clip" or unseen else Adaptation()
 
 
-def adapted(replica: Replica, *, wanted: bool, rng: Rng) -> Adaptation | bool:
+def detect_adaptation(replica: Replica, *, adaptive: bool, rng: Rng) -> Adaptation | bool:
     """What candidates go through, as ``matching.objective`` takes it: what was found, or nothing.
 
     True, the estimate without a detector, for several examples or local steps: clipping is not found there.
     """
-    if not wanted or replica.images > 1 or replica.update.steps > 1:
-        return wanted
+    if not adaptive or replica.images > 1 or replica.update.steps > 1:
+        return adaptive
     return adaptation(detect(replica, rng=rng), replica)
 
 
-def claimed(finding: Finding, replica: Replica) -> DefenseGuess:
+def guess_claim(finding: Finding, replica: Replica) -> DefenseGuess:
     """The finding as a claim about the update's client."""
     about = About(rounds=(replica.update.round,), client=replica.update.client)
     return DefenseGuess(about=about, name=finding.name, parameters=finding.parameters)

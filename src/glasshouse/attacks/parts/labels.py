@@ -72,7 +72,7 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     Source: the idea is Zhao et al. 2020 (iDLG), arXiv:2001.02610, section 3, for B = 1, and Wainakh et
     al. 2022 (LLG), arXiv:2105.09369, for batches; the unit and the rounding are ours.
 
-    Example:
+    Examples:
         >>> even = torch.full((4,), 0.25)
         >>> counts(torch.tensor([0.25, -0.25, 0.25, -0.25]), even, 2)
         tensor([0, 1, 0, 1])
@@ -83,10 +83,10 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     if examples <= len(sums) and bool(negative.any()):
         unit = float(sums[negative].sum() / (expected[negative].sum() - 1))
     owed = examples * (expected.double() - sums / max(unit, 1e-12))
-    found = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
+    class_counts = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
     for _ in range(examples):
-        found[int((owed - found).argmax())] += 1
-    return found
+        class_counts[int((owed - class_counts).argmax())] += 1
+    return class_counts
 
 
 def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
@@ -136,8 +136,8 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         return minima(weight).argsort()[: replica.images].sort().values
     if replica.images == 1:
         return sums(replica).argmin()[None]
-    found = counts(sums(replica), expected_probabilities(replica, rng=rng), replica.images)
-    return torch.arange(replica.classes, device=found.device).repeat_interleave(found)
+    class_counts = counts(sums(replica), expected_probabilities(replica, rng=rng), replica.images)
+    return torch.arange(replica.classes, device=class_counts.device).repeat_interleave(class_counts)
 
 
 def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:

@@ -33,7 +33,8 @@ class Replica:
         update: as received.
         received: the value before training of every tensor in the update, by name.
         terms: of the federation.
-        scale, shift: pixel = model input * scale + shift, (1, C, 1, 1).
+        scale: pixel = model input * scale + shift, (1, C, 1, 1).
+        shift: pixel = model input * scale + shift, (1, C, 1, 1).
     """
 
     model: nn.Module
@@ -111,19 +112,19 @@ class Replica:
         Raises:
             Inapplicable: there is none.
         """
-        found = [
+        linear_layers = [
             name
             for name, module in self.model.named_modules()
             if isinstance(module, nn.Linear) and module.out_features == self.classes
         ]
-        if not found:
+        if not linear_layers:
             raise Inapplicable(
                 f"the last layer of '{self.terms.architecture.name}'",
                 needs=f"a linear layer with {self.classes} outputs",
                 got="none",
                 fix="use an attack that needs no label inference, or another model",
             )
-        return str(found[-1])
+        return str(linear_layers[-1])
 
 
 def replica(view: View, *, subject: str) -> Replica:
@@ -161,7 +162,7 @@ def replica(view: View, *, subject: str) -> Replica:
             got=f"{where}: unknown or of another shape: {', '.join(wrong)}",
             fix="pair every update with the broadcast that it answers",
         )
-    scale, shift = _normalisation(model, broadcast.architecture.input_shape[0], device)
+    scale, shift = _normalization(model, broadcast.architecture.input_shape[0], device)
     return Replica(
         model=model,
         update=update,
@@ -172,7 +173,7 @@ def replica(view: View, *, subject: str) -> Replica:
     )
 
 
-def _normalisation(model: nn.Module, channels: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _normalization(model: nn.Module, channels: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(scale, shift) such that pixel = model input * scale + shift, by probing the first layer."""
     layer = dict(model.named_children()).get("normalize")
     if layer is None:

@@ -33,7 +33,8 @@ class Detector:
     """A linear feature of updates; above 0 means "has the property".
 
     Attributes:
-        direction: (z,) float32. offset: per update.
+        direction: (z,) float32.
+        offset: per update.
         norm: L2 norm of the weights on standardised coordinates, the paper's ‖α‖.
     """
 
@@ -51,13 +52,15 @@ def fit(updates: Tensor, labels: Tensor, *, penalty: float, iterations: int) -> 
 
     Args:
         updates: (S, z) float32; overwritten with their standardised values.
-        labels: (S,) bool. penalty: > 0. iterations: at most so many.
+        labels: (S,) bool.
+        penalty: > 0.
+        iterations: at most so many.
 
     Raises:
         BadValue: one of the two classes is missing, or the penalty is not positive.
     """
     _check(updates, labels, penalty)
-    mean, std = standardise(updates)
+    mean, std = standardize(updates)
     sign = torch.where(labels, 1.0, -1.0)
 
     def loss(point: Tensor) -> tuple[float, Tensor]:
@@ -67,11 +70,11 @@ def fit(updates: Tensor, labels: Tensor, *, penalty: float, iterations: int) -> 
         value = float(F.softplus(-margin).mean()) + penalty / 2 * float(w @ w)
         return value, torch.cat([torch.addmv(w * penalty, updates.T, pull), pull.sum()[None]])
 
-    found = minimise(loss, torch.zeros(updates.shape[1] + 1), iterations=iterations)
-    return _unstandardised(found[:-1], float(found[-1]), mean, std)
+    weights = minimize(loss, torch.zeros(updates.shape[1] + 1), iterations=iterations)
+    return _undo_scaling(weights[:-1], float(weights[-1]), mean, std)
 
 
-def minimise(
+def minimize(
     loss: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, *, iterations: int, memory: int = 10
 ) -> Tensor:
     """L-BFGS with backtracking, for a strictly convex loss that returns its value and gradient.
@@ -124,28 +127,31 @@ def _quasi_newton(slope: Tensor, pairs: "deque[tuple[Tensor, Tensor, float]]") -
 def fit_sgd(
     updates: Tensor,
     labels: Tensor,
-    held: tuple[Tensor, Tensor],
+    heldout: tuple[Tensor, Tensor],
     *,
     epochs: int = 50,
     learning_rate: float = 0.01,
     batch_size: int = 16,
     rng: Rng,
 ) -> Detector:
-    """The authors' detector: SGD from torch's initial values; the epoch that is best on ``held`` is kept.
+    """The authors' detector: SGD from torch's initial values; the epoch that is best on ``heldout`` is kept.
 
     Args:
-        updates: (S, z) float32; overwritten. labels: (S,) bool.
-        held: updates (overwritten) and labels of the test part, which chooses the epoch (so its accuracy
+        updates: (S, z) float32; overwritten.
+        labels: (S,) bool.
+        heldout: updates (overwritten) and labels of the test part, which chooses the epoch (so its accuracy
             flatters a little, as in the paper).
-        epochs, learning_rate, batch_size: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
+        epochs: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
+        learning_rate: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
+        batch_size: of the steps. The paper says 0.001 and 10, its code 0.01 and 16.
         rng: initial values and order.
 
     Raises:
         BadValue: one of the two classes is missing.
     """
     _check(updates, labels, 1.0)
-    mean, std = standardise(updates)
-    held[0].sub_(mean).div_(std)
+    mean, std = standardize(updates)
+    heldout[0].sub_(mean).div_(std)
     z = updates.shape[1]
     bound = z**-0.5
     generator = rng.child("start").torch()
@@ -160,14 +166,14 @@ def fit_sgd(
             error = torch.sigmoid(x @ w + c) - target[rows]
             w.sub_(error @ x, alpha=learning_rate / len(rows))
             c -= learning_rate * float(error.mean())
-        accuracy = float(((held[0] @ w + c > 0) == held[1]).float().mean())
+        accuracy = float(((heldout[0] @ w + c > 0) == heldout[1]).float().mean())
         if accuracy > best[0]:
             best = (accuracy, w.clone(), c)
-    held[0].mul_(std).add_(mean)
-    return _unstandardised(best[1], best[2], mean, std)
+    heldout[0].mul_(std).add_(mean)
+    return _undo_scaling(best[1], best[2], mean, std)
 
 
-def standardise(updates: Tensor) -> tuple[Tensor, Tensor]:
+def standardize(updates: Tensor) -> tuple[Tensor, Tensor]:
     """Centre and scale every coordinate in place; returns mean and standard deviation (z,)."""
     mean = updates.mean(0)
     updates.sub_(mean)
@@ -176,7 +182,7 @@ def standardise(updates: Tensor) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def _unstandardised(w: Tensor, c: float, mean: Tensor, std: Tensor) -> Detector:
+def _undo_scaling(w: Tensor, c: float, mean: Tensor, std: Tensor) -> Detector:
     direction = w / std
     offset = c - float(mean.double() @ direction.double())
     return Detector(direction=direction, offset=offset, norm=float(w.norm()))

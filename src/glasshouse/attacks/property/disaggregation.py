@@ -26,7 +26,8 @@ class Disaggregation(SumReader):
     """Majority of the rounds' detectors on the disaggregated updates; the score is the share of votes.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
+        looks_for: registered property, and its arguments.
+        settings: registered property, and its arguments.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
     """

@@ -47,20 +47,23 @@ def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
             "detector 'discriminant'",
             needs="one local step on all of a client's examples, gradients or deltas of linear layers and "
             "ordinary convolutions, and a property that says which examples make the difference",
-            got=", ".join(fault for fault, found in faults.items() if found),
+            got=", ".join(fault for fault, present in faults.items() if present),
             fix="set attacks.method.detector = 'lbfgs'",
         )
 
 
-def discriminated(
-    model: nn.Module, terms: Terms, fresh: Pairs, held: Pairs, *, shrinkage: float, rng: Rng
+def fit_discriminant(
+    model: nn.Module, terms: Terms, fresh: Pairs, heldout: Pairs, *, shrinkage: float, rng: Rng
 ) -> tuple[Detector, Tensor]:
     """The detector from the pool of ``fresh``, and the features of the held-out shadow clients.
 
     Args:
-        model: loaded with the broadcast. fresh: whose pool and shares count, not whose draws.
-        held: shadow clients on other examples. shrinkage: l, as a share of the trace of C / B.
+        model: loaded with the broadcast.
+        fresh: whose pool and shares count, not whose draws.
+        heldout: shadow clients on other examples.
+        shrinkage: l, as a share of the trace of C / B.
         rng: of dropout masks.
+        terms: which parameters train, and how clients take their steps.
 
     Returns:
         the detector; (2, S): features of those without the property, then with it.
@@ -78,10 +81,10 @@ def discriminated(
         rate=rate,
         shrinkage=shrinkage,
     )
-    others = PerExample.of(model, terms, held.negative.pool, rng=rng.child("held"))
+    others = PerExample.of(model, terms, heldout.negative.pool, rng=rng.child("held"))
     scores = rate * others.along(detector.direction)
-    low = scores[held.negative.rows].mean(1)
-    high = held.conduct.factor * scores[held.positive.rows].mean(1)
+    low = scores[heldout.negative.rows].mean(1)
+    high = heldout.conduct.factor * scores[heldout.positive.rows].mean(1)
     return detector, torch.stack([low, high]) + detector.offset
 
 
@@ -91,9 +94,13 @@ def fisher(
     """Fisher's discriminant of means of ``count`` gradients, with the ridge.
 
     Args:
-        examples: gradients of the pool. low, high: (E,) float64, expected weights of the entries in a
-            client's mean without and with the property; ``low`` is where the covariance is taken.
+        examples: gradients of the pool.
+        low: (E,) float64, expected weights of the entries in a client's mean without and with the property;
+            ``low`` is where the covariance is taken.
+        high: as ``low``.
         rate: an update is so many times a mean of gradients.
+        count: gradients behind one mean.
+        shrinkage: l, as a share of the trace of the covariance.
     """
     products = examples.gram()  # (E, E)
     inside = low > 0

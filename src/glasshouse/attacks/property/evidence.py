@@ -34,8 +34,12 @@ class Method:
         pool: auxiliary examples that the shadow clients of one round draw from: the detector's from others in
             every round, the held-out ones from the same in all rounds; 0: all of them.
         detector: ``lbfgs``, the paper's ``sgd``, or ``discriminant``: exact, for clients of a single step.
-        penalty, iterations: of L-BFGS. epochs, learning_rate, batch_size: of SGD. shrinkage: of the
-            discriminant, a share of the trace of the covariance.
+        penalty: of L-BFGS.
+        iterations: of L-BFGS.
+        epochs: of SGD.
+        learning_rate: of SGD.
+        batch_size: of SGD.
+        shrinkage: of the discriminant, a share of the trace of the covariance.
         features: t; the coordinates are cut into so many runs, each with a detector of its own.
         seed: another one draws other shadow clients.
     """
@@ -72,9 +76,12 @@ class Evidence:
     """Features of all rounds; float64 unless said otherwise.
 
     Attributes:
-        rounds: their numbers. participation: (n, N), 1 for clients in the sum. count: (n,), how many.
+        rounds: their numbers.
+        participation: (n, N), 1 for clients in the sum.
+        count: (n,), how many.
         kernel: (t, n, n); entry (k, r, j) is the direction of feature k of round j, applied to the sum of
-            round r, without offset. offset: (n, t), of a single update.
+            round r, without offset.
+        offset: (n, t), of a single update.
         held: (n, 2, H, t), features of the held-out shadows, without (0) and with the property (1).
         norm: (n, t), ‖α‖ of the detector.
     """

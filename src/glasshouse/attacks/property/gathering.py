@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.property.detector import Detector, fit, fit_sgd
-from glasshouse.attacks.property.discriminant import check_single_step, discriminated
+from glasshouse.attacks.property.discriminant import check_single_step, fit_discriminant
 from glasshouse.attacks.property.evidence import Evidence, Method
 from glasshouse.attacks.property.properties import Pairs, Property, Scene
 from glasshouse.attacks.property.shadow import HONEST, Cast, updates
-from glasshouse.cache import Checkpoint, cached
+from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.models.build import build
@@ -37,7 +37,10 @@ def gather(
     """The evidence of a run, from the cache where it was made before.
 
     Args:
-        view: of scope ``run``. looks_for, settings: the plug-in and its arguments. method: see there.
+        view: of scope ``run``.
+        looks_for: the plug-in and its arguments.
+        settings: the plug-in and its arguments.
+        method: see there.
         rng: its stream does not depend on the estimator, so that all of them share the evidence.
 
     Raises:
@@ -69,16 +72,16 @@ def gather(
         "rng": rng.seed(),
     }
     maker = Maker(view=view, rounds=rounds, sums=sums, what=what, method=method, rng=rng)
-    found = cached("property-evidence", key, maker.make)
+    evidence = load_or_make("property-evidence", key, maker.make)
     present, counts = participation(view, rounds)
     return Evidence(
         rounds=tuple(r.round for r in rounds),
         participation=present,
         count=counts,
-        kernel=found["kernel"],
-        offset=found["offset"],
-        held=found["held"],
-        norm=found["norm"],
+        kernel=evidence["kernel"],
+        offset=evidence["offset"],
+        held=evidence["held"],
+        norm=evidence["norm"],
     )
 
 
@@ -119,7 +122,7 @@ class Maker:
         """kernel, offset, held and norm of all rounds."""
         n, t = len(self.rounds), self.method.features
         kept = round(self.method.pairs * self.method.held)
-        found = {
+        tables = {
             "kernel": torch.zeros(t, n, n, dtype=torch.float64),
             "offset": torch.zeros(n, t, dtype=torch.float64),
             "held": torch.zeros(n, 2, kept, t, dtype=torch.float64),
@@ -127,14 +130,14 @@ class Maker:
         }
         begin = 0
         if (saved := checkpoint.load()) is not None:
-            found, begin = saved
+            tables, begin = saved
         model = build(self.view.terms.architecture)
-        held = self._held()
+        heldout = self._held()
         for number in track(range(begin, n), "shadow clients and detectors", total=n - begin):
-            self._round(number, model, held, found)
+            self._round(number, model, heldout, tables)
             if (number + 1) % SAVED_EVERY == 0:
-                checkpoint.save(found, number + 1)
-        return found
+                checkpoint.save(tables, number + 1)
+        return tables
 
     def _held(self) -> Pairs:
         """The held-out shadow clients: the same data in every round, as real clients have."""
@@ -164,10 +167,10 @@ class Maker:
             examples=self._examples(),
         )
 
-    def _round(self, number: int, model: nn.Module, held: Pairs, found: dict[str, Tensor]) -> None:
+    def _round(self, number: int, model: nn.Module, heldout: Pairs, tables: dict[str, Tensor]) -> None:
         one, stream = self.rounds[number], self.rng.child(f"round/{self.rounds[number].round}")
-        wanted = model.state_dict().keys()
-        model.load_state_dict({n: t for n, t in one.broadcast.tensors.items() if n in wanted})
+        names = model.state_dict().keys()
+        model.load_state_dict({n: t for n, t in one.broadcast.tensors.items() if n in names})
         rows = self._parts()[0]
         if 0 < self.method.pool < len(rows):
             order = torch.randperm(len(rows), generator=stream.child("pool").torch())
@@ -175,30 +178,39 @@ class Maker:
         count = self.method.pairs - round(self.method.pairs * self.method.held)
         fresh = self.what.pairs(self._scene(rows), count=count, rng=stream.child("pairs"))
         if self.method.detector == "discriminant":
-            self._discriminated(number, model, fresh, held, found, rng=stream.child("discriminant"))
+            self._discriminated(number, model, fresh, heldout, tables, rng=stream.child("discriminant"))
             return
-        made = shadow_pairs(model, self.view, (fresh, held), round=one.round, rng=stream.child("shadows"))
-        train, labels = made[: 2 * count], torch.arange(2 * count) >= count
-        test = made[2 * count :]
-        for k, place in enumerate(torch.arange(made.shape[1]).chunk(self.method.features)):
+        shadow_updates = shadow_pairs(
+            model, self.view, (fresh, heldout), round=one.round, rng=stream.child("shadows")
+        )
+        train, labels = shadow_updates[: 2 * count], torch.arange(2 * count) >= count
+        test = shadow_updates[2 * count :]
+        for k, place in enumerate(torch.arange(shadow_updates.shape[1]).chunk(self.method.features)):
             part = slice(int(place[0]), int(place[-1]) + 1)
             detector = self._fitted(train[:, part], labels, test[:, part], rng=stream.child(f"detector/{k}"))
-            found["kernel"][k, :, number] = self.sums[:, part] @ detector.direction.double()
-            found["offset"][number, k] = detector.offset
-            found["held"][number, :, :, k] = detector.features(test[:, part]).double().view(2, -1)
-            found["norm"][number, k] = detector.norm
+            tables["kernel"][k, :, number] = self.sums[:, part] @ detector.direction.double()
+            tables["offset"][number, k] = detector.offset
+            tables["held"][number, :, :, k] = detector.features(test[:, part]).double().view(2, -1)
+            tables["norm"][number, k] = detector.norm
 
     def _discriminated(
-        self, number: int, model: nn.Module, fresh: Pairs, held: Pairs, found: dict[str, Tensor], *, rng: Rng
+        self,
+        number: int,
+        model: nn.Module,
+        fresh: Pairs,
+        heldout: Pairs,
+        tables: dict[str, Tensor],
+        *,
+        rng: Rng,
     ) -> None:
         terms = self.view.terms
         check_single_step(model, terms, fresh)
         shrinkage = self.method.shrinkage
-        detector, features = discriminated(model, terms, fresh, held, shrinkage=shrinkage, rng=rng)
-        found["kernel"][0, :, number] = self.sums @ detector.direction.double()
-        found["offset"][number, 0] = detector.offset
-        found["held"][number, :, :, 0] = features
-        found["norm"][number, 0] = detector.norm
+        detector, features = fit_discriminant(model, terms, fresh, heldout, shrinkage=shrinkage, rng=rng)
+        tables["kernel"][0, :, number] = self.sums @ detector.direction.double()
+        tables["offset"][number, 0] = detector.offset
+        tables["held"][number, :, :, 0] = features
+        tables["norm"][number, 0] = detector.norm
 
     def _fitted(self, train: Tensor, labels: Tensor, test: Tensor, *, rng: Rng) -> Detector:
         method = self.method
@@ -223,14 +235,14 @@ def shadow_pairs(model: nn.Module, view: View, parts: tuple[Pairs, ...], *, roun
     """
     conduct, stream = parts[0].conduct, rng.child("negative")
     if conduct is HONEST:
-        every = joined([cast for p in parts for cast in (p.negative, p.positive)])
+        every = join_casts([cast for p in parts for cast in (p.negative, p.positive)])
         return updates(model, view.terms, every, rng=stream, round=round)
-    negative = joined([p.negative for p in parts])
+    negative = join_casts([p.negative for p in parts])
     low = updates(model, view.terms, negative, rng=stream, round=round)
     if conduct.behaviour is None and not conduct.ascend and all(p.negative is p.positive for p in parts):
         high = low * conduct.factor
     else:
-        positive, other = joined([p.positive for p in parts]), rng.child("positive")
+        positive, other = join_casts([p.positive for p in parts]), rng.child("positive")
         high = updates(model, view.terms, positive, rng=other, conduct=conduct, round=round)
     sizes = [len(p.negative.rows) for p in parts]
     return torch.cat(
@@ -238,7 +250,7 @@ def shadow_pairs(model: nn.Module, view: View, parts: tuple[Pairs, ...], *, roun
     )
 
 
-def joined(casts: list[Cast]) -> Cast:
+def join_casts(casts: list[Cast]) -> Cast:
     """All clients of several casts; a pool that two of them share is kept once."""
     pools: dict[int, tuple[Batch, int]] = {}
     size, rows = 0, []

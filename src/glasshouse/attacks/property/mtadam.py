@@ -25,9 +25,12 @@ class MTAdam:
     """Steps for one parameter.
 
     Args:
-        size: E. losses: L.
+        size: E.
+        losses: L.
         starts: (P,), where each problem's numbers begin in the parameter; they are contiguous.
-        learning_rate, betas, epsilon: as in Adam; the third beta is of the norms.
+        learning_rate: as in Adam; the third beta is of the norms.
+        betas: as in Adam; the third beta is of the norms.
+        epsilon: as in Adam; the third beta is of the norms.
     """
 
     def __init__(

@@ -22,7 +22,8 @@ class Ols(SumReader):
     """Least squares; a client has the property when its mean feature is above 0, the detector's boundary.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
+        looks_for: registered property, and its arguments.
+        settings: registered property, and its arguments.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
     """

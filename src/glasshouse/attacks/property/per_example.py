@@ -63,7 +63,7 @@ class Part(Protocol):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Formed:
+class FormedGradients:
     """Gradients that are written out: (E, z)."""
 
     each: Tensor
@@ -85,7 +85,7 @@ class Formed:
         return self.each @ direction
 
     def squared(self) -> Part:
-        return Formed(self.each.square())
+        return FormedGradients(self.each.square())
 
 
 @final
@@ -131,8 +131,10 @@ class PerExample:
         """Gradients of the cross-entropy at every example of ``pool``, at the model's state.
 
         Args:
-            model: unchanged on return. terms: which parameters train, and whether dropout is on.
+            model: unchanged on return.
+            terms: which parameters train, and whether dropout is on.
             rng: of the dropout masks, one for each example.
+            pool: the examples.
 
         Raises:
             BadValue: a parameter belongs to a layer that is neither linear nor an ordinary convolution.
@@ -187,9 +189,9 @@ class PerExample:
 
 def _part(module: nn.Module, inputs: Tensor, deltas: Tensor, *, of_bias: bool) -> Part:
     if of_bias:
-        return Formed(deltas.flatten(2).sum(2) if deltas.ndim == 4 else deltas)
+        return FormedGradients(deltas.flatten(2).sum(2) if deltas.ndim == 4 else deltas)
     if isinstance(module, nn.Conv2d):
-        return Formed(_convolution_gradients(module, inputs, deltas))
+        return FormedGradients(_convolution_gradients(module, inputs, deltas))
     return Outer(deltas, inputs)
 
 

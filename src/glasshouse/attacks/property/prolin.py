@@ -51,11 +51,13 @@ class Prolin(SumReader):
     """PROLIN; a client has the property when tau > 0.5.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
+        looks_for: registered property, and its arguments.
+        settings: registered property, and its arguments.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
         ridge: λ of the ridge regression.
-        variant: ``paper`` or ``reference``. start: ``ridge``, or ``uniform`` as in the authors' code.
+        variant: ``paper`` or ``reference``.
+        start: ``ridge``, or ``uniform`` as in the authors' code.
         iterations: at most so many; their code stops at 200,000, or after 100 without progress, as we do.
     """
 
@@ -82,10 +84,10 @@ class Prolin(SumReader):
         """Scores are log odds of tau (paper) or tau itself (reference)."""
         problem = Problem.of(evidence, lengths, ridge=self.ridge, variant=self.variant)
         x, tau = problem.begin(self.start, rng=rng)
-        found = solve(problem, x, tau, iterations=self.iterations)
+        solution = solve(problem, x, tau, iterations=self.iterations)
         shape = (len(lengths), -1)
-        scores = torch.from_numpy(found.scores.reshape(shape))
-        return scores, torch.from_numpy(found.tau.reshape(shape) > 0.5)
+        scores = torch.from_numpy(solution.scores.reshape(shape))
+        return scores, torch.from_numpy(solution.tau.reshape(shape) > 0.5)
 
 
 @final
@@ -94,11 +96,19 @@ class Problem:
     """P prefixes over N clients as flat arrays; an entry is one client in one round of one prefix.
 
     Attributes:
-        clients, slots: P * N and P * n. starts: (P,), first entry of each prefix.
-        who: (E,), prefix and client of an entry. slot: (E,), its prefix and round.
-        mean, precision, constant: of the features' normal densities, without (0) and with the property (1):
-            (2, E, t), (2, E, t), (2, E).
-        sums, weights: of the slots, (slots, t). expected: G̃, (clients, t). rounds: |R(i)|, (clients,), >= 1.
+        clients: P * N and P * n.
+        slots: P * N and P * n.
+        starts: (P,), first entry of each prefix.
+        who: (E,), prefix and client of an entry.
+        slot: (E,), its prefix and round.
+        mean: of the features' normal densities, without (0) and with the property (1): (2, E, t), (2, E, t),
+            (2, E).
+        precision: as ``mean``.
+        constant: as ``mean``.
+        sums: of the slots, (slots, t).
+        weights: of the slots, (slots, t).
+        expected: G̃, (clients, t).
+        rounds: |R(i)|, (clients,), >= 1.
         variant: of the likelihood and of the means.
     """
 
@@ -163,9 +173,9 @@ class Problem:
         density = self.constant - 0.5 * ((x[None] - self.mean) * away).sum(2)  # (2, E), log
         likelihood = self._paper if self.variant == "paper" else self._reference
         loss, by_x[0], by_tau, odds = likelihood(density, away, tau)
-        gap = self.sums - _summed(x, self.slot, self.slots)
+        gap = self.sums - _sum_groups(x, self.slot, self.slots)
         by_x[1] = (-2 * self.weights * gap)[self.slot]
-        shortfall = _summed(x, self.who, self.clients) / self.rounds[:, None] - self.expected
+        shortfall = _sum_groups(x, self.who, self.clients) / self.rounds[:, None] - self.expected
         scale = np.ones_like(self.rounds) if self.variant == "paper" else self.rounds**2
         by_x[2] = (2 * (scale / self.rounds)[:, None] * shortfall)[self.who]
         count = len(self.starts)
@@ -175,8 +185,8 @@ class Problem:
 
     def _paper(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients of log(tau ∏ f+ + (1 - tau) ∏ f-)."""
-        without = np.log1p(-tau) + counted(self.who, density[0], self.clients)
-        having = np.log(tau) + counted(self.who, density[1], self.clients)
+        without = np.log1p(-tau) + sum_by_group(self.who, density[0], self.clients)
+        having = np.log(tau) + sum_by_group(self.who, density[1], self.clients)
         share: Floats = expit(having - without)
         by_tau = (1 - share) / (1 - tau) - share / tau
         loss: Floats = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
@@ -190,7 +200,7 @@ class Problem:
         parts = np.stack([(1 - mine) * f[0], mine * f[1]])
         mixed = 1 + parts.sum(0)
         by_x: Floats = ((parts / mixed)[:, :, None] * away).sum(0)
-        by_tau = -counted(self.who, (f[1] - f[0]) / mixed, self.clients)
+        by_tau = -sum_by_group(self.who, (f[1] - f[0]) / mixed, self.clients)
         loss: Floats = -np.add.reduceat(np.log(mixed), self.starts)
         return loss, by_x, by_tau, tau
 
@@ -232,12 +242,12 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
     return Solution(tau=kept, scores=scores, x=x)
 
 
-def _summed(values: Floats, groups: Ints, count: int) -> Floats:
+def _sum_groups(values: Floats, groups: Ints, count: int) -> Floats:
     """Sums of the rows of ``values`` (E, t) by group: (count, t)."""
-    return np.stack([counted(groups, column, count) for column in values.T], axis=1)
+    return np.stack([sum_by_group(groups, column, count) for column in values.T], axis=1)
 
 
-def counted(groups: Ints, values: Floats, count: int) -> Floats:
+def sum_by_group(groups: Ints, values: Floats, count: int) -> Floats:
     """Sums of ``values`` (E,) by group: (count,)."""
     sums: Floats = np.bincount(groups, values, count).astype(np.float64, copy=False)
     return sums

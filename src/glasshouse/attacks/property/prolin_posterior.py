@@ -45,13 +45,15 @@ class ProlinPosterior(SumReader):
     """Posterior marginals; a client has the property when its marginal is above one half.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
+        looks_for: registered property, and its arguments.
+        settings: registered property, and its arguments.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
         prior: expected share of clients with the property, in (0, 1).
         persistence: treat deviations that stay with a client as such (then the two kinds share one variance
             in each round); False: the rounds are independent.
-        sweeps: Gibbs sweeps per chain, the first quarter discarded. chains: of them.
+        sweeps: Gibbs sweeps per chain, the first quarter discarded.
+        chains: of them.
     """
 
     card: ClassVar[Card] = Card(
@@ -75,16 +77,18 @@ class ProlinPosterior(SumReader):
     def judge(self, evidence: Evidence, lengths: tuple[int, ...], *, rng: Rng) -> tuple[Tensor, Tensor]:
         """Scores are log odds of the marginals."""
         model = Persistent if self.persistence else Independent
-        found = []
+        log_odds = []
         for n in lengths:
             density = model(evidence.upto(n), prior=self.prior)
             clients = evidence.participation.shape[1]
             if clients <= EXACT:
-                found.append(summed(density, clients))
+                log_odds.append(convolve_clients(density, clients))
             else:
                 stream = rng.child(f"prefix/{n}")
-                found.append(sampled(density, clients, sweeps=self.sweeps, chains=self.chains, rng=stream))
-        scores = torch.from_numpy(np.stack(found))
+                log_odds.append(
+                    sample_posterior(density, clients, sweeps=self.sweeps, chains=self.chains, rng=stream)
+                )
+        scores = torch.from_numpy(np.stack(log_odds))
         return scores, scores > 0
 
 
@@ -105,7 +109,8 @@ class Independent:
     """Rounds independent given the assignment: a table of log likelihoods by round and k.
 
     Args:
-        evidence: features of the sums and of shadow clients. prior: share of clients with the property.
+        evidence: features of the sums and of shadow clients.
+        prior: share of clients with the property.
     """
 
     def __init__(self, evidence: Evidence, *, prior: float) -> None:
@@ -116,10 +121,10 @@ class Independent:
         weights = torch.from_numpy(
             np.stack([np.maximum(count[:, None] - k, 0.0), np.tile(k, (len(count), 1))])
         )
-        held = evidence.held  # (n, 2, H, t)
-        centred = held - held.mean(2, keepdim=True)
-        covariance = torch.einsum("nchs,ncht->ncst", centred, centred) / held.shape[2]
-        covariance = covariance + 1e-12 * torch.eye(held.shape[3], dtype=held.dtype)
+        heldout_features = evidence.held  # (n, 2, H, t)
+        centred = heldout_features - heldout_features.mean(2, keepdim=True)
+        covariance = torch.einsum("nchs,ncht->ncst", centred, centred) / heldout_features.shape[2]
+        covariance = covariance + 1e-12 * torch.eye(heldout_features.shape[3], dtype=heldout_features.dtype)
         mean = torch.einsum("cnk,nct->nkt", weights, evidence.mean)
         spread = torch.einsum("cnk,ncst->nkst", weights, covariance)
         gap = (evidence.features[:, None] - mean)[..., None]
@@ -157,21 +162,22 @@ class Persistent:
     is integrated out: m_r m_s (rho + (1 - rho) [r = s]) / H on top. Features (t > 1) are added up first.
 
     Args:
-        evidence: features of the sums and of shadow clients. prior: share of clients with the property.
+        evidence: features of the sums and of shadow clients.
+        prior: share of clients with the property.
         rho: persistence; None: estimated on the held-out shadow clients.
     """
 
     def __init__(self, evidence: Evidence, *, prior: float, rho: float | None = None) -> None:
-        held = evidence.held.sum(3).numpy()  # (n, 2, H)
-        scale = np.sqrt(held.var(2).mean(1)) + 1e-12
-        rho = persistence(held) if rho is None else rho
+        heldout_features = evidence.held.sum(3).numpy()  # (n, 2, H)
+        scale = np.sqrt(heldout_features.var(2).mean(1)) + 1e-12
+        rho = persistence(heldout_features) if rho is None else rho
         present = evidence.participation.numpy()
         count = evidence.count.numpy()
-        base = held[:, 0].mean(1)
+        base = heldout_features[:, 0].mean(1)
         y = (evidence.features.sum(1).numpy() - count * base) / scale
-        design = ((held[:, 1].mean(1) - base) / scale)[:, None] * present
+        design = ((heldout_features[:, 1].mean(1) - base) / scale)[:, None] * present
         noise = rho * present @ present.T + (1 - rho) * np.diag(count)
-        noise += (rho * np.outer(count, count) + (1 - rho) * np.diag(count**2)) / held.shape[2]
+        noise += (rho * np.outer(count, count) + (1 - rho) * np.diag(count**2)) / heldout_features.shape[2]
         solved = np.linalg.solve(noise, np.column_stack([design, y]))
         self._pull: Floats = design.T @ solved[:, -1] + float(logit(prior))
         self._tie: Floats = design.T @ solved[:, :-1]
@@ -184,22 +190,22 @@ class Persistent:
     def odds(self, client: int, assignments: Floats) -> Floats:
         own = self._tie[client, client]
         others = assignments @ self._tie[client] - assignments[:, client] * own
-        found: Floats = self._pull[client] - 0.5 * own - others
-        return found
+        log_odds: Floats = self._pull[client] - 0.5 * own - others
+        return log_odds
 
 
-def persistence(held: Floats) -> float:
+def persistence(features: Floats) -> float:
     """Share of the features' variance that stays with a client, from shadows (n, 2, H) kept over n rounds.
 
     Standardised per round and kind, the mean over rounds has variance rho + (1 - rho) / n; rho in [0, 0.99].
     """
-    rounds = len(held)
-    z = (held - held.mean(2, keepdims=True)) / (held.std(2, keepdims=True) + 1e-12)
+    rounds = len(features)
+    z = (features - features.mean(2, keepdims=True)) / (features.std(2, keepdims=True) + 1e-12)
     between = float(z.mean(0).var(1, ddof=1).mean())
     return float(np.clip((rounds * between - 1) / (rounds - 1), 0.0, 0.99)) if rounds > 1 else 0.0
 
 
-def summed(density: Density, clients: int) -> Floats:
+def convolve_clients(density: Density, clients: int) -> Floats:
     """Log odds of every client's marginal, by summing over all 2^N assignments: (N,)."""
     every = (np.arange(2**clients)[:, None] >> np.arange(clients) & 1).astype(float)
     logs = density.logs(every)
@@ -208,7 +214,7 @@ def summed(density: Density, clients: int) -> Floats:
     return odds
 
 
-def sampled(density: Density, clients: int, *, sweeps: int, chains: int, rng: Rng) -> Floats:
+def sample_posterior(density: Density, clients: int, *, sweeps: int, chains: int, rng: Rng) -> Floats:
     """Log odds of every client's marginal: its exact conditional, averaged along Gibbs sweeps: (N,).
 
     Chains start from nobody and from draws; where the average is 0 or 1 in floating point the mean of the

@@ -26,8 +26,10 @@ class Scene:
     """What shadow clients are made from.
 
     Attributes:
-        auxiliary: the adversary's data. challenge: the example in question, or None.
-        terms: of the federation. examples: B, how many a client holds.
+        auxiliary: the adversary's data.
+        challenge: the example in question, or None.
+        terms: of the federation.
+        examples: B, how many a client holds.
     """
 
     auxiliary: Batch
@@ -42,7 +44,8 @@ class Pairs:
     """Shadow clients without and with the property.
 
     Attributes:
-        negative, positive: who holds what. Where the two are the same object, only the conduct differs.
+        negative: who holds what. Where the two are the same object, only the conduct differs.
+        positive: who holds what. Where the two are the same object, only the conduct differs.
         conduct: of the positive ones; the negative ones are honest.
     """
 
@@ -65,7 +68,8 @@ class Property(Protocol):
         """``count`` shadow clients of each kind.
 
         Raises:
-            BadValue, Inapplicable: the scene does not allow it.
+            BadValue: the scene does not allow it.
+            Inapplicable: the scene does not allow it.
         """
         ...
 
@@ -123,7 +127,8 @@ class GradientInversion:
     """The client sends the opposite of its update. Positive shadows are the negative ones, turned around.
 
     Args:
-        scale, clip_norm: as of the behaviour.
+        scale: as of the behaviour.
+        clip_norm: as of the behaviour.
     """
 
     card: ClassVar[Card] = Card(
@@ -173,7 +178,8 @@ class LabelFlip:
     """The client trains on wrong labels.
 
     Args:
-        shift, to: as of the behaviour.
+        shift: as of the behaviour.
+        to: as of the behaviour.
     """
 
     card: ClassVar[Card] = Card(summary="the client trains on shifted labels, or on one label for all")
@@ -245,9 +251,9 @@ def _same_data(scene: Scene, conduct: Conduct, *, count: int, rng: Rng) -> Pairs
     return Pairs(negative=cast, positive=cast, conduct=conduct)
 
 
-def _shares(drawn: int, never: int) -> Tensor:
+def _shares(rows: int, never: int) -> Tensor:
     """Expected shares where every one of the first entries is as likely, and the last ones do not occur."""
-    return torch.cat([torch.full((drawn,), 1 / drawn), torch.zeros(never)])
+    return torch.cat([torch.full((rows,), 1 / rows), torch.zeros(never)])
 
 
 def _draws(size: int, count: int, examples: int, *, rng: Rng) -> Tensor:

@@ -56,7 +56,8 @@ class SumReader(ABC):
     Concrete ones write ``judge``.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
+        looks_for: registered property, and its arguments.
+        settings: registered property, and its arguments.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
     """
@@ -116,8 +117,8 @@ def read(view: View, *, looks_for: str, settings: Settings, method: Method) -> E
     Its randomness is a stream of its own, salted with what was seen, so that estimators (each of which has
     another stream) share it.
     """
-    seen = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
-    rng = Rng.root(method.seed, salt=seen).child("property-evidence")
+    view_digest = digest([dict(r.aggregate.tensors) for r in view.rounds[:3] if r.aggregate is not None])
+    rng = Rng.root(method.seed, salt=view_digest).child("property-evidence")
     return gather(view, looks_for=looks_for, settings=settings, method=method, rng=rng)
 
 
@@ -141,7 +142,7 @@ def check_settings(looks_for: str, settings: Settings) -> None:
 def prefixes(rounds: int, every: int) -> tuple[int, ...]:
     """Lengths of the prefixes that are judged; the last is all rounds.
 
-    Example:
+    Examples:
         >>> prefixes(25, 10)
         (10, 20, 25)
     """
@@ -154,15 +155,17 @@ def claims(
     """One claim per prefix, and how the detectors did.
 
     Args:
-        evidence: what was read. lengths: (P) of the prefixes.
-        scores: (P, N). decisions: (P, N) bool.
+        evidence: what was read.
+        lengths: (P) of the prefixes.
+        scores: (P, N).
+        decisions: (P, N) bool.
     """
-    made: list[Claim] = [
+    claims_made: list[Claim] = [
         ClientScores(about=About(rounds=evidence.rounds[:n]), scores=s.clone(), decisions=d.clone())
         for n, s, d in zip(lengths, scores, decisions, strict=True)
     ]
-    held = evidence.held.sum(3)
-    made.append(
+    heldout = evidence.held.sum(3)
+    claims_made.append(
         Appendix(
             about=About(rounds=evidence.rounds),
             name="detectors",
@@ -170,29 +173,31 @@ def claims(
                 "accuracy": evidence.accuracy,
                 "overlap": evidence.overlap.mean(1),
                 "norm": evidence.norm.square().sum(1).sqrt(),
-                "without": held[:, 0].clone(),
-                "having": held[:, 1].clone(),
+                "without": heldout[:, 0].clone(),
+                "having": heldout[:, 1].clone(),
             },
         )
     )
-    return tuple(made)
+    return tuple(claims_made)
 
 
 def normal_equations(evidence: Evidence, lengths: Sequence[int], weights: Tensor) -> tuple[Tensor, Tensor]:
     """Aᵀ V A and Aᵀ V G of every prefix: (P, t, N, N) and (P, t, N), in one pass over the rounds.
 
     Args:
-        evidence: A and G. lengths: of the prefixes. weights: V, (n, t).
+        evidence: A and G.
+        lengths: of the prefixes.
+        weights: V, (n, t).
     """
     a, g = evidence.participation, evidence.features
     clients, features = a.shape[1], g.shape[1]
     left = torch.zeros(features, clients, clients, dtype=torch.float64)
     right = torch.zeros(features, clients, dtype=torch.float64)
-    lefts, rights, wanted = [], [], set(lengths)
+    lefts, rights, chosen_lengths = [], [], set(lengths)
     for r in range(max(lengths)):
         left += weights[r][:, None, None] * torch.outer(a[r], a[r])
         right += (weights[r] * g[r])[:, None] * a[r]
-        if r + 1 in wanted:
+        if r + 1 in chosen_lengths:
             lefts.append(left.clone())
             rights.append(right.clone())
     return torch.stack(lefts), torch.stack(rights)

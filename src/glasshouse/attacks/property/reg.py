@@ -24,7 +24,8 @@ class Reg(SumReader):
     There is no intercept, so the ridge pulls towards 0, the detector's boundary.
 
     Args:
-        looks_for, settings: registered property, and its arguments.
+        looks_for: registered property, and its arguments.
+        settings: registered property, and its arguments.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
         ridge: λ, >= 0, in units of a round's weight.

@@ -52,7 +52,8 @@ class Conduct:
     """How shadow clients train.
 
     Attributes:
-        factor: what they send is so many times what they found. ascend: they climb the loss.
+        factor: what they send is so many times what they found.
+        ascend: they climb the loss.
         behaviour: the federation's own code of a deviation that ``factor`` and ``ascend`` do not describe.
     """
 
@@ -71,21 +72,24 @@ def updates(
 
     Args:
         model: loaded with the broadcast; unchanged on return.
-        terms: of the federation. cast: who holds what. conduct: how all of these clients train.
-        rng: order of the examples, dropout, behaviour. round: for behaviours that look at it.
+        terms: of the federation.
+        cast: who holds what.
+        conduct: how all of these clients train.
+        rng: order of the examples, dropout, behaviour.
+        round: for behaviours that look at it.
     """
     plain = terms.momentum == 0 and terms.sends in ("gradient", "delta") and shares_gradients(model, terms)
     if conduct.behaviour is not None or not plain:
-        return conduct.factor * _trained(model, terms, cast, conduct, round=round, rng=rng)
+        return conduct.factor * _train_clients(model, terms, cast, conduct, round=round, rng=rng)
     steps = steps_of(terms, cast.rows.shape[1])
-    ordered = cast if steps == 1 and terms.sends == "delta" else _shuffled(cast, rng=rng)
+    ordered = cast if steps == 1 and terms.sends == "delta" else _shuffle_cast(cast, rng=rng)
     first = Cast(pool=cast.pool, rows=ordered.rows[:, : terms.batch_size])
-    found = mean_gradients(model, terms, first, rng=rng)
+    gradients = mean_gradients(model, terms, first, rng=rng)
     rate = (-1.0 if conduct.ascend else 1.0) * (1.0 if terms.sends == "gradient" else -terms.learning_rate)
-    found.mul_(rate)
+    gradients.mul_(rate)
     if steps > 1:
-        _go_on(model, terms, ordered, found, rate=rate, rng=rng)
-    return found if conduct.factor == 1 else found.mul_(conduct.factor)
+        _go_on(model, terms, ordered, gradients, rate=rate, rng=rng)
+    return gradients if conduct.factor == 1 else gradients.mul_(conduct.factor)
 
 
 def steps_of(terms: Terms, examples: int) -> int:
@@ -93,7 +97,7 @@ def steps_of(terms: Terms, examples: int) -> int:
     return 1 if terms.sends == "gradient" else terms.local_epochs * -(-examples // terms.batch_size)
 
 
-def _shuffled(cast: Cast, *, rng: Rng) -> Cast:
+def _shuffle_cast(cast: Cast, *, rng: Rng) -> Cast:
     noise = torch.rand(cast.rows.shape, generator=rng.child("order").torch())
     return Cast(pool=cast.pool, rows=cast.rows.gather(1, noise.argsort(1)))
 
@@ -113,8 +117,8 @@ def mean_gradients(model: nn.Module, terms: Terms, cast: Cast, *, rng: Rng) -> T
     return PerExample.of(model, terms, cast.pool.pick(used), rng=rng).means(rows)
 
 
-def _go_on(model: nn.Module, terms: Terms, cast: Cast, found: Tensor, *, rate: float, rng: Rng) -> None:
-    """All steps after the first, client by client; ``found`` holds the first step and gets the sum of all."""
+def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: float, rng: Rng) -> None:
+    """All steps after the first, client by client; ``sums`` holds the first step and gets the sum of all."""
     train = LocalTraining.of(terms)
     parameters = train.parameters(model)
     start = flatten(parameters).detach()
@@ -122,7 +126,7 @@ def _go_on(model: nn.Module, terms: Terms, cast: Cast, found: Tensor, *, rate: f
     with torch.random.fork_rng(devices=[], enabled=train.dropout):
         if train.dropout:
             torch.manual_seed(rng.child("later").seed())
-        for number, row in enumerate(found):
+        for number, row in enumerate(sums):
             place = start + row
             _point(parameters, place)
             for rows in _later_steps(cast.rows[number], terms, rng=rng.child(f"later/{number}")):
@@ -150,7 +154,9 @@ def _point(parameters: Mapping[str, nn.Parameter], vector: Tensor) -> None:
         offset += p.numel()
 
 
-def _trained(model: nn.Module, terms: Terms, cast: Cast, conduct: Conduct, *, round: int, rng: Rng) -> Tensor:
+def _train_clients(
+    model: nn.Module, terms: Terms, cast: Cast, conduct: Conduct, *, round: int, rng: Rng
+) -> Tensor:
     """The federation's own client code, client by client: any terms, any behaviour."""
     start = {name: t.detach().clone() for name, t in model.state_dict().items()}
     parts = []

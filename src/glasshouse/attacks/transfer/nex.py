@@ -20,7 +20,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import check_tail
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, recovered
+from glasshouse.attacks.parts.readout.head_gradient import Inversion, recover_claims
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -88,7 +88,7 @@ class Nex:
         return tuple(
             claim
             for one in view.rounds
-            for claim in recovered(
+            for claim in recover_claims(
                 one,
                 terms=view.terms,
                 readout=self.readout,

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from glasshouse.attacks.base import Attack, Claim
 from glasshouse.audit.attacking.check import check_claims
-from glasshouse.audit.attacking.claims import Outcome, Unit, finished, write_outcome
+from glasshouse.audit.attacking.claims import Outcome, Unit, is_finished, write_outcome
 from glasshouse.audit.attacking.device import copy_to
 from glasshouse.audit.attacking.isolation import call_plugin
-from glasshouse.audit.attacking.needs import attack_of, refusal_of, refused
-from glasshouse.audit.log import noted
+from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
+from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.rng import Rng
 from glasshouse.store import read_jsonl, read_tensors
@@ -36,7 +36,7 @@ from glasshouse.wire import Refusal
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttackTask:
-    """One call of one attack on what a folder holds; needs neither scenario nor data.
+    """One call of one attack on the contents of a folder; needs neither scenario nor data.
 
     Attributes:
         folder: holds ``transcript/ own/ grants/ adversary/``.
@@ -64,7 +64,7 @@ class AttackTask:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Side:
-    """The adversary's side of a group: all that views are cut from."""
+    """The adversary's side of a group: everything from which views are made."""
 
     transcript: Transcript
     grants: Grants
@@ -77,7 +77,8 @@ def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
     """Read the adversary's side of a group's folder.
 
     Raises:
-        BadFile, BadValue: as the functions of :mod:`glasshouse.transcript.files`.
+        BadFile: as the functions of :mod:`glasshouse.transcript.files`.
+        BadValue: as the functions of :mod:`glasshouse.transcript.files`.
     """
     root = Path(folder)
     memory = root / "adversary" / "memory.safetensors"
@@ -95,15 +96,15 @@ def run_attack(task: AttackTask) -> str:
     Whatever the attack, or the check of its claims, raises is filed as a refusal of this unit.
     """
     out = Path(task.out)
-    if finished(out):
+    if is_finished(out):
         return task.out
     side = adversary_side(task.folder, trust_factory=task.trust_factory)
     attack = attack_of(task.attack, json.loads(task.arguments))
-    refusal = refused(attack, task.attack, task.threat, side.grants, side.transcript.terms.protocol)
+    refusal = find_refusal(attack, task.attack, task.threat, side.grants, side.transcript.terms.protocol)
     started = time.process_time()
     outcome = Outcome(refusal=refusal)
     if refusal is None:
-        with noted() as notes:
+        with collect_notes() as notes:
             answer = _call(task, attack, side)
         seconds = time.process_time() - started
         claims, refusal = ((), answer) if isinstance(answer, Refusal) else (answer, None)
@@ -113,7 +114,7 @@ def run_attack(task: AttackTask) -> str:
 
 
 def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | Refusal:
-    """The attack's claims, checked; it gets a copy of its own of what it declares that it reads."""
+    """Run the attack on its own copy of what it declares to read; return its claims, checked."""
     rng = Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
     subject = f"attack '{task.attack}' on {task.unit.name}"
     try:

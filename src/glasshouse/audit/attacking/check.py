@@ -88,7 +88,7 @@ def _letters(claim: Claim) -> int:
 
 
 def _check_repeated(claims: tuple[Claim, ...], subject: str) -> None:
-    """Twice the same kind about the same thing would be two guesses at it."""
+    """Refuse two claims of one kind about the same subject: they would be two guesses at it."""
     stated: set[tuple[str, Any]] = set()
     for claim in claims:
         key = (type(claim).__name__, claim.about)
@@ -104,12 +104,12 @@ def _check_repeated(claims: tuple[Claim, ...], subject: str) -> None:
 
 def _check_about(claim: Claim, view: View, unit: Unit, subject: str) -> None:
     rounds, client = claim.about.rounds, claim.about.client
-    asked = unit.rounds or tuple(r.round for r in view.rounds)
-    if not rounds or len(set(rounds)) != len(rounds) or not set(rounds) <= set(asked):
+    unit_rounds = unit.rounds or tuple(r.round for r in view.rounds)
+    if not rounds or len(set(rounds)) != len(rounds) or not set(rounds) <= set(unit_rounds):
         raise _refuse(
             subject,
-            needs=f"claims about rounds of {_listed(asked)}, each named once",
-            got=f"{type(claim).__name__} about rounds {_listed(rounds)}",
+            needs=f"claims about rounds of {_list_rounds(unit_rounds)}, each named once",
+            got=f"{type(claim).__name__} about rounds {_list_rounds(rounds)}",
         )
     if unit.client is not None and client != unit.client:
         raise _refuse(
@@ -125,13 +125,13 @@ def _check_about(claim: Claim, view: View, unit: Unit, subject: str) -> None:
         )
 
 
-def _listed(rounds: tuple[int, ...]) -> str:
+def _list_rounds(rounds: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, rounds[:6]))}{', …' if len(rounds) > 6 else ''}]"
 
 
 def _check_tensors(claim: Claim, subject: str) -> None:
     tensors = tensors_of(claim)
-    if claim.may_be_empty:  # nothing could be read: that counts
+    if claim.may_be_empty:  # an empty claim counts as a claim: the attack read nothing
         tensors = {name: t for name, t in tensors.items() if t.ndim == 0 or len(t)}
     check_finite(tensors, subject=f"{subject}: claim {type(claim).__name__}")
 
@@ -171,14 +171,14 @@ def _check_lengths(claim: Claim, view: View, subject: str) -> None:
 
 
 def _check_candidates(claim: Claim, view: View, subject: str) -> None:
-    """More images than a method could read off the update are guesses, and cost memory.
+    """Refuse more images than any method can read off the update: the surplus would be guesses.
 
     The scorer counts the most confident only, as many as there were examples; this is the limit beyond which
     it is not asked.
     """
     if not isinstance(claim, Reconstruction):
         return
-    examples = max(_announced(claim, view, number) for number in claim.about.rounds)
+    examples = max(_announced_count(claim, view, number) for number in claim.about.rounds)
     limit = max(CANDIDATES, CANDIDATES_PER_EXAMPLE * examples)
     if len(claim.inputs) > limit:
         raise _refuse(
@@ -189,7 +189,7 @@ def _check_candidates(claim: Claim, view: View, subject: str) -> None:
         )
 
 
-def _announced(claim: Claim, view: View, number: int) -> int:
+def _announced_count(claim: Claim, view: View, number: int) -> int:
     """Private examples behind a round, or one client's update in it, as the wire announces them."""
     one = next(r for r in view.rounds if r.round == number)
     if one.aggregate is not None:

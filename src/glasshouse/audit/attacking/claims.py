@@ -31,7 +31,7 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """Names the unit's folder and its stream of randomness."""
+        """The name of the unit's folder and of its random stream."""
         rounds = "-".join(map(str, self.rounds)) or "run"
         return f"round{rounds}" + ("" if self.client is None else f"-client{self.client}")
 
@@ -39,7 +39,7 @@ class Unit:
     def named(cls, name: str) -> "Unit":
         """The unit of a folder.
 
-        Example:
+        Examples:
             >>> Unit.named("round0-3-client7"), Unit.named("roundrun").rounds
             (Unit(rounds=(0, 3), client=7), ())
         """
@@ -52,7 +52,7 @@ class Unit:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """What an attack said of one unit, or why it said nothing; with the seconds it took, and its notes."""
+    """An attack's claims about one unit, or its refusal, with its running time and notes."""
 
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
@@ -77,8 +77,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
             }
         )
     refusal = asdict(outcome.refusal) if outcome.refusal else None
-    said = {"refusal": refusal, "seconds": outcome.seconds, "notes": list(outcome.notes)}
-    write_json(folder / "claims.json", {"claims": lines, **said})
+    remarks = {"refusal": refusal, "seconds": outcome.seconds, "notes": list(outcome.notes)}
+    write_json(folder / "claims.json", {"claims": lines, **remarks})
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -113,12 +113,12 @@ def _claim(line: Mapping[str, Any], folder: Path, position: int) -> Claim:
     if line["tensors"]:
         subject = f"claims in '{folder}'"
         tensors = read_tensors(plain_file(folder, f"{position}.safetensors", subject=subject))
-    claim: Claim = load("claims", line["kind"])(about=about, **_rebuilt(line["plain"], tensors))
+    claim: Claim = load("claims", line["kind"])(about=about, **_join_fields(line["plain"], tensors))
     return claim
 
 
 def _plain(claim: Claim) -> dict[str, Any]:
-    """The fields of a claim that JSON can say; of mappings, the entries that are no tensors."""
+    """The fields of a claim that JSON can represent; of mappings, the entries that are not tensors."""
     plain: dict[str, Any] = {}
     for f in fields(claim):
         value = getattr(claim, f.name)
@@ -129,7 +129,7 @@ def _plain(claim: Claim) -> dict[str, Any]:
     return plain
 
 
-def _rebuilt(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _join_fields(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The fields of a claim from both of its files."""
     values = dict(plain)
     for name, tensor in tensors.items():
@@ -141,7 +141,7 @@ def _rebuilt(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
     return values
 
 
-def finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
     """Whether the unit was completed."""
     return (folder / "claims.json").is_file()
 

@@ -19,7 +19,7 @@ def copy_to(value: T, device: torch.device | str) -> T:
         value: a tensor, a dataclass, a mapping, a tuple, or several of these in each other.
         device: where the copies lie.
 
-    Example:
+    Examples:
         >>> original = torch.zeros(1)
         >>> copy = copy_to({"a": original, "b": original}, "cpu")
         >>> copy["a"] is copy["b"], copy["a"] is original

@@ -27,7 +27,7 @@ _NO_MEMORY: Final = ("out of memory", "can't allocate memory", "cannot allocate 
 
 
 def call_plugin(work: Callable[[], T], *, subject: str) -> T | Refusal:
-    """What ``work`` returns, or the refusal that its exception becomes; the traceback goes to the log.
+    """Return the result of ``work``; turn an exception into a refusal and log its traceback.
 
     Args:
         work: calls the plug-in.
@@ -70,7 +70,7 @@ def _refusal_of_foreign(error: BaseException, subject: str) -> Refusal:
 
 @contextmanager
 def restored_state() -> Iterator[None]:
-    """Set the process's global state back after the block; what was changed is logged."""
+    """Restore the process's global state after the block, and log what had changed."""
     before = _global_state()
     generators = _generators()
     try:
@@ -78,9 +78,9 @@ def restored_state() -> Iterator[None]:
     finally:
         after = _global_state()
         changed = sorted(name for name in before if before[name] != after[name])
-        drawn = not all(_same(a, b) for a, b in zip(generators, _generators(), strict=True))
+        was_used = not all(_same(a, b) for a, b in zip(generators, _generators(), strict=True))
         _restore(before, changed)
-        if drawn:
+        if was_used:
             _set_generators(generators)
             changed.append("global random generators")
         if changed:

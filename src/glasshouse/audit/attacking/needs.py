@@ -20,23 +20,25 @@ def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
     return attack
 
 
-def refused(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:
-    """Why the threat, the grants or the protocol rule this attack out before it runs; None: they do not."""
-    return unmet(attack.needs, f"attack '{name}'", threat=threat, granted=grants.given(), protocol=protocol)
+def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:
+    """Why the threat, the grants or the protocol rule this attack out; None: it can run."""
+    return first_unmet_need(
+        attack.needs, f"attack '{name}'", threat=threat, granted=grants.given(), protocol=protocol
+    )
 
 
-def foreseen(scenario: Scenario, attack: Plugin) -> Refusal | None:
+def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
     """The same from a scenario without axes, before anything is simulated."""
-    return unmet(
+    return first_unmet_need(
         attack_of(attack.name, attack.arguments).needs,
         f"attack '{attack.label or attack.name}'",
         threat=threat_of(scenario),
-        granted=promised(scenario),
+        granted=promised_grants(scenario),
         protocol=scenario.federation.protocol,
     )
 
 
-def promised(scenario: Scenario) -> tuple[str, ...]:
+def promised_grants(scenario: Scenario) -> tuple[str, ...]:
     """Names of the grants that the simulation will hand over: switched on, with data behind them."""
     data = scenario.data
     empty = {
@@ -46,10 +48,10 @@ def promised(scenario: Scenario) -> tuple[str, ...]:
     return tuple(name for name, given in scenario.grants if given and not empty.get(name, False))
 
 
-def unmet(
+def first_unmet_need(
     needs: Needs, subject: str, *, threat: Threat, granted: Collection[str], protocol: str
 ) -> Refusal | None:
-    """The first of an attack's needs that does not hold; None: all hold."""
+    """The first requirement of an attack that is not met; None: all are met."""
     if protocol not in needs.protocols:
         return Refusal(
             subject=subject,
@@ -57,9 +59,9 @@ def unmet(
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
         )
-    # With the cohorts known, a client or bystander reads the sums off successive models.
+    # With known cohorts, a client or bystander can compute the sums from successive models.
     derived = {"aggregate"} if "cohorts" in granted and threat.role != "server" else set()
-    if refusal := _unseen(needs, subject, threat, threat.sees | derived):
+    if refusal := _missing_sight(needs, subject, threat, threat.sees | derived):
         return refusal
     if fixed := sorted(needs.changes - threat.changes):
         return Refusal(
@@ -78,16 +80,16 @@ def unmet(
     return None
 
 
-def _unseen(needs: Needs, subject: str, threat: Threat, sees: frozenset[str]) -> Refusal | None:
+def _missing_sight(needs: Needs, subject: str, threat: Threat, sees: frozenset[str]) -> Refusal | None:
     lacking = [str(kind) for kind in sorted(needs.sees - sees)]
     if needs.any_of and not needs.any_of & sees:
         lacking.append(" or ".join(sorted(needs.any_of)))
     if not lacking:
         return None
-    wanted = [*sorted(needs.sees), *([" or ".join(sorted(needs.any_of))] if needs.any_of else [])]
+    sights = [*sorted(needs.sees), *([" or ".join(sorted(needs.any_of))] if needs.any_of else [])]
     return Refusal(
         subject=subject,
-        needs=f"an adversary who sees {', '.join(wanted)}",
+        needs=f"an adversary who sees {', '.join(sights)}",
         got=f"{threat.role} who sees {', '.join(sorted(threat.sees)) or 'nothing'}",
         fix=f"add {', '.join(lacking)} to threat.sees if the adversary sees it (secure_sum hides updates)",
     )

@@ -27,15 +27,15 @@ class Part:
     classes: tuple[int, ...]
 
 
-def surveyed(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
+def survey_data(scenario: Scenario) -> tuple[Survey | None, list[Problem]]:
     """What the data hold, and what is wrong with the files; None: not known before they are read."""
     data = scenario.data
-    found, problems = _survey("data.source", data.source, data.resize, data.channels)
+    survey, problems = _survey("data.source", data.source, data.resize, data.channels)
     if data.private_source:
         problems += _survey("data.private_source", data.private_source, data.resize, data.channels)[1]
     if data.domains.other:
         problems += _survey("data.domains.other", data.domains.other, data.resize, data.channels)[1]
-    return found, problems
+    return survey, problems
 
 
 def _survey(
@@ -49,18 +49,18 @@ def _survey(
         ]
 
 
-def data_problems(scenario: Scenario, found: Survey) -> Iterator[Problem]:
-    """Everything that the counted images rule out."""
+def data_problems(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
+    """All problems that follow from the numbers of images."""
     yield from _weights(scenario)
     if scenario.data.domains.targets:
-        yield from _domains(scenario, found)
+        yield from _domains(scenario, survey)
         return
     parts = list(_parts(scenario))
-    wrong = [p for part in parts for p in _part(part, scenario, found)]
+    wrong = [p for part in parts for p in _part(part, scenario, survey)]
     yield from wrong
     if not wrong:
-        yield from _too_few(parts, scenario, found)
-    yield from _partition(scenario, found)
+        yield from _too_few(parts, scenario, survey)
+    yield from _partition(scenario, survey)
 
 
 def _weights(scenario: Scenario) -> Iterator[Problem]:
@@ -101,35 +101,35 @@ def _parts(scenario: Scenario) -> Iterator[Part]:
             yield Part(key=key, role=role, size=size, split=splits[role], classes=classes[role])
 
 
-def _part(part: Part, scenario: Scenario, found: Survey) -> Iterator[Problem]:
-    if part.split and part.split not in found.counts:
+def _part(part: Part, scenario: Scenario, survey: Survey) -> Iterator[Problem]:
+    if part.split and part.split not in survey.counts:
         yield Problem(
             path=f"data.{part.role}_split",
-            needs=f"a split among {', '.join(found.counts)} of '{scenario.data.source}'",
+            needs=f"a split among {', '.join(survey.counts)} of '{scenario.data.source}'",
             got=f'"{part.split}"',
             hint='"" takes the part from all splits',
         )
-    if strange := [k for k in part.classes if k >= found.classes]:
+    if strange := [k for k in part.classes if k >= survey.classes]:
         yield Problem(
             path=f"data.{part.role}_classes",
-            needs=f"classes from 0 to {found.classes - 1}",
+            needs=f"classes from 0 to {survey.classes - 1}",
             got=str(strange),
-            hint=f"'{scenario.data.source}' has {found.classes} classes",
+            hint=f"'{scenario.data.source}' has {survey.classes} classes",
         )
 
 
-def _cells(part: Part, found: Survey) -> frozenset[tuple[str, int]]:
+def _cells(part: Part, survey: Survey) -> frozenset[tuple[str, int]]:
     """(split, class) pairs that a part may take images from."""
-    splits = [part.split] if part.split else list(found.counts)
+    splits = [part.split] if part.split else list(survey.counts)
     return frozenset(
         (split, label)
         for split in splits
-        for label in found.counts[split]
+        for label in survey.counts[split]
         if not part.classes or label in part.classes
     )
 
 
-def _too_few(parts: list[Part], scenario: Scenario, found: Survey) -> Iterator[Problem]:
+def _too_few(parts: list[Part], scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     """Parts that together ask for more than there is where they may take from: no way to deal them exists.
 
     The smallest such set is named. Copies of one image count once when they are dealt, so that a few images
@@ -137,23 +137,23 @@ def _too_few(parts: list[Part], scenario: Scenario, found: Survey) -> Iterator[P
     """
     for number in range(1, len(parts) + 1):
         for some in combinations(parts, number):
-            pool = frozenset[tuple[str, int]]().union(*(_cells(part, found) for part in some))
-            there = sum(found.counts[split][label] for split, label in pool)
-            wanted = sum(part.size for part in some)
-            if wanted > there:
+            pool = frozenset[tuple[str, int]]().union(*(_cells(part, survey) for part in some))
+            there = sum(survey.counts[split][label] for split, label in pool)
+            images = sum(part.size for part in some)
+            if images > there:
                 names = " and ".join(f"{part.size:,} {part.role}" for part in some)
                 yield Problem(
                     path=max(some, key=lambda part: part.size).key,
-                    needs=f"{wanted:,} images ({names})",
+                    needs=f"{images:,} images ({names})",
                     got=f"{there:,} in what these parts take from of '{scenario.data.source}'",
                     hint="ask for fewer, or take a part from another split",
                 )
                 return
 
 
-def _partition(scenario: Scenario, found: Survey) -> Iterator[Problem]:
+def _partition(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     data, clients = scenario.data, scenario.federation.clients
-    classes = len(set(data.private_classes)) or found.classes
+    classes = len(set(data.private_classes)) or survey.classes
     if data.partition == "classes" and clients > classes:
         yield Problem(
             path="federation.clients",
@@ -176,23 +176,23 @@ def _partition(scenario: Scenario, found: Survey) -> Iterator[Problem]:
         )
 
 
-def _domains(scenario: Scenario, found: Survey) -> Iterator[Problem]:
+def _domains(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     data, domains = scenario.data, scenario.data.domains
-    identities = domains.identities or found.classes
-    if not domains.targets < identities <= found.classes:
+    identities = domains.identities or survey.classes
+    if not domains.targets < identities <= survey.classes:
         yield Problem(
             path="data.domains.identities" if domains.identities else "data.domains.targets",
-            needs=f"targets < identities <= {found.classes}, the classes of '{data.source}'",
+            needs=f"targets < identities <= {survey.classes}, the classes of '{data.source}'",
             got=f"targets = {domains.targets}, identities = {identities}",
             hint="ask for fewer targets, or for more classes",
         )
-    if strange := [k for k in data.private_classes if k >= found.classes]:
+    if strange := [k for k in data.private_classes if k >= survey.classes]:
         yield Problem(
-            path="data.private_classes", needs=f"classes from 0 to {found.classes - 1}", got=str(strange)
+            path="data.private_classes", needs=f"classes from 0 to {survey.classes - 1}", got=str(strange)
         )
-    if data.private_split and data.private_split not in found.counts:
+    if data.private_split and data.private_split not in survey.counts:
         yield Problem(
             path="data.private_split",
-            needs=f"a split among {', '.join(found.counts)} of '{data.source}'",
+            needs=f"a split among {', '.join(survey.counts)} of '{data.source}'",
             got=f'"{data.private_split}"',
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from glasshouse import registry
-from glasshouse.audit.preflight.data import data_problems, surveyed
+from glasshouse.audit.preflight.data import data_problems, survey_data
 from glasshouse.audit.preflight.network import network_problems
 from glasshouse.audit.preflight.refusals import refusal_in, refused_altogether
 from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
@@ -21,10 +21,10 @@ NULL_CLAIMS = ("reconstruction", "labels")
 
 def problems(scenario: Scenario) -> list[Problem]:
     """What rules out an audit of a scenario without axes."""
-    found, wrong = surveyed(scenario)
-    if found is not None:
-        wrong += [*data_problems(scenario, found), *network_problems(scenario, found)]
-        wrong += _labels(scenario, found.classes)
+    survey, wrong = survey_data(scenario)
+    if survey is not None:
+        wrong += [*data_problems(scenario, survey), *network_problems(scenario, survey)]
+        wrong += _labels(scenario, survey.classes)
     return [*wrong, *_auxiliary(scenario), *_baselines(scenario)]
 
 
@@ -46,13 +46,13 @@ def check_suite(suite: Suite) -> None:
 
 
 def foreseen_refusals(suite: Suite) -> Warnings:
-    """Attacks that will refuse in some cell: not mistakes, for a report that says why is a result."""
+    """Attacks that will refuse in some cell. This is not an error: the report states the reasons."""
     refusals: dict[tuple[str, Refusal], None] = {}
     for scenario in suite.scenarios:
         for cell in cells(scenario):
-            found = surveyed(cell.scenario)[0]
+            survey = survey_data(cell.scenario)[0]
             for attack in cell.scenario.attacks:
-                if (refusal := refusal_in(cell.scenario, attack, found)) is not None:
+                if (refusal := refusal_in(cell.scenario, attack, survey)) is not None:
                     refusals[scenario.name, refusal] = None
     return list(refusals)
 
@@ -60,7 +60,7 @@ def foreseen_refusals(suite: Suite) -> Warnings:
 def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
     """A null adversary guesses from auxiliary images of its own; too few, and no number is reported."""
     data, federation = scenario.data, scenario.federation
-    claims = {registry.declared("metrics", m.name, "claim", str) for m in scenario.audit.metrics}
+    claims = {registry.require_declaration("metrics", m.name, "claim", str) for m in scenario.audit.metrics}
     if data.domains.targets or not claims & set(NULL_CLAIMS):
         return
     behind = federation.batch_size if federation.kind == "gradient" else data.examples
@@ -82,7 +82,7 @@ def _baselines(scenario: Scenario) -> Iterator[Problem]:
                 path=f"audit.baselines[{i}]",
                 needs=f"one of {', '.join(NULLS)}",
                 got=f"'{name}'",
-                hint=f"{registry.nearest(name, NULLS)}; left out, the strongest is chosen",
+                hint=f"{registry.nearest_names(name, NULLS)}; left out, the strongest is chosen",
             )
 
 

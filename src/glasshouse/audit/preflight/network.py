@@ -47,10 +47,10 @@ class Network:
         )
 
 
-def networks(scenario: Scenario, found: Survey) -> Iterator[tuple[str, Network]]:
+def networks(scenario: Scenario, survey: Survey) -> Iterator[tuple[str, Network]]:
     """(path, network) of every model of the scenario; the agreed one first."""
     domains = scenario.data.domains
-    classes = found.classes
+    classes = survey.classes
     if domains.targets:
         labels_public = traits_of(scenario.federation.protocol).labels_public
         classes = (domains.identities or classes) if labels_public else domains.targets
@@ -58,18 +58,18 @@ def networks(scenario: Scenario, found: Survey) -> Iterator[tuple[str, Network]]
     models += [(f"federation.client_models[{i}]", m) for i, m in enumerate(scenario.federation.client_models)]
     for path, model in models:
         arguments = json.dumps(model.arguments, sort_keys=True)
-        yield path, Network(name=model.name, shape=found.shape, classes=classes, arguments=arguments)
+        yield path, Network(name=model.name, shape=survey.shape, classes=classes, arguments=arguments)
 
 
-def agreed(scenario: Scenario, found: Survey) -> Network:
+def agreed_network(scenario: Scenario, survey: Survey) -> Network:
     """The model that all parties know."""
-    return next(network for _, network in networks(scenario, found))
+    return next(network for _, network in networks(scenario, survey))
 
 
-def network_problems(scenario: Scenario, found: Survey) -> list[Problem]:
+def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
     """Models that cannot be built for these images, or are too large."""
     problems = []
-    for path, network in networks(scenario, found):
+    for path, network in networks(scenario, survey):
         fault = fault_of(network)
         if fault is not None:
             needs, got, hint = fault
@@ -77,7 +77,7 @@ def network_problems(scenario: Scenario, found: Survey) -> list[Problem]:
     return problems
 
 
-def sketched(network: Network) -> AbstractContextManager[object]:
+def without_memory(network: Network) -> AbstractContextManager[object]:
     """Where a network may be large it is built without memory or arithmetic; that takes a second to load."""
     numbers = [v for v in network.architecture.arguments.values() if isinstance(v, int)]
     widest, pixels = max([1, *numbers]), math.prod(network.shape)
@@ -90,14 +90,14 @@ def fault_of(network: Network) -> tuple[str, str, str] | None:
     shape = "×".join(map(str, network.shape))
     fits = f"a model for images of {shape}"
     try:
-        with sketched(network), torch.no_grad():
+        with without_memory(network), torch.no_grad():
             model = build(network.architecture).eval()
             size = sum(p.numel() for p in model.parameters())
             if size > MOST_PARAMETERS:
                 return f"at most {MOST_PARAMETERS:,} parameters", f"{size:,}", "make it narrower"
             model(torch.zeros(1, *network.shape))
     except NotImplementedError:
-        return None  # it computes with values, which cannot be had without memory
+        return None  # it computes with values, which do not exist without memory
     except GlasshouseError as error:
         return error.needs, error.got, error.fix
     except (RuntimeError, ValueError, OverflowError, ZeroDivisionError, MemoryError) as error:

@@ -6,9 +6,9 @@ from functools import lru_cache
 import torch
 
 from glasshouse.attacks.base import ModelBound
-from glasshouse.audit.attacking.needs import attack_of, foreseen, refusal_of
-from glasshouse.audit.preflight.data import surveyed
-from glasshouse.audit.preflight.network import Network, agreed, fault_of, sketched
+from glasshouse.audit.attacking.needs import attack_of, foresee_refusal, refusal_of
+from glasshouse.audit.preflight.data import survey_data
+from glasshouse.audit.preflight.network import Network, agreed_network, fault_of, without_memory
 from glasshouse.data.survey import Survey
 from glasshouse.errors import Inapplicable, Problem
 from glasshouse.scenario.axes import cells
@@ -17,22 +17,24 @@ from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
 
 
-def refusal_in(scenario: Scenario, attack: Plugin, found: Survey | None) -> Refusal | None:
-    """Why ``attack`` will refuse in a scenario without axes; None: nothing is known against it."""
-    if (unmet := foreseen(scenario, attack)) is not None:
+def refusal_in(scenario: Scenario, attack: Plugin, survey: Survey | None) -> Refusal | None:
+    """Why ``attack`` will refuse in a scenario without axes; None: no reason is known."""
+    if (unmet := foresee_refusal(scenario, attack)) is not None:
         return unmet
-    if found is None:
+    if survey is None:
         return None
-    return _on_model(attack.name, json.dumps(attack.arguments, sort_keys=True), agreed(scenario, found))
+    return _on_model(
+        attack.name, json.dumps(attack.arguments, sort_keys=True), agreed_network(scenario, survey)
+    )
 
 
 def refused_altogether(scenario: Scenario) -> Problem | None:
     """A problem where no attack can run in any cell; in some cells, it is a result."""
     first: Refusal | None = None
     for cell in cells(scenario):
-        found = surveyed(cell.scenario)[0]
+        survey = survey_data(cell.scenario)[0]
         for attack in cell.scenario.attacks:
-            refusal = refusal_in(cell.scenario, attack, found)
+            refusal = refusal_in(cell.scenario, attack, survey)
             if refusal is None:
                 return None
             first = first or refusal
@@ -48,7 +50,7 @@ def _on_model(name: str, arguments: str, network: Network) -> Refusal | None:
     if not isinstance(attack, ModelBound) or fault_of(network) is not None:
         return None
     try:
-        with sketched(network), torch.no_grad():
+        with without_memory(network), torch.no_grad():
             attack.check_model(network.architecture)
     except Inapplicable as error:
         return refusal_of(error)

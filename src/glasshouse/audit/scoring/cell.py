@@ -9,7 +9,7 @@ from typing import final
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Unit, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
 from glasshouse.audit.scoring.illustrate import illustrate
@@ -18,8 +18,8 @@ from glasshouse.audit.scoring.score import Run, score_metric
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
 from glasshouse.audit.scoring.verdicts.contrast import contrasts
 from glasshouse.audit.scoring.verdicts.family import primary_metrics
-from glasshouse.audit.scoring.verdicts.measurement import Measured, finding_of
-from glasshouse.audit.scoring.verdicts.victims import Skipped, can_judge_victims, victims_of
+from glasshouse.audit.scoring.verdicts.measurement import Measurement, finding_of
+from glasshouse.audit.scoring.verdicts.victims import SkippedVictims, can_judge_victims, victims_of
 from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
@@ -45,7 +45,7 @@ class AttackScores:
 
     findings: tuple[Finding, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    numbers: dict[str, Scored] = field(default_factory=dict)
+    numbers: dict[str, ScoredMetric] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -87,14 +87,14 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
                 continue
             single = name in primary.values() and can_judge_victims(metric)
             victims = victims_of(name, metric, scored, runs) if single else ()
-            if isinstance(victims, Skipped):
+            if isinstance(victims, SkippedVictims):
                 notes.append(f"{attack.label or attack.name}: {victims.reason}")
                 victims = ()
             findings.append(
                 finding_of(
                     task.cell,
                     attack,
-                    Measured(
+                    Measurement(
                         name=name,
                         metric=metric,
                         scored=scored,
@@ -139,9 +139,9 @@ def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
 def _runs(
     task: CellTask, position: int, records: Sequence[GroupRecord], judges: dict[str, Judge]
 ) -> list[Run]:
-    """The federations in which the attack was called, with what came out and who judges it."""
+    """The federations in which the attack ran, each with its claims and its judge."""
     attack = task.cell.scenario.attacks[position]
-    found = []
+    runs = []
     for group, record in zip(task.groups, records, strict=True):
         if group.active != _group_of(attack, position) or record.refusal is not None:
             continue
@@ -151,8 +151,8 @@ def _runs(
         paths = sorted(folder.glob("*/claims.json"), key=_unit_order)
         units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
         judge = judges[group.folder].of(outcome for _, outcome in units)
-        found.append(Run(folder=group.folder, units=units, judge=judge))
-    return found
+        runs.append(Run(folder=group.folder, units=units, judge=judge))
+    return runs
 
 
 def _group_of(attack: Plugin, position: int) -> int | None:
@@ -174,15 +174,15 @@ def _refusals(
     for position, attack in enumerate(task.cell.scenario.attacks):
         own = _group_of(attack, position)
         groups = zip(task.groups, records, strict=True)
-        said = [record.refusal for group, record in groups if group.active == own]
-        said += [outcome.refusal for run in runs[position] for outcome in run.outcomes]
-        for refusal in dict.fromkeys(one for one in said if one is not None):
-            yield _refused(task.cell, refusal)
+        reasons = [record.refusal for group, record in groups if group.active == own]
+        reasons += [outcome.refusal for run in runs[position] for outcome in run.outcomes]
+        for refusal in dict.fromkeys(one for one in reasons if one is not None):
+            yield _refusal_record(task.cell, refusal)
         for refusal in scores[position].refusals:
-            yield _refused(task.cell, refusal)
+            yield _refusal_record(task.cell, refusal)
 
 
-def _refused(cell: Cell, refusal: Refusal) -> Refused:
+def _refusal_record(cell: Cell, refusal: Refusal) -> Refused:
     return Refused(
         scenario=cell.scenario.name,
         cell=cell.hash,

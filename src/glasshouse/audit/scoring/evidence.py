@@ -82,7 +82,7 @@ def attack_evidence(
 
 
 def federation_of(scenario: Scenario, folder: Path, record: GroupRecord) -> Federation:
-    """One simulated federation, from what was filed of it."""
+    """The record of one simulated federation, read from its files."""
     attack = None if record.active is None else scenario.attacks[record.active]
     active = "" if attack is None else attack.label or attack.name
     if record.refusal is not None:

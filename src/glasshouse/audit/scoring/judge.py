@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome
-from glasshouse.audit.scoring.claims.truths import relabelled
-from glasshouse.audit.scoring.nulls import EXAMPLES, chosen, largest_share
+from glasshouse.audit.scoring.claims.truths import exchange_classes
+from glasshouse.audit.scoring.nulls import EXAMPLES, choose_null, largest_share
 from glasshouse.cache import digest
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Features, Metric, ScoreContext
@@ -100,7 +100,7 @@ class Judge:
             )
         if (name, count) not in self.quoted:
             stream = self.rng.child(f"null/{name}/{count}")
-            self.quoted[name, count] = chosen(
+            self.quoted[name, count] = choose_null(
                 metric,
                 self.auxiliary,
                 count=count,
@@ -138,7 +138,7 @@ class Judge:
     def with_classes_moved(self, by: int) -> "Judge":
         """The same judge with every private class's images exchanged for another's, ``by`` places on."""
         if by not in self.moved:
-            self.moved[by] = self.against(relabelled(self.truth, by=by))
+            self.moved[by] = self.against(exchange_classes(self.truth, by=by))
         return self.moved[by]
 
     def of(self, outcomes: Iterable[Outcome]) -> "Judge":
@@ -157,7 +157,7 @@ class Judge:
         return Target(batch=batch, owners=owners)
 
     def announced_for(self, about: About) -> int:
-        """How many examples the claim can be about: as the wire says, and at least as there are."""
+        """The number of examples a claim may cover: what the wire announces, and at least the true number."""
         return sum(
             max(self.announced.get((number, about.client), 0), len(self.target(number, about.client).batch))
             for number in about.rounds
@@ -169,7 +169,7 @@ class Judge:
         The next ones in order, cyclically; without any, held-out examples; without those, nobody.
         """
         size = len(self.truth.batch(number, about.client)[0])
-        wanted = max(1, min(SHIFTS, EXAMPLES // size))
+        how_many = max(1, min(SHIFTS, EXAMPLES // size))
         own = {p for r in about.rounds for p in self._behind(r, about.client)}
         keys: list[tuple[int, int | None]] = sorted(
             {(r, None if about.client is None else c) for r, c in self.truth.used},
@@ -178,14 +178,14 @@ class Judge:
         after = keys.index((number, about.client)) + 1
         different = [key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key))]
         if different:
-            return tuple(self.target(*key) for key in different[:wanted])
-        return self._strangers(size, wanted)
+            return tuple(self.target(*key) for key in different[:how_many])
+        return self._strangers(size, how_many)
 
-    def _strangers(self, size: int, wanted: int) -> tuple[Target, ...]:
+    def _strangers(self, size: int, number: int) -> tuple[Target, ...]:
         if self.heldout is None:
             return ()
         whole = [
-            torch.arange(i * size, (i + 1) * size) for i in range(min(wanted, len(self.heldout) // size))
+            torch.arange(i * size, (i + 1) * size) for i in range(min(number, len(self.heldout) // size))
         ]
         rows = whole or [torch.arange(len(self.heldout))]
         return tuple(
@@ -193,7 +193,7 @@ class Judge:
         )
 
     def _behind(self, number: int, client: int | None) -> set[str]:
-        """Prints of the images behind one update, or a whole round."""
+        """Fingerprints of the images behind one update, or a whole round."""
         keys = [k for k in self.truth.used if k[0] == number and client in (None, k[1])]
         return {self._prints[row] for key in keys for row in self.truth.used[key].rows()}
 
@@ -225,7 +225,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         among=scenario.audit.baselines,
         defense=" + ".join(d.name for d in scenario.defenses) or "none",
         terms=transcript.terms,
-        announced=_announced(transcript),
+        announced=_announced_counts(transcript),
         heldout=_heldout(tensors),
         comparable=_same_classes(scenario),
         run=folder.name,
@@ -252,7 +252,7 @@ def _same_classes(scenario: Scenario) -> bool:
     return not data.private_source and set(data.private_classes) == set(data.heldout_classes)
 
 
-def _announced(transcript: Transcript) -> dict[tuple[int, int | None], int]:
+def _announced_counts(transcript: Transcript) -> dict[tuple[int, int | None], int]:
     counts: dict[tuple[int, int | None], int] = {}
     for record in transcript.rounds:
         for update in record.updates:

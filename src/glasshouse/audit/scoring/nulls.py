@@ -53,8 +53,8 @@ def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
 
 def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """A mid-grey image; labels drawn from the auxiliary labels."""
-    drawn = _draw(auxiliary, count, rng)
-    return Batch(inputs=torch.full_like(drawn.inputs, 0.5), labels=drawn.labels)
+    batch = _draw(auxiliary, count, rng)
+    return Batch(inputs=torch.full_like(batch.inputs, 0.5), labels=batch.labels)
 
 
 GENERATOR = "random draw of the attack's generator"
@@ -74,7 +74,7 @@ def auxiliary_needed(count: int) -> int:
     return 2 * count + 6
 
 
-def chosen(
+def choose_null(
     metric: Metric,
     auxiliary: Batch,
     *,
@@ -98,7 +98,7 @@ def chosen(
             got=f"{len(auxiliary)}",
             fix="raise data.auxiliary: it is also what the null adversary knows",
         )
-    parts = known, held, context = _parts(auxiliary, context, rng)
+    parts = known, heldout, context = _parts(auxiliary, context, rng)
     sign = 1 if metric.higher_leaks else -1
     level = metric.chance(context)
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
@@ -114,7 +114,7 @@ def chosen(
         scores = []
         for number in range(_enough(PSEUDO_VICTIMS, count)):
             stream = rng.child(f"pseudo/{number}")
-            victim = _draw(held, count, stream.child("victim"))
+            victim = _draw(heldout, count, stream.child("victim"))
             guess = _guess(name, known, draws, count, stream.child("guess"))
             scores.append(score(metric, guess, victim, context=context).mean())
         value = float(np.mean(scores)) * sign
@@ -172,10 +172,10 @@ def average_score(
     if name == CHANCE:
         level = metric.chance(context)
         return np.full(len(truth), np.nan if level is None else level)
-    drawn = metric.claim == "labels" or name == GENERATOR or NULLS[name] in (random_image, class_means)
+    is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] in (random_image, class_means)
     scores = [
         score(metric, _guess(name, auxiliary, draws, len(truth), rng.child(str(i))), truth, context=context)
-        for i in range(_enough(DRAWS, len(truth)) if drawn else 1)
+        for i in range(_enough(DRAWS, len(truth)) if is_random else 1)
     ]
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
@@ -190,18 +190,18 @@ def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
     known, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
-    held, others = rest.pick(torch.arange(0, len(rest), 2)), rest.pick(torch.arange(1, len(rest), 2))
-    return known, held, _among(context, others)
+    heldout, others = rest.pick(torch.arange(0, len(rest), 2)), rest.pick(torch.arange(1, len(rest), 2))
+    return known, heldout, _among(context, others)
 
 
 def _pseudo_hits(
     name: str, metric: Metric, parts: Parts, draws: Batch | None, *, count: int, rng: Rng
 ) -> list[NDArray[np.float64]]:
     """A null's outcomes on pseudo-victims of ``count`` examples each, no example in two of them."""
-    known, held, context = parts
+    known, heldout, context = parts
     outcomes = []
-    for number in range(min(len(held) // count, max(2, EXAMPLES // count))):
-        victim = held.pick(torch.arange(number * count, (number + 1) * count))
+    for number in range(min(len(heldout) // count, max(2, EXAMPLES // count))):
+        victim = heldout.pick(torch.arange(number * count, (number + 1) * count))
         guess = _guess(name, known, draws, count, rng.child(f"apart/{name}/{number}"))
         outcomes.append(score(metric, guess, victim, context=context))
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
@@ -225,7 +225,7 @@ def _enough(most: int, count: int) -> int:
 
 def _guess(name: str, known: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:
     if name == GENERATOR:
-        assert draws is not None  # it is offered only where there are some
+        assert draws is not None  # this null is offered only where the attack gave samples
         return _draw(draws, count, rng)
     return NULLS[name](known, count, rng)
 

@@ -6,7 +6,7 @@ from typing import final
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.claims.scored import Scored, gathered
+from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds, score_silence, silences
 from glasshouse.audit.scoring.judge import Judge
@@ -35,7 +35,7 @@ class Run:
         return [outcome for _, outcome in self.units]
 
 
-def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> Scored | None:
+def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric | None:
     """One metric of one attack over all its federations; None when it scores no claim of the attack.
 
     Silence counts as a miss wherever something was claimed in some federation.
@@ -58,10 +58,12 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> Scored | Non
         return None
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     silent = [one for run in runs for one in _score_silences(name, metric, run, kinds)]
-    return gathered([*parts, *silent])
+    return join_parts([*parts, *silent])
 
 
-def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge: Judge) -> Scored | None:
+def score_outcomes(
+    name: str, metric: Metric, outcomes: Iterable[Outcome], judge: Judge
+) -> ScoredMetric | None:
     """All claims of one attack in one federation that ``metric`` can score; None when there are none.
 
     A number about what was claimed leaves out victims of whom nothing was, unless that is all of them.
@@ -70,7 +72,7 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
         Undefined: the metric or its null is not determined by the data.
     """
     parts, nothing = [], None
-    for claim in (claim for outcome in outcomes for claim in judged(outcome.claims)):
+    for claim in (claim for outcome in outcomes for claim in longest_prefix(outcome.claims)):
         scorer = scorer_of(type(claim), metric)
         if scorer is None:
             continue
@@ -83,22 +85,24 @@ def score_outcomes(name: str, metric: Metric, outcomes: Iterable[Outcome], judge
             parts.append(one)
     if not parts and nothing:
         raise nothing
-    return gathered(parts) if parts else None
+    return join_parts(parts) if parts else None
 
 
-def judged(claims: Sequence[Claim]) -> list[Claim]:
-    """Without what was claimed after fewer rounds: that makes a curve, the longest prefix is judged."""
+def longest_prefix(claims: Sequence[Claim]) -> list[Claim]:
+    """Only the claims after the most rounds: earlier ones are drawn as a curve, not judged."""
     longest: dict[str, int] = {}
     for claim in claims:
         longest[claim.kind] = max(longest.get(claim.kind, 0), len(claim.about.rounds))
     return [c for c in claims if not c.grows or len(c.about.rounds) == longest[c.kind]]
 
 
-def _score_silences(name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]) -> Iterator[Scored]:
+def _score_silences(
+    name: str, metric: Metric, run: Run, kinds: Sequence[type[Claim]]
+) -> Iterator[ScoredMetric]:
     for silence in silences(run.units, kinds, run.judge):
         try:
             one = score_silence(name, metric, silence, run.judge)
-        except NothingClaimed:  # a number about what was claimed leaves silent victims out
+        except NothingClaimed:  # metrics of what was claimed leave out victims about whom nothing was claimed
             continue
         if one:
             yield one

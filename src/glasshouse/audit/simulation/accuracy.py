@@ -19,7 +19,9 @@ class Accuracies:
     """Measures what is broadcast to everybody, in evenly spaced rounds.
 
     Args:
-        setting: of the federation. heldout: what accuracy is measured on. rounds: that will be played.
+        setting: of the federation.
+        heldout: what accuracy is measured on.
+        rounds: that will be played.
         points: (round, share) so far; none of a model of another architecture than the agreed one.
     """
 
@@ -30,7 +32,7 @@ class Accuracies:
     _known: dict[str, Tensor] = field(default_factory=dict)
 
     def sent(self, broadcast: Broadcast) -> None:
-        """Look at one broadcast; tensors that it leaves out are those of the one before."""
+        """Measure one broadcast; tensors that it omits are those of the previous one."""
         agreed = self.setting.terms.architecture
         if broadcast.client is not None or broadcast.architecture != agreed:
             return

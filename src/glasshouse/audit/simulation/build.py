@@ -9,15 +9,21 @@ import torch
 from torch import Tensor
 
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.simulation.classes import announced, as_roles, class_roles, classes_of, gallery_tensors
-from glasshouse.audit.simulation.pretraining import Start, measured, start_of, trained
+from glasshouse.audit.simulation.classes import (
+    announced_public,
+    as_roles,
+    class_roles,
+    classes_of,
+    gallery_tensors,
+)
+from glasshouse.audit.simulation.pretraining import Start, measure_accuracy, start_of, train_publicly
 from glasshouse.audit.simulation.property import holders, with_members
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.data.base import DataSource
 from glasshouse.data.partition import partition
 from glasshouse.data.private_domain import ClassRoles
 from glasshouse.data.sources import load as load_source
-from glasshouse.data.splits import Role, Roles, Want, check_disjoint, deal
+from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, deal
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
@@ -46,10 +52,16 @@ class Built:
     """A scenario without axes, as objects.
 
     Attributes:
-        setting: the federation. rng: root of all its randomness; salted with the data's checksum.
-        threat: who looks. grants: what is promised to them. auxiliary, challenge: the data behind it.
-        heldout: for utility, None when it is not measured. public: with true labels, announced or not; for
-            accuracy on it. attacked: rounds. keep: policy of the transcript.
+        setting: the federation.
+        rng: root of all its randomness; salted with the data's checksum.
+        threat: who looks.
+        grants: what is promised to them.
+        auxiliary: the data behind it.
+        challenge: the data behind it.
+        heldout: for utility, None when it is not measured.
+        public: with true labels, announced or not; for accuracy on it.
+        attacked: rounds.
+        keep: policy of the transcript.
         scoring: tensors of the scoring side (distractors, auxiliary data for nulls, perceptual network).
         marked: clients with the property under audit, by its name.
         facts: for the report.
@@ -79,7 +91,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
     rng = Rng.root(seed, salt=source.checksum)
     dealt = class_roles(scenario, source, rng=rng.child("roles"))
-    roles = _dealt(scenario, source, rng) if dealt is None else as_roles(dealt)
+    roles = _deal_roles(scenario, source, rng) if dealt is None else as_roles(dealt)
     architecture = Architecture(
         name=scenario.model.name,
         input_shape=source.input_shape,
@@ -115,12 +127,12 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             else scenario.data.images_are_public,
             model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
             guarantee=_guarantee(setting),
-            pretrained=measured(start, roles.heldout if scenario.audit.utility else None),
+            pretrained=measure_accuracy(start, roles.heldout if scenario.audit.utility else None),
         ),
     )
 
 
-def _dealt(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
+def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
     wants, data = _wants(scenario), scenario.data
     if not data.private_source:
@@ -130,10 +142,10 @@ def _dealt(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     channels, side, _ = source.input_shape
     other = load_source(data.private_source, resize=side, channels=channels)
     roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
-    found = held(
+    dealt = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
     )
-    private = Batch(inputs=found.inputs, labels=found.labels % source.classes)
+    private = Batch(inputs=dealt.inputs, labels=dealt.labels % source.classes)
     check_disjoint({**roles.parts(), "private": private})
     return replace(roles, private=private)
 
@@ -149,7 +161,7 @@ def _setting(
     rng: Rng,
 ) -> Setting:
     federation, data = scenario.federation, scenario.data
-    private = held(roles.private, "private")
+    private = require_part(roles.private, "private")
     shards = partition(
         private.labels,
         federation.clients,
@@ -185,7 +197,7 @@ def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Archit
     }
 
 
-def held(part: Batch | None, role: str) -> Batch:
+def require_part(part: Batch | None, role: str) -> Batch:
     """The part of a role that must be there.
 
     Raises:
@@ -198,17 +210,17 @@ def held(part: Batch | None, role: str) -> Batch:
     return part
 
 
-def _wants(scenario: Scenario) -> dict[Role, Want]:
+def _wants(scenario: Scenario) -> dict[Role, RoleRequest]:
     data = scenario.data
-    wanted: dict[Role, tuple[int, str, tuple[int, ...]]] = {
+    requests: dict[Role, tuple[int, str, tuple[int, ...]]] = {
         "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
         "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
         "public": (data.public, data.public_split, data.public_classes),
         "heldout": (max(data.heldout, _distractors(scenario)), data.heldout_split, data.heldout_classes),
     }
     return {
-        role: Want(size=size, split=split, classes=classes)
-        for role, (size, split, classes) in wanted.items()
+        role: RoleRequest(size=size, split=split, classes=classes)
+        for role, (size, split, classes) in requests.items()
         if size
     }
 
@@ -235,8 +247,8 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     if (passes := protocol.passes(rounds)) is not None:  # of the whole run, before the first upload too
         steps, rounds = passes * math.ceil(smallest / terms.batch_size), 1
     exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
-    found = guarantee(setting.defenses, exposure)
-    return None if found is None else (found.epsilon, found.delta)
+    promise = guarantee(setting.defenses, exposure)
+    return None if promise is None else (promise.epsilon, promise.delta)
 
 
 def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | None) -> Terms:
@@ -255,7 +267,7 @@ def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | N
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
         trained=traits_of(federation.protocol).trained,
-        public=None if dealt is None else announced(scenario, dealt),
+        public=None if dealt is None else announced_public(scenario, dealt),
         sensitive=0 if dealt is None else dealt.sensitive,
         targets=0 if dealt is None else dealt.targets,
         options=federation.options,
@@ -268,50 +280,56 @@ def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
     rounds, logits = federation.keep.rounds, federation.kind == "logits"
     if rounds == "all" or (logits and rounds == "attacked"):
         return Keep()
-    wanted = attacked if rounds == "attacked" else frozenset(rounds)
-    shown_with = {federation.rounds - 1} if federation.rounds in wanted else set()
-    return Keep(updates=wanted, broadcasts=wanted | shown_with)
+    kept_rounds = attacked if rounds == "attacked" else frozenset(rounds)
+    shown_with = {federation.rounds - 1} if federation.rounds in kept_rounds else set()
+    return Keep(updates=kept_rounds, broadcasts=kept_rounds | shown_with)
 
 
 def _defense(name: str, arguments: Mapping[str, Any]) -> Defense:
-    made: Defense = create(load("defenses", name), arguments)
-    return made
+    defense: Defense = create(load("defenses", name), arguments)
+    return defense
 
 
 def _behaviours(
     scenario: Scenario, rng: Rng
 ) -> tuple[dict[int, tuple[str, Behaviour]], dict[str, tuple[int, ...]]]:
-    """Who deviates, and how; ids that are not given are dealt by the seed, none twice."""
+    """Which clients deviate, and how; missing ids are drawn by the seed, without repetition."""
     order = torch.randperm(scenario.federation.clients, generator=rng.torch()).tolist()
-    taken: dict[int, tuple[str, Behaviour]] = {}
+    conduct: dict[int, tuple[str, Behaviour]] = {}
     marked: dict[str, tuple[int, ...]] = {}
     for plugin in scenario.federation.behaviours:
         behaviour: Behaviour = create(load("behaviours", plugin.name), plugin.arguments)
-        free = [c for c in order if c not in taken]
+        free = [c for c in order if c not in conduct]
         ids = plugin.clients if isinstance(plugin.clients, tuple) else tuple(free[: plugin.clients])
-        taken |= dict.fromkeys(ids, (plugin.name, behaviour))
+        conduct |= dict.fromkeys(ids, (plugin.name, behaviour))
         marked[plugin.name] = tuple(sorted(ids))
-    return taken, marked
+    return conduct, marked
 
 
 def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
     """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
-    found: dict[str, Tensor] = {}
+    references: dict[str, Tensor] = {}
     if roles.auxiliary is not None and len(roles.auxiliary):
-        found["auxiliary.inputs"], found["auxiliary.labels"] = roles.auxiliary.inputs, roles.auxiliary.labels
+        references["auxiliary.inputs"], references["auxiliary.labels"] = (
+            roles.auxiliary.inputs,
+            roles.auxiliary.labels,
+        )
     if roles.heldout is not None and len(roles.heldout):
-        found["heldout.inputs"], found["heldout.labels"] = roles.heldout.inputs, roles.heldout.labels
+        references["heldout.inputs"], references["heldout.labels"] = (
+            roles.heldout.inputs,
+            roles.heldout.labels,
+        )
     if roles.spare is not None:
-        found["spare.inputs"], found["spare.labels"] = roles.spare.inputs, roles.spare.labels
+        references["spare.inputs"], references["spare.labels"] = roles.spare.inputs, roles.spare.labels
     if count := _distractors(scenario):
-        found["distractors"] = held(roles.heldout, "heldout").inputs[:count]
+        references["distractors"] = require_part(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
         stand_in = network(architecture.input_shape, architecture.classes)
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)
-        weights = trained(model, stand_in, roles.auxiliary, PERCEPTUAL, rng=stream)
-        found |= {f"stand_in.{name}": t for name, t in weights.items()}
-    return found
+        weights = train_publicly(model, stand_in, roles.auxiliary, PERCEPTUAL, rng=stream)
+        references |= {f"stand_in.{name}": t for name, t in weights.items()}
+    return references
 
 
 def _data_words(source: DataSource, roles: Roles) -> str:

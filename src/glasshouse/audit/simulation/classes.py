@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRoles | None:
-    """Who holds what under ``[data.domains]``; None: images are dealt, not classes."""
+    """Which client holds which classes under ``[data.domains]``; None: images are dealt instead."""
     data, domains = scenario.data, scenario.data.domains
     if not domains.targets:
         return None
@@ -42,7 +42,7 @@ def as_roles(dealt: ClassRoles) -> Roles:
     return Roles(private=dealt.private, public=dealt.public, heldout=dealt.heldout, duplicates={})
 
 
-def announced(scenario: Scenario, dealt: ClassRoles) -> Batch | None:
+def announced_public(scenario: Scenario, dealt: ClassRoles) -> Batch | None:
     """The public data as the protocol makes them known: without labels under dsfl, None under fedavg."""
     protocol = traits_of(scenario.federation.protocol)
     if scenario.federation.kind != "logits":

@@ -14,35 +14,35 @@ from glasshouse.wire import Batch, Broadcast
 EVERYBODY = -1
 
 
-def granted(built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> Grants:
+def collect_grants(built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]) -> Grants:
     """What ``[grants]`` promises, for the kept rounds. Labels come sorted: their order is no grant."""
-    wanted = built.grants
+    promises = built.grants
     return Grants(
-        auxiliary=built.auxiliary if wanted.auxiliary else None,
-        labels=_labels(built.setting.private, used) if wanted.labels else {},
-        batch_norm=_statistics(built, transcript, used) if wanted.batch_norm else {},
-        defense=tuple(d.describe() for d in built.setting.defenses) if wanted.defense else None,
-        challenge=built.challenge if wanted.challenge else None,
-        cohorts=_cohorts(transcript) if wanted.cohorts else {},
+        auxiliary=built.auxiliary if promises.auxiliary else None,
+        labels=_labels(built.setting.private, used) if promises.labels else {},
+        batch_norm=_statistics(built, transcript, used) if promises.batch_norm else {},
+        defense=tuple(d.describe() for d in built.setting.defenses) if promises.defense else None,
+        challenge=built.challenge if promises.challenge else None,
+        cohorts=_cohorts(transcript) if promises.cohorts else {},
     )
 
 
 def _cohorts(transcript: Transcript) -> dict[int, Cohort]:
     """From the wire alone: as the server learns it from a secure sum, else those whose update was kept."""
-    found = {}
+    cohorts = {}
     for record in transcript.rounds:
         total, updates = record.aggregate, record.updates
         if total is not None:
-            found[record.round] = Cohort(
+            cohorts[record.round] = Cohort(
                 selected=total.selected, dropped=total.dropped, examples=total.examples, steps=total.steps
             )
         elif updates:
-            found[record.round] = Cohort(
+            cohorts[record.round] = Cohort(
                 selected=tuple(u.client for u in updates),
                 examples=sum(u.examples for u in updates),
                 steps=max(u.steps for u in updates),
             )
-    return found
+    return cohorts
 
 
 def _labels(private: Batch, used: Mapping[tuple[int, int], Used]) -> dict[tuple[int, int], Tensor]:
@@ -57,15 +57,15 @@ def _statistics(
     built: Built, transcript: Transcript, used: Mapping[tuple[int, int], Used]
 ) -> dict[tuple[int, int], dict[str, Tensor]]:
     """Mean and biased variance of each batch-norm layer's input over the private batch."""
-    found = {}
+    statistics = {}
     for record in transcript.rounds:
         sent = {b.client: b for b in record.broadcasts}
         for (number, client), one in used.items():
             broadcast = sent.get(client, sent.get(None))
             if number == record.round and broadcast is not None:
                 batch = built.setting.private.pick(torch.tensor(one.rows()))
-                found[number, client] = _layers(built, broadcast, batch)
-    return found
+                statistics[number, client] = _layers(built, broadcast, batch)
+    return statistics
 
 
 def _layers(built: Built, broadcast: Broadcast, batch: Batch) -> dict[str, Tensor]:

@@ -17,15 +17,15 @@ from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.call import declared_grants
 from glasshouse.audit.attacking.device import copy_to
 from glasshouse.audit.attacking.isolation import call_plugin
-from glasshouse.audit.attacking.needs import attack_of, refusal_of, refused
+from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.hashes import write_hashes
-from glasshouse.audit.log import noted
+from glasshouse.audit.log import collect_notes
 from glasshouse.audit.simulation.accuracy import Accuracies
 from glasshouse.audit.simulation.build import Built, build
-from glasshouse.audit.simulation.grants import granted
+from glasshouse.audit.simulation.grants import collect_grants
+from glasshouse.audit.simulation.monitor import ModelMonitor
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
 from glasshouse.audit.simulation.recorder import BothSides
-from glasshouse.audit.simulation.watch import Watch
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Tamper
@@ -56,7 +56,8 @@ class Group:
     """One simulation to run: plain data, so that any process can do it.
 
     Attributes:
-        folder: of the group, absolute. seed: of this repetition.
+        folder: of the group, absolute.
+        seed: of this repetition.
         active: position of the active attack in the scenario, or None for the passive ones.
     """
 
@@ -87,15 +88,15 @@ def simulate(group: Group) -> str:
     if group.active is not None:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
-        given = granted(built, log.transcript(), {})
-        refusal = refused(attack, spec.name, built.threat, given, built.setting.terms.protocol)
+        given = collect_grants(built, log.transcript(), {})
+        refusal = find_refusal(attack, spec.name, built.threat, given, built.setting.terms.protocol)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
             tamper = _tamper(attack, built, log, declared_grants(attack, given), memory, rng=root)
     protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
-        with noted() as notes:
+        with collect_notes() as notes:
             try:
                 final = protocol.play(
                     built.setting, recorder=recorder, rng=built.rng.child("federation"), tamper=tamper
@@ -124,10 +125,10 @@ def simulate(group: Group) -> str:
     return group.folder
 
 
-def _watch(built: Built) -> Watch | None:
-    """In logit protocols the models never travel: somebody must look while they train."""
+def _watch(built: Built) -> ModelMonitor | None:
+    """The monitor of a logit protocol, whose models are never sent and must be measured during training."""
     logits = built.setting.terms.sends == "logits"
-    return Watch(setting=built.setting, heldout=built.heldout, public=built.public) if logits else None
+    return ModelMonitor(setting=built.setting, heldout=built.heldout, public=built.public) if logits else None
 
 
 def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:
@@ -207,7 +208,7 @@ def _file(
         return
     write_transcript(transcript, folder / "transcript")
     write_own(log.servers, folder / "own")
-    write_grants(granted(built, transcript, recorder.used), folder / "grants")
+    write_grants(collect_grants(built, transcript, recorder.used), folder / "grants")
     (folder / "adversary").mkdir(exist_ok=True)
     if memory:
         write_tensors(folder / "adversary" / "memory.safetensors", memory)
@@ -231,5 +232,5 @@ def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
         return None
     model = built.setting.build(agreed)
     model.load_state_dict({**built.setting.start, **sent[0].tensors})
-    found = accuracy(predict(model, built.heldout.inputs).argmax(1), built.heldout.labels)
-    return {"value": found.value, "n": len(built.heldout)}
+    interval = accuracy(predict(model, built.heldout.inputs).argmax(1), built.heldout.labels)
+    return {"value": interval.value, "n": len(built.heldout)}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadValue
 from glasshouse.models import build as models
 from glasshouse.models.adversarial import Ascent, robust_accuracy
@@ -63,22 +63,22 @@ def start_of(scenario: Scenario, architecture: Architecture, public: Batch | Non
     how, stream = scenario.model.pretraining, rng.child("pretraining")
     transfer = traits_of(scenario.federation.protocol).start == "features"
     if scenario.model.weights is not None:
-        given = models.renamed(architecture, read_weights(Path(scenario.model.weights)))
-        return _given(model, given, public, how, transfer=transfer, rng=stream)
+        given = models.rename_tensors(architecture, read_weights(Path(scenario.model.weights)))
+        return _start_from_file(model, given, public, how, transfer=transfer, rng=stream)
     if how.epochs == 0:
         return Start(tensors=models.state(model))
     data = _some(public, "pre-training of the model", "model.pretraining.epochs")
     if not (transfer and how.behind == "linear"):
-        models.load(model, trained(model, architecture, data, how, rng=stream))
+        models.load(model, train_publicly(model, architecture, data, how, rng=stream))
         return Start(tensors=models.state(model), public=model if transfer else None)
     probe = _probe(model, architecture, rng=stream)
-    models.load(probe, trained(probe, architecture, data, how, rng=stream))
+    models.load(probe, train_publicly(probe, architecture, data, how, rng=stream))
     if how.head_epochs:
         _fit_head(model, data, how, rng=stream.child("head"))
     return Start(tensors=models.state(model), public=probe)
 
 
-def _given(
+def _start_from_file(
     model: nn.Module,
     tensors: Mapping[str, Tensor],
     public: Batch | None,
@@ -107,27 +107,27 @@ def _some(public: Batch | None, subject: str, key: str) -> Batch:
     return public
 
 
-def trained(
+def train_publicly(
     model: nn.Module, architecture: Architecture, data: Batch, how: Pretraining, *, rng: Rng
 ) -> dict[str, Tensor]:
     """``model`` trained on ``data``, from the cache where it was done before."""
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        fit(model, data, how, rng=rng, checkpoint=checkpoint, perturb=ascent(how), label="pre-training")
+        fit(model, data, how, rng=rng, checkpoint=checkpoint, perturb=ascent_of(how), label="pre-training")
         return models.state(model)
 
     key = {
         "architecture": repr(architecture),
         "start": digest(start),
         "data": digest({"inputs": data.inputs, "labels": data.labels}),
-        "how": _described(how),
+        "how": _cache_key(how),
         "rng": rng.seed(),
     }
-    return cached("pretraining", key, make)
+    return load_or_make("pretraining", key, make)
 
 
-def measured(start: Start, heldout: Batch | None) -> dict[str, float] | None:
+def measure_accuracy(start: Start, heldout: Batch | None) -> dict[str, float] | None:
     """Natural and PGD-10 accuracy of the public features with what they were trained behind, if any."""
     probe = start.public
     if probe is None or heldout is None:
@@ -139,7 +139,7 @@ def measured(start: Start, heldout: Batch | None) -> dict[str, float] | None:
         return {"found": torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)}
 
     key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(few)}
-    natural, robust = cached("robustness", key, make)["found"].tolist()
+    natural, robust = load_or_make("robustness", key, make)["found"].tolist()
     return {"natural": natural, "n": len(heldout), "robust": robust, "n_robust": len(few)}
 
 
@@ -185,19 +185,19 @@ def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) ->
         "epochs": how.head_epochs,
         "rng": rng.seed(),
     }
-    models.load(head, cached("head", key, make))
+    models.load(head, load_or_make("head", key, make))
 
 
-def ascent(how: Pretraining) -> Ascent | None:
-    """How images are moved against the model that is trained; None: not at all."""
+def ascent_of(how: Pretraining) -> Ascent | None:
+    """How adversarial examples are made during training; None: none are used."""
     against = how.adversarial
     if against.method == "none":
         return None
     return Ascent(method=against.method, radius=against.radius / 255, step=against.step, steps=against.steps)
 
 
-def _described(how: Pretraining) -> dict[str, Any]:
-    """For the cache's key: what decides the training, and nothing that is done afterwards."""
-    against = ascent(how)
+def _cache_key(how: Pretraining) -> dict[str, Any]:
+    """The cache key: everything that influences the training, and nothing that happens afterwards."""
+    against = ascent_of(how)
     moved = None if against is None else {**asdict(against), "step": against.share}
     return how.model_dump(include=set(Recipe.model_fields)) | {"adversarial": moved}

@@ -45,10 +45,10 @@ def with_members(setting: Setting, members: int, *, rng: Rng) -> tuple[Setting, 
 
 def holders(scenario: Scenario, setting: Setting) -> Marked:
     """For every attack on ``attribute``: the clients with more than half of their data in its class."""
-    found: Marked = {}
+    rows_by_client: Marked = {}
     for attack in scenario.attacks:
         if attack.arguments.get("looks_for") == "attribute":
             label = int(attack.arguments.get("settings", {}).get("label", 0))
             shares = [(setting.private.labels[rows] == label).double().mean() for rows in setting.shards]
-            found[f"attribute {label}"] = tuple(c for c, share in enumerate(shares) if share > 0.5)
-    return found
+            rows_by_client[f"attribute {label}"] = tuple(c for c, share in enumerate(shares) if share > 0.5)
+    return rows_by_client

@@ -7,7 +7,7 @@ from typing import final
 from torch import Tensor
 
 from glasshouse.audit.simulation.accuracy import Accuracies
-from glasshouse.audit.simulation.watch import Watch
+from glasshouse.audit.simulation.monitor import ModelMonitor
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
 from glasshouse.wire import Aggregate, Broadcast, Trained, Update
@@ -29,7 +29,7 @@ class BothSides:
     log: Log
     rounds: frozenset[int] | None = None
     used: dict[tuple[int, int], Used] = field(default_factory=dict)
-    watch: Watch | None = None
+    watch: ModelMonitor | None = None
     accuracies: Accuracies | None = None
 
     def prepare(self, broadcast: Broadcast) -> None:

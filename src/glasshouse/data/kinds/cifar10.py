@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.by_name import read
-from glasshouse.data.paths import existing, inside
+from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_size, reason
@@ -42,10 +42,10 @@ def cifar10(where: str, *, resize: int | None = None) -> DataSource:
     if not where:
         return read("cifar10", where, resize=resize)
     name = f"cifar10:{where}"
-    root = existing(where, name=name, folder=True)
+    root = require_existing(where, name=name, folder=True)
     files = {"train": sorted(root.glob("data_batch_[1-5]")), "test": sorted(root.glob("test_batch"))}
     batches = {
-        split: [_batch(inside(path, root, name=name), name=name) for path in paths]
+        split: [_batch(require_inside(path, root, name=name), name=name) for path in paths]
         for split, paths in files.items()
         if paths
     }
@@ -102,9 +102,9 @@ def _batch(path: Path, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int6
     try:
         content = path.read_bytes()
         _check_opcodes(content)
-        found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-        pixels = np.frombuffer(found[b"data"].data, dtype=np.uint8)
-        labels = np.array(found[b"labels"], dtype=np.int64)
+        record = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        pixels = np.frombuffer(record[b"data"].data, dtype=np.uint8)
+        labels = np.array(record[b"labels"], dtype=np.int64)
     except (
         OSError,
         EOFError,

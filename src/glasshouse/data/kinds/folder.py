@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from glasshouse.cache import Checkpoint, cached
+from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.data.base import DataSource, assemble, check_count
-from glasshouse.data.kinds.pictures import decoded, stacked
-from glasshouse.data.paths import existing, inside
+from glasshouse.data.kinds.pictures import decode, stack_images
+from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import reason
@@ -55,10 +55,10 @@ def folder(where: str, *, resize: int | None = None) -> DataSource:
             pictures of several sizes (without ``resize``), or grey and coloured ones mixed.
     """
     name = f"folder:{where}"
-    root = existing(where, name=name, folder=True)
+    root = require_existing(where, name=name, folder=True)
     roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
     for path in (*roots.values(), *(p for split in roots.values() for p in _folders(split))):
-        inside(path, root, name=name, folder=True)
+        require_inside(path, root, name=name, folder=True)
     classes = sorted({path.name for split in roots.values() for path in _folders(split)})
     check_count(len(classes), limits.CLASSES, "classes", name=name)
     if not classes:
@@ -86,8 +86,8 @@ def _read(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     files: list[tuple[Path, int]] = []
     for path in sorted(_folders(root)):
-        found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
-        if not found:
+        pictures = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+        if not pictures:
             raise BadFile(
                 f"data '{name}'",
                 needs=f"pictures ({', '.join(sorted(SUFFIXES))}) in every class",
@@ -95,7 +95,7 @@ def _read(
                 fix="remove the folder, or put pictures into it",
             )
         position = classes.index(path.name)
-        files += [(inside(p, root, name=name), position) for p in found]
+        files += [(require_inside(p, root, name=name), position) for p in pictures]
     return _pixels(root, [p for p, _ in files], resize, name=name), np.array([k for _, k in files])
 
 
@@ -104,19 +104,19 @@ def _pixels(root: Path, files: Sequence[Path], resize: int | None, *, name: str)
 
     def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
         images = [_picture(path, name=name) for path in track(files, f"reading pictures of {root.name}")]
-        return {"pixels": torch.from_numpy(stacked(images, resize, name=name))}
+        return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
 
     if len(files) < MANY:
         return make()["pixels"].numpy()
     marks = [f"{p.parent.name}/{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
     key = {"root": str(root.resolve()), "files": "\n".join(marks), "resize": resize, "version": 1}
-    return cached("pictures", key, make)["pixels"].numpy()
+    return load_or_make("pictures", key, make)["pixels"].numpy()
 
 
 def _picture(path: Path, *, name: str) -> NDArray[Any]:
     try:
         with Image.open(path) as image:
-            return decoded(image, name=name, place=f"'{path}'")
+            return decode(image, name=name, place=f"'{path}'")
     except BadFile:
         raise
     except BROKEN as error:

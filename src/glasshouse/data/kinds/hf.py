@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.data.kinds.pictures import decoded, stacked
+from glasshouse.data.kinds.pictures import decode, stack_images
 from glasshouse.errors import BadFile, NotInstalled
 from glasshouse.progress import track
 from glasshouse.registry import Card, carded
@@ -46,15 +46,15 @@ def hf(where: str, *, resize: int | None = None) -> DataSource:
     """
     name = f"hf:{where}"
     place, _, column = where.partition("#")
-    found = _load(place, name=name)
-    first = next(iter(found.values()))
+    splits = _load(place, name=name)
+    first = next(iter(splits.values()))
     image = _only(first, datasets.Image, "image", name=name)
     label = column or _only(first, datasets.ClassLabel, "class", name=name)
     if not isinstance(first.features.get(label), datasets.ClassLabel):
         raise _bad(name, f"a class column '{label}'", f"columns {', '.join(first.features)}")
     return assemble(
         name,
-        {SPLITS[split]: _arrays(part, image, label, resize, name=name) for split, part in found.items()},
+        {SPLITS[split]: _arrays(part, image, label, resize, name=name) for split, part in splits.items()},
         class_names=first.features[label].names,
         public=False,
         resize=resize,
@@ -66,9 +66,9 @@ def _load(place: str, *, name: str) -> dict[str, Any]:
     path, _, configuration = place.partition("@")
     try:
         if Path(path).expanduser().is_dir():
-            found = datasets.load_from_disk(str(Path(path).expanduser()))
+            dataset = datasets.load_from_disk(str(Path(path).expanduser()))
         else:
-            found = datasets.load_dataset(path, configuration or None)
+            dataset = datasets.load_dataset(path, configuration or None)
     except (OSError, ValueError, LookupError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise BadFile(
             f"data '{name}'",
@@ -77,7 +77,7 @@ def _load(place: str, *, name: str) -> dict[str, Any]:
             fix="on a machine with a connection: datasets.load_dataset(NAME).save_to_disk(FOLDER); "
             "then name it hf:FOLDER",
         ) from error
-    splits = {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
+    splits = {"train": dataset} if isinstance(dataset, datasets.Dataset) else dict(dataset)
     used = {split: part for split, part in splits.items() if split in SPLITS}
     if not used:
         raise _bad(name, f"a split among {', '.join(SPLITS)}", ", ".join(splits) or "no splits")
@@ -96,8 +96,8 @@ def _arrays(
     part: Any, image: str, label: str, resize: int | None, *, name: str
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     pictures = track(part[image], "decoding pictures", total=len(part))
-    images = [decoded(picture, name=name, place=f"row {i}") for i, picture in enumerate(pictures)]
-    return stacked(images, resize, name=name), np.array(part[label], dtype=np.int64)
+    images = [decode(picture, name=name, place=f"row {i}") for i, picture in enumerate(pictures)]
+    return stack_images(images, resize, name=name), np.array(part[label], dtype=np.int64)
 
 
 def _bad(name: str, needs: str, got: str) -> BadFile:

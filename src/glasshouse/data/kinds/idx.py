@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.data.paths import existing, inside
+from glasshouse.data.paths import require_existing, require_inside
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked
@@ -37,7 +37,7 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
         BadFile: no such folder, none of the files, one of a pair missing, or a damaged one.
     """
     name = f"idx:{where}"
-    root = existing(where, name=name, folder=True)
+    root = require_existing(where, name=name, folder=True)
     arrays: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
     for split, prefix in PREFIXES.items():
         images, labels = (
@@ -45,8 +45,8 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
         )
         if images and labels:
             arrays[split] = (
-                _read(inside(images, root, name=name), 3, name=name),
-                _read(inside(labels, root, name=name), 1, name=name),
+                _read(require_inside(images, root, name=name), 3, name=name),
+                _read(require_inside(labels, root, name=name), 1, name=name),
             )
         elif images or labels:
             raise _bad(name, f"images and labels of '{prefix}'", f"only '{(images or labels)}'")

@@ -3,7 +3,7 @@
 from typing import Final
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.data.paths import existing
+from glasshouse.data.paths import require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside.arrays import read_arrays
 from glasshouse.registry import Card, carded
@@ -25,7 +25,7 @@ def npz(where: str, *, resize: int | None = None) -> DataSource:
         BadFile: missing, no archive, keys missing, or arrays that are no images and labels.
     """
     name = f"npz:{where}"
-    path = existing(where, name=name)
+    path = require_existing(where, name=name)
     arrays = read_arrays(path, subject=f"data '{name}'", fix=_FIX)
     missing = [key for key in ("train_images", "train_labels") if key not in arrays]
     for split in SPLITS[1:]:

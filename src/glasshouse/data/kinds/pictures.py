@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from glasshouse.data.base import resized
+from glasshouse.data.base import resize_images
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 
@@ -21,11 +21,13 @@ _WIDE: Final = frozenset({"PNG", "PPM"})
 _WHITE: Final = 2**16 - 1
 
 
-def decoded(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
+def decode(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
     """One picture as (H, W) or (H, W, 3), uint8; of 16 bits as float32 in [0, 1].
 
     Args:
-        image: opened. name: of the source. place: says which picture it is.
+        image: opened.
+        name: of the source.
+        place: says which picture it is.
 
     Raises:
         BadFile: neither grey with 8 or 16 bits nor RGB with 8, or more than ``limits.PICTURE_PIXELS``.
@@ -49,7 +51,7 @@ def decoded(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
     return np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
 
 
-def stacked(images: Sequence[NDArray[Any]], resize: int | None, *, name: str) -> NDArray[Any]:
+def stack_images(images: Sequence[NDArray[Any]], resize: int | None, *, name: str) -> NDArray[Any]:
     """(N, H, W) or (N, H, W, 3). Pictures of several sizes are brought to ``resize``, each by itself.
 
     Raises:
@@ -66,11 +68,11 @@ def stacked(images: Sequence[NDArray[Any]], resize: int | None, *, name: str) ->
     if len({shape[2:] for shape in shapes}) == 1 and len(shapes) > 1 and resize is not None:
         images = [_square(image, resize) for image in images]
     elif len(shapes) > 1:
-        shown = ", ".join(" × ".join(map(str, shape)) for shape in sorted(shapes)[:4])
+        sizes = ", ".join(" × ".join(map(str, shape)) for shape in sorted(shapes)[:4])
         raise BadFile(
             f"data '{name}'",
             needs="pictures of one size, all grey or all in colour",
-            got=f"{len(shapes)} kinds: {shown}" + (", ..." if len(shapes) > 4 else ""),
+            got=f"{len(shapes)} kinds: {sizes}" + (", ..." if len(shapes) > 4 else ""),
             fix="set data.resize for one size; convert pictures that are grey among coloured ones",
         )
     return np.stack(images) if images else np.zeros((0, 1, 1), dtype=np.uint8)
@@ -80,6 +82,6 @@ def _square(image: NDArray[Any], side: int) -> NDArray[Any]:
     """One picture at ``side`` × ``side``, by the same rule as everywhere."""
     flat = image.ndim == 2
     pixels = torch.from_numpy(image[None].copy() if flat else image.transpose(2, 0, 1).copy())[None]
-    out = resized(pixels, side)[0]
+    out = resize_images(pixels, side)[0]
     array: NDArray[Any] = (out[0] if flat else out.permute(1, 2, 0)).numpy()
     return array

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from glasshouse.cache import Checkpoint, cached
+from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.folder import BROKEN, MANY, SPLITS, SUFFIXES
-from glasshouse.data.kinds.pictures import decoded, stacked
-from glasshouse.data.paths import existing
+from glasshouse.data.kinds.pictures import decode, stack_images
+from glasshouse.data.paths import require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, printable, reason
@@ -40,16 +40,16 @@ def zipped(where: str, *, resize: int | None = None) -> DataSource:
             ``resize``), or grey and coloured ones mixed.
     """
     name = f"zip:{where}"
-    path = existing(where, name=name)
-    found = listing(path, name=name)
-    classes = classes_of(found)
+    path = require_existing(where, name=name)
+    result = listing(path, name=name)
+    classes = classes_of(result)
     check_count(len(classes), limits.CLASSES, "classes", name=name)
     arrays = {
         split: (
             _pixels(path, split, [p for paths in parts.values() for p in paths], resize, name=name),
             np.array([classes.index(k) for k, paths in parts.items() for _ in paths]),
         )
-        for split, parts in found.items()
+        for split, parts in result.items()
     }
     return assemble(name, arrays, class_names=classes, public=False, resize=resize)
 
@@ -70,14 +70,16 @@ def listing(path: Path, *, name: str) -> Listing:
     pictures = [PurePosixPath(part.filename) for part in parts if _is_picture(part.filename)]
     depth = _around([place.parts for place in pictures])
     split = bool({place.parts[depth] for place in pictures if len(place.parts) == depth + 3} & {*SPLITS})
-    found: dict[str, dict[str, list[str]]] = {}
+    results: dict[str, dict[str, list[str]]] = {}
     for place in sorted(pictures):
         inner = place.parts[depth:]
         if len(inner) == 2 + split and (not split or inner[0] in SPLITS):
-            found.setdefault(inner[0] if split else "train", {}).setdefault(inner[-2], []).append(str(place))
-    if not found:
+            results.setdefault(inner[0] if split else "train", {}).setdefault(inner[-2], []).append(
+                str(place)
+            )
+    if not results:
         raise _bad(name, "one folder per class, with its pictures inside", "no folders with pictures")
-    return {s: found[s] for s in SPLITS if s in found}
+    return {s: results[s] for s in SPLITS if s in results}
 
 
 def classes_of(found: Listing) -> list[str]:
@@ -117,21 +119,21 @@ def _pixels(
             images = [
                 _picture(archive, p, name=name) for p in track(pictures, f"reading pictures of {split}")
             ]
-        return {"pixels": torch.from_numpy(stacked(images, resize, name=name))}
+        return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
 
     if len(pictures) < MANY:
         return make()["pixels"].numpy()
     state = path.stat()
     mark = f"{state.st_size} {state.st_mtime_ns}"
     key = {"zip": str(path.resolve()), "mark": mark, "split": split, "resize": resize, "version": 1}
-    return cached("pictures", key, make)["pixels"].numpy()
+    return load_or_make("pictures", key, make)["pixels"].numpy()
 
 
 def _picture(archive: zipfile.ZipFile, picture: str, *, name: str) -> NDArray[Any]:
     place = f"'{printable(picture)}'"
     try:
         with Image.open(io.BytesIO(archive.read(picture))) as image:
-            return decoded(image, name=name, place=place)
+            return decode(image, name=name, place=place)
     except BadFile:
         raise
     except (*BROKEN, zipfile.BadZipFile) as error:

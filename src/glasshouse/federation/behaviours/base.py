@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import Trainer
-from glasshouse.tensors import difference, norm, scaled
+from glasshouse.tensors import difference, norm, scale_tensors
 from glasshouse.wire import Trained
 
 Change = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
 @runtime_checkable
-class Wrapped(Protocol):
+class WrappedTrainer(Protocol):
     """A trainer around another one: a local defence, or a further behaviour."""
 
     @property
@@ -30,8 +30,8 @@ def require(name: str, holds: bool, *, needs: str, fix: str, **got: object) -> N
         BadValue: it does not.
     """
     if not holds:
-        found = ", ".join(f"{setting} = {value}" for setting, value in got.items())
-        raise BadValue(f"behaviour '{name}'", needs=needs, got=found, fix=fix)
+        settings = ", ".join(f"{setting} = {value}" for setting, value in got.items())
+        raise BadValue(f"behaviour '{name}'", needs=needs, got=settings, fix=fix)
 
 
 def settings_of(train: Trainer, *, name: str) -> LocalTraining:
@@ -40,7 +40,7 @@ def settings_of(train: Trainer, *, name: str) -> LocalTraining:
     Raises:
         Inapplicable: the protocol trains in another way, which behaviour ``name`` cannot imitate.
     """
-    while isinstance(train, Wrapped):
+    while isinstance(train, WrappedTrainer):
         train = train.inner
     if not isinstance(train, LocalTraining):
         raise Inapplicable(
@@ -52,12 +52,12 @@ def settings_of(train: Trainer, *, name: str) -> LocalTraining:
     return train
 
 
-def received(model: nn.Module) -> dict[str, Tensor]:
+def copy_parameters(model: nn.Module) -> dict[str, Tensor]:
     """The parameters as they came, kept apart from what training does to them."""
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def altered(trained: Trained, before: Mapping[str, Tensor], change: Change, *, name: str) -> Trained:
+def replace_change(trained: Trained, before: Mapping[str, Tensor], change: Change, *, name: str) -> Trained:
     """``trained`` with its change of the model replaced; new parameters are altered relative to ``before``.
 
     Raises:
@@ -77,7 +77,7 @@ def altered(trained: Trained, before: Mapping[str, Tensor], change: Change, *, n
     return dataclasses.replace(trained, tensors={key: start[key] + moved[key] for key in start})
 
 
-def clipped(tensors: Mapping[str, Tensor], radius: float | None) -> Mapping[str, Tensor]:
+def clip_to_radius(tensors: Mapping[str, Tensor], radius: float | None) -> Mapping[str, Tensor]:
     """Scaled into the L2 ball of ``radius`` over all tensors; None: as they are."""
     size = norm(tensors)
-    return tensors if radius is None or size <= radius else scaled(tensors, radius / size)
+    return tensors if radius is None or size <= radius else scale_tensors(tensors, radius / size)

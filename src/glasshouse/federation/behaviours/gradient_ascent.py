@@ -11,7 +11,7 @@ from typing import ClassVar, final
 
 from torch import nn
 
-from glasshouse.federation.behaviours.base import altered, clipped, received, require
+from glasshouse.federation.behaviours.base import clip_to_radius, copy_parameters, replace_change, require
 from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -58,6 +58,8 @@ class Ascending:
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
         """Train upwards (downwards when asked to ascend)."""
-        before = received(model)
+        before = copy_parameters(model)
         trained = self.inner(model, data, rng=rng, ascend=not ascend)
-        return altered(trained, before, lambda t: clipped(t, self.clip_norm), name="gradient_ascent")
+        return replace_change(
+            trained, before, lambda t: clip_to_radius(t, self.clip_norm), name="gradient_ascent"
+        )

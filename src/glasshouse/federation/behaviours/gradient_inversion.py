@@ -10,11 +10,11 @@ from typing import ClassVar, final
 
 from torch import nn
 
-from glasshouse.federation.behaviours.base import altered, clipped, received, require
+from glasshouse.federation.behaviours.base import clip_to_radius, copy_parameters, replace_change, require
 from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import scaled
+from glasshouse.tensors import scale_tensors
 from glasshouse.wire import Batch, Trained
 
 
@@ -62,11 +62,11 @@ class Inverting:
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
         """Train, then turn the change around."""
-        before = received(model)
+        before = copy_parameters(model)
         trained = self.inner(model, data, rng=rng, ascend=ascend)
-        return altered(
+        return replace_change(
             trained,
             before,
-            lambda t: clipped(scaled(t, -self.scale), self.clip_norm),
+            lambda t: clip_to_radius(scale_tensors(t, -self.scale), self.clip_norm),
             name="gradient_inversion",
         )

@@ -25,7 +25,8 @@ class Intermittent:
 
     Args:
         probability: chance of misbehaving in a round in which the client takes part, in [0, 1].
-        behaviour: name of a registered behaviour. arguments: its settings.
+        behaviour: name of a registered behaviour.
+        arguments: its settings.
     """
 
     card: ClassVar[Card] = Card(

@@ -48,7 +48,7 @@ class LabelFlip:
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The misled trainer; the same in every round."""
         del round, rng  # always the same
-        return Mislabelled(inner=train, flip=self)
+        return MislabellingTrainer(inner=train, flip=self)
 
     def flipped(self, labels: Tensor, *, classes: int) -> Tensor:
         """The wrong labels.
@@ -70,7 +70,7 @@ class LabelFlip:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Mislabelled:
+class MislabellingTrainer:
     """``inner`` on wrong labels."""
 
     inner: Trainer

@@ -71,7 +71,7 @@ def needed_noise(epsilon: float, *, delta: float, rate: float, steps: int, neigh
         low, high = high, 2 * high
     while low == high or spent_epsilon(low, **budget) <= epsilon:
         low, high = low / 2, low
-    found = dp_accounting.calibrate_dp_mechanism(
+    multiplier = dp_accounting.calibrate_dp_mechanism(
         lambda: _accountant("pld", neighbours, low),
         lambda sigma: _event(sigma, rate, steps),
         epsilon,
@@ -79,7 +79,7 @@ def needed_noise(epsilon: float, *, delta: float, rate: float, steps: int, neigh
         dp_accounting.ExplicitBracketInterval(low, high),
         tol=1e-3 * low,
     )
-    return float(found)
+    return float(multiplier)
 
 
 def _event(sigma: float, rate: float, steps: int) -> Any:  # dp-accounting ships no types

@@ -24,8 +24,8 @@ def require(name: str, holds: bool, *, needs: str, fix: str, **got: object) -> N
         BadValue: it does not; ``got`` is printed as ``setting = value``.
     """
     if not holds:
-        found = ", ".join(f"{setting} = {value}" for setting, value in got.items())
-        raise BadValue(f"defense '{name}'", needs=needs, got=found, fix=fix)
+        settings = ", ".join(f"{setting} = {value}" for setting, value in got.items())
+        raise BadValue(f"defense '{name}'", needs=needs, got=settings, fix=fix)
 
 
 def accept(update: Update, *, name: str, kinds: frozenset[Kind]) -> None:
@@ -53,7 +53,7 @@ def accept(update: Update, *, name: str, kinds: frozenset[Kind]) -> None:
     check_finite(update.tensors, subject=f"defense '{name}' in {where}")
 
 
-def described(defense: Defense, name: str, *, note: str = "", **further: Value) -> Mechanism:
+def describe_mechanism(defense: Defense, name: str, *, note: str = "", **further: Value) -> Mechanism:
     """The mechanism of a defence whose dataclass fields are its settings; unset (None) ones are left out."""
     given = {setting: value for setting, value in vars(defense).items() if value is not None}
     return Mechanism(name=name, place=defense.place, parameters={**given, **further}, note=note)
@@ -66,7 +66,7 @@ def smallest(values: Tensor, share: float) -> Tensor:
         values: any shape, finite.
         share: in [0, 1].
 
-    Example:
+    Examples:
         >>> smallest(torch.tensor([3.0, 1.0, 1.0, 2.0]), 0.25)
         tensor([False,  True, False, False])
     """

@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from glasshouse.federation.defenses.base import CHANGES, accept, described, require
+from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import norm, scaled
+from glasshouse.tensors import norm, scale_tensors
 from glasshouse.wire import Mechanism, Update
 
 
@@ -36,7 +36,7 @@ class Clip:
         require("clip", 0 < self.norm < math.inf, needs="a finite norm > 0", fix="try 4", norm=self.norm)
 
     def describe(self) -> Mechanism:
-        return described(self, "clip")
+        return describe_mechanism(self, "clip")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A scaled copy; unchanged where it is inside the ball."""
@@ -45,4 +45,4 @@ class Clip:
         size = norm(update.tensors)
         if size <= self.norm:
             return update
-        return dataclasses.replace(update, tensors=scaled(update.tensors, self.norm / size))
+        return dataclasses.replace(update, tensors=scale_tensors(update.tensors, self.norm / size))

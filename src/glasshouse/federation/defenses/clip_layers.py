@@ -12,10 +12,10 @@ from typing import ClassVar, Literal, final
 
 from torch import Tensor
 
-from glasshouse.federation.defenses.base import CHANGES, accept, described, require
+from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import mapped
+from glasshouse.tensors import map_tensors
 from glasshouse.wire import Mechanism, Update
 
 
@@ -42,13 +42,13 @@ class ClipLayers:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "clip_layers")
+        return describe_mechanism(self, "clip_layers")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A copy in which every tensor is inside its ball."""
         del rng  # deterministic
         accept(update, name="clip_layers", kinds=CHANGES)
-        return dataclasses.replace(update, tensors=mapped(update.tensors, self._clipped))
+        return dataclasses.replace(update, tensors=map_tensors(update.tensors, self._clipped))
 
     def _clipped(self, t: Tensor) -> Tensor:
         size = float(t.double().norm())

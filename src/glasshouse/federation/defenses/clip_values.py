@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from glasshouse.federation.defenses.base import CHANGES, accept, described, require
+from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import mapped
+from glasshouse.tensors import map_tensors
 from glasshouse.wire import Mechanism, Update
 
 
@@ -40,11 +40,11 @@ class ClipValues:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "clip_values")
+        return describe_mechanism(self, "clip_values")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A clamped copy."""
         del rng  # deterministic
         accept(update, name="clip_values", kinds=CHANGES)
-        clamped = mapped(update.tensors, lambda t: t.clamp(-self.bound, self.bound))
+        clamped = map_tensors(update.tensors, lambda t: t.clamp(-self.bound, self.bound))
         return dataclasses.replace(update, tensors=clamped)

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from glasshouse.errors import BadValue, Inapplicable, NotInstalled
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
-from glasshouse.federation.defenses.base import described, require
+from glasshouse.federation.defenses.base import describe_mechanism, require
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
-from glasshouse.federation.defenses.per_example import prepared
+from glasshouse.federation.defenses.per_example import prepare_model
 from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -94,7 +94,9 @@ class DpSgd:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "dp_sgd", note="neighbouring: one example more or less; Poisson-sampled steps")
+        return describe_mechanism(
+            self, "dp_sgd", note="neighbouring: one example more or less; Poisson-sampled steps"
+        )
 
     def local(self, train: Trainer) -> Trainer:
         """The private twin of the honest trainer.
@@ -157,10 +159,10 @@ class PrivateTraining:
                 fix="lower federation.batch_size, or give each client more data",
             )
         exposure = self.exposure(len(data))
-        work = prepared(model, trained=self.inner.parameters(model).keys(), dropout=self.inner.dropout)
+        work = prepare_model(model, trained=self.inner.parameters(model).keys(), dropout=self.inner.dropout)
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
         before = {name: p.detach().clone() for name, p in parameters.items()}
-        optimiser = DPOptimizer(
+        optimizer = DPOptimizer(
             torch.optim.SGD(parameters.values(), lr=self.inner.learning_rate, momentum=self.inner.momentum),
             noise_multiplier=self.defense.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
             max_grad_norm=self.defense.clip,
@@ -173,12 +175,12 @@ class PrivateTraining:
             if self.inner.dropout:
                 torch.manual_seed(rng.child("dropout").seed())
             for rows in order:
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 _per_example_gradients(hooked, parameters, data.pick(rows), sign=-1.0 if ascend else 1.0)
                 if self.inner.kind == "gradient":
-                    optimiser.pre_step()
+                    optimizer.pre_step()
                 else:
-                    optimiser.step()
+                    optimizer.step()
         return Trained(
             tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
-from glasshouse.federation.defenses.base import described, require
+from glasshouse.federation.defenses.base import describe_mechanism, require
 from glasshouse.federation.defenses.clip import Clip
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
@@ -28,7 +28,8 @@ class GaussianMechanism:
     """Clip to an L2 ball over all tensors, then N(0, (noise_multiplier·clip)²) on every entry.
 
     Args:
-        epsilon, delta: budget of one client over all ``rounds``; epsilon in (0, 1e6], delta in (0, 1).
+        epsilon: budget of one client over all ``rounds``; epsilon in (0, 1e6], delta in (0, 1).
+        delta: budget of one client over all ``rounds``; epsilon in (0, 1e6], delta in (0, 1).
         clip: L2 radius over all tensors together, in units of the update; > 0.
         rounds: releases of this client that the budget must cover, >= 1; 1 means "per round".
         sampling: chance that the client is in a round's cohort, in (0, 1]. Below 1 it counts on the adversary
@@ -76,7 +77,7 @@ class GaussianMechanism:
         )
 
     def describe(self) -> Mechanism:
-        return described(
+        return describe_mechanism(
             self,
             "gaussian_mechanism",
             note="neighbouring: the client's update, or zeros in its place; the noise is the client's own"

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from glasshouse.federation.defenses.base import ALL, accept, described, require
+from glasshouse.federation.defenses.base import ALL, accept, describe_mechanism, require
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -41,7 +41,7 @@ class GaussianNoise:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "gaussian_noise")
+        return describe_mechanism(self, "gaussian_noise")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A noisy copy; one stream per tensor, so that the order of the tensors does not matter."""

@@ -45,7 +45,8 @@ class Guarantee:
     """(ε, δ)-differential privacy of all that one client sends.
 
     Attributes:
-        epsilon, delta: the budget over the whole exposure.
+        epsilon: the budget over the whole exposure.
+        delta: the budget over the whole exposure.
         neighbours: ``update``: the client takes part, or sends zeros; ``example``: one example more or less.
         defense: name of the defence that proves it.
     """
@@ -78,9 +79,9 @@ def guarantee(defenses: Sequence[Defense], exposure: Exposure) -> Guarantee | No
         if isinstance(defense, Subsample):
             rate = min(1.0, exposure.batch_rate / defense.share)
             exposure = dataclasses.replace(exposure, batch_rate=rate)
-    found: list[Guarantee] = []
+    guarantees: list[Guarantee] = []
     for position, defense in enumerate(defenses):
         later = defenses if defense.place == "local" else defenses[position + 1 :]
         if isinstance(defense, Private) and not any(d.place == "gradient" for d in later):
-            found.append(defense.spent(exposure))
-    return min(found, key=lambda g: (g.neighbours != "update", g.epsilon), default=None)
+            guarantees.append(defense.spent(exposure))
+    return min(guarantees, key=lambda g: (g.neighbours != "update", g.epsilon), default=None)

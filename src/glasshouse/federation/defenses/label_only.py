@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.defenses.base import described, require
-from glasshouse.federation.defenses.logits import rewritten
+from glasshouse.federation.defenses.base import describe_mechanism, require
+from glasshouse.federation.defenses.logits import rewrite_logits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -43,7 +43,7 @@ class LabelOnly:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "label_only")
+        return describe_mechanism(self, "label_only")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A copy that tells one class per row.
@@ -52,7 +52,7 @@ class LabelOnly:
             BadValue: the stated confidence is not above chance for this number of classes.
         """
         del rng  # deterministic
-        return rewritten(update, self._named, name="label_only")
+        return rewrite_logits(update, self._named, name="label_only")
 
     def _named(self, t: Tensor) -> Tensor:
         classes = t.shape[1]

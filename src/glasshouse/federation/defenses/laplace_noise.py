@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from glasshouse.federation.defenses.base import ALL, accept, described, require
+from glasshouse.federation.defenses.base import ALL, accept, describe_mechanism, require
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -45,7 +45,7 @@ class LaplaceNoise:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "laplace_noise")
+        return describe_mechanism(self, "laplace_noise")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A noisy copy. The difference of two exponentials is Laplace, and never infinite."""

@@ -10,7 +10,7 @@ from glasshouse.federation.defenses.base import LOGITS, accept
 from glasshouse.wire import Update
 
 
-def rewritten(update: Update, change: Callable[[Tensor], Tensor], *, name: str) -> Update:
+def rewrite_logits(update: Update, change: Callable[[Tensor], Tensor], *, name: str) -> Update:
     """A copy of an upload of logits, (P, K), with ``change`` applied for defence ``name``.
 
     Raises:

@@ -35,7 +35,7 @@ class FrozenNorm(nn.Module):
         return out * self.weight.view(shape) + self.bias.view(shape)
 
 
-def prepared(model: nn.Module, *, trained: Collection[str], dropout: bool) -> nn.Module:
+def prepare_model(model: nn.Module, *, trained: Collection[str], dropout: bool) -> nn.Module:
     """A copy that computes the same, with per-example gradients for the parameters in ``trained``.
 
     Opacus records only layers in ``train()`` mode and cannot follow in-place activations; batch norm in

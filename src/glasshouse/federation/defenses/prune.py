@@ -10,10 +10,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from glasshouse.federation.defenses.base import CHANGES, accept, described, require, smallest
+from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require, smallest
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import mapped
+from glasshouse.tensors import map_tensors
 from glasshouse.wire import Mechanism, Update
 
 
@@ -39,11 +39,11 @@ class Prune:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "prune")
+        return describe_mechanism(self, "prune")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A sparse copy; of entries with equal magnitude the first are zeroed first."""
         del rng  # deterministic
         accept(update, name="prune", kinds=CHANGES)
-        sparse = mapped(update.tensors, lambda t: t.masked_fill(smallest(t.abs(), self.share), 0.0))
+        sparse = map_tensors(update.tensors, lambda t: t.masked_fill(smallest(t.abs(), self.share), 0.0))
         return dataclasses.replace(update, tensors=sparse)

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from glasshouse.federation.defenses.base import described, require
-from glasshouse.federation.defenses.logits import rewritten
+from glasshouse.federation.defenses.base import describe_mechanism, require
+from glasshouse.federation.defenses.logits import rewrite_logits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -43,9 +43,9 @@ class RoundLogits:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "round_logits")
+        return describe_mechanism(self, "round_logits")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A rounded copy."""
         del rng  # deterministic
-        return rewritten(update, lambda t: torch.round(t, decimals=self.decimals), name="round_logits")
+        return rewrite_logits(update, lambda t: torch.round(t, decimals=self.decimals), name="round_logits")

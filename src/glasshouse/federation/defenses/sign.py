@@ -8,10 +8,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from glasshouse.federation.defenses.base import CHANGES, accept, described
+from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import mapped
+from glasshouse.tensors import map_tensors
 from glasshouse.wire import Mechanism, Update
 
 
@@ -27,12 +27,12 @@ class Sign:
     place: ClassVar[Literal["update"]] = "update"
 
     def describe(self) -> Mechanism:
-        return described(self, "sign")
+        return describe_mechanism(self, "sign")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A copy with at most three values per tensor; the L1 norm of a tensor without zeros is kept."""
         del rng  # deterministic
         accept(update, name="sign", kinds=CHANGES)
         return dataclasses.replace(
-            update, tensors=mapped(update.tensors, lambda t: t.sign() * t.abs().mean())
+            update, tensors=map_tensors(update.tensors, lambda t: t.sign() * t.abs().mean())
         )

@@ -31,7 +31,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glasshouse.errors import Inapplicable
-from glasshouse.federation.defenses.base import CHANGES, accept, described, require, smallest
+from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require, smallest
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Mechanism, Update
@@ -67,7 +67,7 @@ class Soteria:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "soteria")
+        return describe_mechanism(self, "soteria")
 
     def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
         """A copy in which one tensor, the weight of the defended layer, has columns of zeros.
@@ -122,11 +122,13 @@ def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
 
     Args:
         inputs: (B, C, H, W), B >= 1.
+        model: with the layer; unchanged on return.
+        name: of the layer.
 
     Returns:
         (F,) float64, never negative.
     """
-    work = _folded(copy.deepcopy(model).eval()).requires_grad_(False)
+    work = _fold_batch_norm(copy.deepcopy(model).eval()).requires_grad_(False)
     work = work.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     layer = work.get_submodule(name)
     scores = [_scores_of_one(work, layer, x) for x in inputs]
@@ -140,7 +142,7 @@ class _Tracer(fx.Tracer):
         return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
-def _folded(model: nn.Module) -> nn.Module:
+def _fold_batch_norm(model: nn.Module) -> nn.Module:
     """The same function without batch norm behind convolutions; ``model`` where it cannot be traced."""
     try:
         traced = fx.GraphModule(model, _Tracer().trace(model))
@@ -169,27 +171,27 @@ def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
         r = _entering(model, layer, copies)  # (_ROWS, F), equal rows
     norms = torch.empty(r.shape[1], dtype=torch.float64, device=x.device)
     for start in range(0, len(norms), _ROWS):
-        taken = min(_ROWS, len(norms) - start)
+        rows = min(_ROWS, len(norms) - start)
         chosen = torch.zeros_like(r)
-        chosen[:taken, start : start + taken].fill_diagonal_(1.0)
+        chosen[:rows, start : start + rows].fill_diagonal_(1.0)
         (jacobian,) = torch.autograd.grad(r, copies, chosen, retain_graph=True)
-        norms[start : start + taken] = jacobian[:taken].flatten(1).double().norm(dim=1)
+        norms[start : start + rows] = jacobian[:rows].flatten(1).double().norm(dim=1)
     return norms / (r[0].detach().abs().double() + 1e-10)
 
 
 def _entering(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
     """What ``layer`` receives when the model sees ``x``: (B, F)."""
-    seen: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    layer_inputs: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
     try:
         model(x)
     finally:
         handle.remove()
-    if not seen:
+    if not layer_inputs:
         raise Inapplicable(
             "defense 'soteria'",
             needs="a defended layer that the model uses",
             got="a forward pass that does not reach it",
             fix="set soteria.layer to the layer before the logits",
         )
-    return seen[-1].flatten(1)
+    return layer_inputs[-1].flatten(1)

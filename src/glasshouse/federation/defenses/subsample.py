@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import nn
 
-from glasshouse.federation.defenses.base import described, require
+from glasshouse.federation.defenses.base import describe_mechanism, require
 from glasshouse.interfaces import Trainer
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -43,7 +43,7 @@ class Subsample:
         require("subsample", 0 < self.share <= 1, needs="share in (0, 1]", fix="try 0.5", share=self.share)
 
     def describe(self) -> Mechanism:
-        return described(self, "subsample")
+        return describe_mechanism(self, "subsample")
 
     def local(self, train: Trainer) -> Trainer:
         """``train`` on a part of the data."""

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from glasshouse.federation.defenses.base import described, require
-from glasshouse.federation.defenses.logits import rewritten
+from glasshouse.federation.defenses.base import describe_mechanism, require
+from glasshouse.federation.defenses.logits import rewrite_logits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -42,9 +42,9 @@ class Temperature:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "temperature")
+        return describe_mechanism(self, "temperature")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A softened copy."""
         del rng  # deterministic
-        return rewritten(update, lambda t: t / self.value, name="temperature")
+        return rewrite_logits(update, lambda t: t / self.value, name="temperature")

@@ -12,8 +12,8 @@ from typing import ClassVar, Literal, final
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.defenses.base import described, require
-from glasshouse.federation.defenses.logits import rewritten
+from glasshouse.federation.defenses.base import describe_mechanism, require
+from glasshouse.federation.defenses.logits import rewrite_logits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -40,7 +40,7 @@ class TopK:
         require("top_k", self.k >= 1, needs="k >= 1", fix="try 3", k=self.k)
 
     def describe(self) -> Mechanism:
-        return described(self, "top_k")
+        return describe_mechanism(self, "top_k")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A copy with at most k + 1 different values per row.
@@ -49,7 +49,7 @@ class TopK:
             BadValue: there are no more than k classes, so that nothing would be hidden.
         """
         del rng  # deterministic
-        return rewritten(update, self._kept, name="top_k")
+        return rewrite_logits(update, self._kept, name="top_k")
 
     def _kept(self, t: Tensor) -> Tensor:
         if t.shape[1] <= self.k:

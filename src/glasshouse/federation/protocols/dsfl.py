@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.federation import logit_rounds
-from glasshouse.federation.learner import Learner, soft
+from glasshouse.federation.learner import Learner, soft_loss
 from glasshouse.federation.setting import Setting
 from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.registry import Card
@@ -31,9 +31,12 @@ class DsFl:
     labels, so the models know the private classes alone.
 
     Args:
-        private_epochs: on private data, before every upload. distil_epochs: on the consensus, per round.
-        server_epochs: likewise, of the server's model. temperature: of the sharpening; small is sharp.
-        weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
+        private_epochs: on private data, before every upload.
+        distil_epochs: on the consensus, per round.
+        server_epochs: likewise, of the server's model.
+        temperature: of the sharpening; small is sharp.
+        weight_decay: of every Adam.
+        private_rate: of SGD where a defence acts inside private training.
         variant: ``authors`` lets a single client skip the distillation, as the code of Takahashi et al. does.
     """
 
@@ -55,7 +58,7 @@ class DsFl:
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        scheme = logit_rounds.chosen(self, setting)
+        scheme = logit_rounds.choose_settings(self, setting)
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
@@ -76,9 +79,9 @@ class DsFl:
     def learn(self, client: Learner, public: Batch, consensus: Tensor, *, clients: int, rng: Rng) -> int:
         """Cross-entropy with the consensus."""
         if clients > 1 or self.variant == "paper":
-            client.fit(public.inputs, soft(F.softmax(consensus, 1)), epochs=self.distil_epochs, rng=rng)
+            client.fit(public.inputs, soft_loss(F.softmax(consensus, 1)), epochs=self.distil_epochs, rng=rng)
         return self.private_epochs
 
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
         """The same for the server's model."""
-        server.fit(public.inputs, soft(F.softmax(consensus, 1)), epochs=self.server_epochs, rng=rng)
+        server.fit(public.inputs, soft_loss(F.softmax(consensus, 1)), epochs=self.server_epochs, rng=rng)

@@ -25,7 +25,8 @@ class FedAvg:
 
     Args:
         dropout: clients train with dropout switched on.
-        sum_bits: bits of each contribution to a secure sum; 0: not quantised. sum_bound: clips it first.
+        sum_bits: bits of each contribution to a secure sum; 0: not quantised.
+        sum_bound: clips it first.
     """
 
     card: ClassVar[Card] = Card(

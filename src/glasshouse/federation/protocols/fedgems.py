@@ -33,9 +33,12 @@ class FedGems:
     The fields are the protocol's public settings, read from ``Terms.options``.
 
     Args:
-        private_epochs, public_epochs: of each client per round. server_epochs: of the server per round.
+        private_epochs: of each client per round.
+        public_epochs: of each client per round.
+        server_epochs: of the server per round.
         hard: weight of true labels against the teacher's predictions, the paper's ε, in [0, 1].
-        weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
+        weight_decay: of every Adam.
+        private_rate: of SGD where a defence acts inside private training.
         variant: ``authors`` takes the divergence with its roles exchanged and divided by B·K, adds the means
             of the three groups instead of averaging over examples, and sends logits as they were right
             after each step instead of those of the trained model.
@@ -59,7 +62,7 @@ class FedGems:
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        scheme = _Fusion(settings=logit_rounds.chosen(self, setting))
+        scheme = _Fusion(settings=logit_rounds.choose_settings(self, setting))
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
@@ -146,7 +149,7 @@ class _Fusion:
 def experts(uploads: Sequence[Tensor], labels: Tensor) -> Tensor:
     """The clients' logits (P, K), each weighted by softmax over 1/entropy where it is right, 0 where not.
 
-    Example:
+    Examples:
         >>> sure, wrong = torch.tensor([[9.0, 0.0]]), torch.tensor([[0.0, 1.0]])
         >>> experts([sure, wrong], torch.tensor([0])).round(decimals=2).tolist()
         [[9.0, 0.0]]

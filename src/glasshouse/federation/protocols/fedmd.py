@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.federation import logit_rounds
-from glasshouse.federation.learner import Learner, labelled
+from glasshouse.federation.learner import Learner, hard_loss
 from glasshouse.federation.setting import Setting
 from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.registry import Card
@@ -30,9 +30,11 @@ class FedMd:
 
     Args:
         transfer_epochs: on public, then on private data, before the first upload.
-        consensus_epochs: on the consensus, per round. revisit_epochs: on private data afterwards.
+        consensus_epochs: on the consensus, per round.
+        revisit_epochs: on private data afterwards.
         server_epochs: of the server's model on public labels, per round.
-        weight_decay: of every Adam. private_rate: of SGD where a defence acts inside private training.
+        weight_decay: of every Adam.
+        private_rate: of SGD where a defence acts inside private training.
         variant: ``authors`` skips the consensus when there is one client, as the paper's code does; then that
             client never sees public data again.
     """
@@ -55,7 +57,7 @@ class FedMd:
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
     ) -> dict[str, Tensor]:
         """Run all rounds; see :func:`glasshouse.federation.logit_rounds.play`."""
-        scheme = logit_rounds.chosen(self, setting)
+        scheme = logit_rounds.choose_settings(self, setting)
         return logit_rounds.play(setting, scheme, recorder=recorder, rng=rng, tamper=tamper)
 
     def passes(self, rounds: int) -> int:
@@ -64,7 +66,7 @@ class FedMd:
 
     def prepare(self, client: Learner, public: Batch, *, rng: Rng) -> int:
         """Transfer learning: all of the public data, then all of the private."""
-        client.fit(public.inputs, labelled(public.labels), epochs=self.transfer_epochs, rng=rng)
+        client.fit(public.inputs, hard_loss(public.labels), epochs=self.transfer_epochs, rng=rng)
         return self.transfer_epochs
 
     def consensus(self, uploads: Sequence[Tensor], server: Learner, public: Batch, *, rng: Rng) -> Tensor:
@@ -86,4 +88,4 @@ class FedMd:
     def serve(self, server: Learner, public: Batch, consensus: Tensor, *, rng: Rng) -> None:
         """The server's model sees public labels alone."""
         del consensus
-        server.fit(public.inputs, labelled(public.labels), epochs=self.server_epochs, rng=rng)
+        server.fit(public.inputs, hard_loss(public.labels), epochs=self.server_epochs, rng=rng)

@@ -27,7 +27,8 @@ class FedSGD:
 
     Args:
         dropout: clients train with dropout switched on.
-        sum_bits: bits of each contribution to a secure sum; 0: not quantised. sum_bound: clips it first.
+        sum_bits: bits of each contribution to a secure sum; 0: not quantised.
+        sum_bound: clips it first.
     """
 
     card: ClassVar[Card] = Card(

@@ -13,7 +13,7 @@ LEAST = 0.5
 def low_entropy(vectors: Sequence[Vectors], reference: Mapping[str, Tensor] | None) -> list[str]:
     """Layers with vectors below ``LEAST``, or below half of what the same vector has in ``reference``."""
     honest = {(v.layer, v.kind): v.entropies for v in vectors_of(reference)} if reference else {}
-    found = []
+    sentences = []
     for v in vectors:
         low = v.entropies < LEAST
         own = honest.get((v.layer, v.kind))
@@ -22,8 +22,8 @@ def low_entropy(vectors: Sequence[Vectors], reference: Mapping[str, Tensor] | No
         if bool(low.any()):
             kernels = f"{int(low.sum())} of {len(low)} kernels"
             what = {"convolution": kernels, "linear": "the weight", "bias": "the bias"}[v.kind]
-            found.append(
+            sentences.append(
                 f"{v.layer}: entropy of {what} is as low as {float(v.entropies.min()):.2g} "
                 f"(honest ones in the Maui paper: 0.88 or more)"
             )
-    return found
+    return sentences

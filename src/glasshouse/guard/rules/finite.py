@@ -7,8 +7,8 @@ from torch import Tensor
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """Tensors (weights, biases, statistics) with values that are infinite or no number."""
-    found = []
+    sentences = []
     for name, t in tensors.items():
         if t.is_floating_point() and (number := int((~t.double().isfinite()).sum())):
-            found.append(f"{name}: {number} of {t.numel()} values are not finite")
-    return found
+            sentences.append(f"{name}: {number} of {t.numel()} values are not finite")
+    return sentences

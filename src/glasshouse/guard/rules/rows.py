@@ -16,7 +16,7 @@ def identical_rows(vectors: Sequence[Vectors]) -> list[str]:
     Below ``SMALLEST`` entries they are not compared: two numbers up to a factor are one, and agree by chance.
     Rows with a value that is not finite are left to their own rule.
     """
-    found = []
+    sentences = []
     for v in vectors:
         if v.kind != "linear":
             continue
@@ -25,10 +25,10 @@ def identical_rows(vectors: Sequence[Vectors]) -> list[str]:
                 continue
             zero, twice = _repeated(matrix)
             if twice and matrix.shape[1] >= SMALLEST:
-                found.append(f"{v.layer}: {twice} of {len(matrix)} {word} repeat another, up to a factor")
+                sentences.append(f"{v.layer}: {twice} of {len(matrix)} {word} repeat another, up to a factor")
             if zero:
-                found.append(f"{v.layer}: {zero} of {len(matrix)} {word} are zero")
-    return found
+                sentences.append(f"{v.layer}: {zero} of {len(matrix)} {word} are zero")
+    return sentences
 
 
 def _repeated(matrix: Tensor) -> tuple[int, int]:

@@ -37,7 +37,9 @@ class Interval:
     """A number that cannot be printed without its uncertainty.
 
     Attributes:
-        value: the estimate. low, high: the ends of the interval, ``low <= value <= high``; same unit.
+        value: the estimate.
+        low: the ends of the interval, ``low <= value <= high``; same unit.
+        high: the ends of the interval, ``low <= value <= high``; same unit.
         n: independent units behind it (victims, clients, images).
         level: coverage that the interval aims at, e.g. 0.95.
     """
@@ -61,7 +63,7 @@ class Interval:
     def minus(self, constant: float) -> "Interval":
         """Shifted by a number that is known exactly, such as a chance level.
 
-        Example:
+        Examples:
             >>> Interval(value=0.5, low=0.25, high=0.75, n=8, level=0.95).minus(0.25).low
             0.0
         """
@@ -89,7 +91,8 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
 
     Args:
         values: ``(n,)``, one number per victim; finite. Average over a victim's images first.
-        rng: stream of the bootstrap. level: coverage, in (0, 1).
+        rng: stream of the bootstrap.
+        level: coverage, in (0, 1).
 
     Returns:
         The interval; of width 0 if all values are equal, since nothing then bounds what an unequal one would
@@ -103,9 +106,9 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
         Hesterberg 2015, "What Teachers Should Know About the Bootstrap", arXiv:1411.5279 (the
         expanded percentile interval). We differ in taking the envelope with Student's t.
 
-    Example:
-        >>> found = mean_interval([1.0, 2.0, 3.0, 4.0], rng=Rng.root(0))
-        >>> round(found.low, 2), found.value, round(found.high, 2), found.n
+    Examples:
+        >>> interval = mean_interval([1.0, 2.0, 3.0, 4.0], rng=Rng.root(0))
+        >>> round(interval.low, 2), interval.value, round(interval.high, 2), interval.n
         (0.45, 2.5, 4.55, 4)
     """
     x = _units("mean over victims", values, level)
@@ -151,7 +154,7 @@ def paired_gain(
         Johnson 1978, "Modified t tests and confidence intervals for asymmetrical populations", JASA 73(363),
         536-544 (the correction of the quantile). We differ in its weight, ``_skewness`` (decision 0080).
 
-    Example:
+    Examples:
         >>> gain = paired_gain([20.0, 23.0, 22.0], [9.0, 11.0, 10.0], rng=Rng.root(0))
         >>> round(gain.low, 2), round(gain.value, 2), gain.n
         (9.97, 11.67, 3)
@@ -179,9 +182,10 @@ def gain_p_value(values: ArrayLike, null_values: ArrayLike, *, higher_leaks: boo
         higher_leaks: False for errors and distances.
 
     Raises:
-        BadValue, Undefined: as :func:`paired_gain`.
+        BadValue: as :func:`paired_gain`.
+        Undefined: as :func:`paired_gain`.
 
-    Example:
+    Examples:
         >>> round(gain_p_value([20.0, 23.0, 22.0], [9.0, 11.0, 10.0]), 4)
         0.0013
     """

@@ -26,7 +26,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
         Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
         Statistics 6(2), 65-70.
 
-    Example:
+    Examples:
         >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
         [0.03, 0.06, 0.06]
     """

@@ -129,18 +129,18 @@ def _list_exchanges(
 ) -> tuple[Bools, Floats]:
     """One truth for each way to spread every run's members over its groups, with its probability."""
     truths, weights = np.zeros((1, clients), dtype=bool), np.ones(1)
-    for run, wanted in zip(groups, members, strict=True):
-        left = np.full(len(truths), wanted)
+    for run, size in zip(groups, members, strict=True):
+        left = np.full(len(truths), size)
         after = sum(map(len, run))
-        total = math.comb(after, wanted)
+        total = math.comb(after, size)
         for group in run:
             after -= len(group)
             parts = []
             for count in range(len(group) + 1):
                 fits = (left >= count) & (left - count <= after)
-                taken = truths[fits]
-                taken[:, group[:count]] = True
-                parts.append((taken, weights[fits] * math.comb(len(group), count), left[fits] - count))
+                extended = truths[fits]
+                extended[:, group[:count]] = True
+                parts.append((extended, weights[fits] * math.comb(len(group), count), left[fits] - count))
             truths, weights, left = (np.concatenate(part) for part in zip(*parts, strict=True))
         weights = weights / total
     return truths, weights

@@ -52,7 +52,7 @@ def rank_p_value(rank: int, compared: int) -> float:
     Source:
         Phipson & Smyth 2010, "Permutation p-values should never be zero", arXiv:1603.05766.
 
-    Example:
+    Examples:
         >>> rank_p_value(0, 199)
         0.005
     """
@@ -76,7 +76,7 @@ def rank_p_value(rank: int, compared: int) -> float:
 def comparisons_for(victims: int) -> int:
     """Held-out examples from which a victim among so many can be named after Holm's correction.
 
-    Example:
+    Examples:
         >>> comparisons_for(1), comparisons_for(20)
         (199, 400)
     """
@@ -94,7 +94,7 @@ def rank_of(score: float, others: ArrayLike, *, higher_leaks: bool = True) -> Ra
     Raises:
         BadValue: a score is not finite.
 
-    Example:
+    Examples:
         >>> rank_of(20.0, [11.0, 20.0, 9.0])
         Rank(rank=1, compared=3)
     """

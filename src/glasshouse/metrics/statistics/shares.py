@@ -36,17 +36,20 @@ def proportion_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:
     """A share of n independent yes/no outcomes with its exact interval; never of width 0.
 
     Args:
-        hits: number of "yes", 0 … n. n: outcomes, at least 1.
+        hits: number of "yes", 0 … n.
+        n: outcomes, at least 1.
+        level: coverage of the interval, in (0, 1).
 
     Raises:
-        Undefined: n is 0. BadValue: ``hits`` is not in 0 … n, or ``level`` is out of range.
+        Undefined: n is 0.
+        BadValue: ``hits`` is not in 0 … n, or ``level`` is out of range.
 
     Source:
         Clopper & Pearson 1934, Biometrika 26(4), 404-413.
 
-    Example:
-        >>> found = proportion_interval(0, 20)
-        >>> found.value, found.low, round(found.high, 3)
+    Examples:
+        >>> interval = proportion_interval(0, 20)
+        >>> interval.value, interval.low, round(interval.high, 3)
         (0.0, 0.0, 0.168)
     """
     if n == 0:
@@ -62,9 +65,10 @@ def proportion_bounds(hits: int, n: int, *, level: float = 0.95) -> tuple[float,
     """One-sided exact bounds of a share: at least, at most; each holds with ``level`` on its own.
 
     Raises:
-        Undefined, BadValue: as :func:`proportion_interval`; ``level`` must be in (0.5, 1).
+        Undefined: as :func:`proportion_interval`; ``level`` must be in (0.5, 1).
+        BadValue: as :func:`proportion_interval`; ``level`` must be in (0.5, 1).
 
-    Example:
+    Examples:
         >>> [round(x, 3) for x in proportion_bounds(0, 20)]
         [0.0, 0.139]
     """
@@ -104,9 +108,9 @@ def share_interval(hits: ArrayLike, clusters: ArrayLike | None = None, *, level:
         counts estimated from survey data", Survey Methodology 24(2), 193-201. We differ where all
         outcomes are equal: they use the nominal n, we the number of victims.
 
-    Example:
-        >>> found = share_interval([1, 1, 0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 2, 2, 3, 3])
-        >>> found.n, found.value, round(found.low, 2), round(found.high, 2)
+    Examples:
+        >>> interval = share_interval([1, 1, 0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 2, 2, 3, 3])
+        >>> interval.n, interval.value, round(interval.low, 2), round(interval.high, 2)
         (4, 0.625, 0.04, 0.99)
     """
     y = np.asarray(hits, dtype=np.float64)
@@ -139,9 +143,10 @@ def share_gain(
         level: coverage, in (0, 1).
 
     Raises:
-        BadValue, Undefined: as :func:`share_interval`; ``chance`` must be in [0, 1].
+        BadValue: as :func:`share_interval`; ``chance`` must be in [0, 1].
+        Undefined: as :func:`share_interval`; ``chance`` must be in [0, 1].
 
-    Example:
+    Examples:
         >>> gain = share_gain([1, 1, 1, 1], 0.01)  # 4 of 4 images named among 100
         >>> round(gain.low, 2), gain.value
         (0.39, 0.99)
@@ -163,7 +168,7 @@ def share_p_value(hits: ArrayLike, chance: float, clusters: ArrayLike | None = N
         chance: what a guess gets, in [0, 1].
         clusters: ``(n,)``, which victim each belongs to; None: one each.
 
-    Example:
+    Examples:
         >>> share_p_value([1, 1, 1, 1], 0.01)
         1e-08
     """
@@ -195,27 +200,30 @@ def paired_share_gain(
     20 victims of 1, 4, 16 images, independent or not.
 
     Args:
-        hits, null_hits: ``(n,)``, each in [0, 1], the same images in the same order. A null hit may be an
-            average over draws of the null adversary, or the same chance level everywhere.
+        hits: ``(n,)``, each in [0, 1], the same images in the same order. A null hit may be an average over
+            draws of the null adversary, or the same chance level everywhere.
+        null_hits: as ``hits``.
         clusters: ``(n,)``, which victim each belongs to; None: one each.
+        level: coverage of the interval, in (0, 1).
 
     Returns:
         The plain difference of shares, and the interval, cut to [-1, 1]; ``n`` counts victims.
 
     Raises:
-        BadValue: a hit is outside [0, 1], or lengths differ. Undefined: fewer than two victims.
+        BadValue: a hit is outside [0, 1], or lengths differ.
+        Undefined: fewer than two victims.
 
     Source:
         Agresti & Min 2005, "Simple improved confidence intervals for comparing matched proportions",
         Statistics in Medicine 24(5), 729-740 (half an observation added to each of four cells). We differ
         in Student's quantile and in the weight of what is added where images come in clusters.
 
-    Example:
-        >>> found = paired_share_gain([1] * 8, [0] * 8)
-        >>> found.value, round(found.low, 2), found.high
+    Examples:
+        >>> interval = paired_share_gain([1] * 8, [0] * 8)
+        >>> interval.value, round(interval.low, 2), interval.high
         (1.0, 0.42, 1.0)
     """
-    difference, index, sizes = _paired(hits, null_hits, clusters, level)
+    difference, index, sizes = _pair_hits(hits, null_hits, clusters, level)
     gain, (centre, error) = float(difference.mean()), _gain(difference, index, sizes)
     half = float(scipy.stats.t.ppf((1 + level) / 2, len(sizes) - 1)) * error
     low = max(-1.0, min(centre - half, gain))
@@ -232,11 +240,11 @@ def paired_share_p_value(hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayL
         null_hits: ``(n,)``, the same images in the same order.
         clusters: ``(n,)``, which victim each belongs to; None: one each.
 
-    Example:
+    Examples:
         >>> round(paired_share_p_value([1] * 8, [0] * 8), 4)
         0.0008
     """
-    difference, index, sizes = _paired(hits, null_hits, clusters, 0.95)
+    difference, index, sizes = _pair_hits(hits, null_hits, clusters, 0.95)
     centre, error = _gain(difference, index, sizes)
     return max(float(scipy.stats.t.sf(centre / error, len(sizes) - 1)), _swap_p_value(hits, null_hits, sizes))
 
@@ -259,7 +267,7 @@ def _swap_p_value(hits: ArrayLike, null_hits: ArrayLike, sizes: NDArray[np.intp]
     return float(total[int(y.sum()) :].sum())
 
 
-def _paired(
+def _pair_hits(
     hits: ArrayLike, null_hits: ArrayLike, clusters: ArrayLike | None, level: float
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.intp]]:
     """Differences per image, the victim of each, and how many images each victim has."""

@@ -35,11 +35,13 @@ def convnet(
     18 pixels the poolings are 2 × 2, since two of 3 × 3 would leave nothing.
 
     Args:
-        input_shape: (C, H, W). classes: K.
+        input_shape: (C, H, W).
+        classes: K.
         width: channels of the first convolution; 64 gives 2.9 million parameters, 8 gives 49 thousand.
         batch_norm: False leaves the normalisation out and initialises by Kaiming's rule instead, without
             which eight layers would not train.
-        mean, std: fixed normalisation of the pixels.
+        mean: fixed normalisation of the pixels.
+        std: fixed normalisation of the pixels.
     """
     check_shape(input_shape, classes, model="convnet")
     check_width(width, model="convnet")

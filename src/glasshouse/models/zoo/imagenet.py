@@ -38,7 +38,8 @@ def from_torchvision(
     Files from before batch norm counted its batches lack the counters; as in torch they are 0 then.
 
     Args:
-        tensors: by name. classifier: what the names of its classifier begin with; it is left out.
+        tensors: by name.
+        classifier: what the names of its classifier begin with; it is left out.
         first: what our names of the features begin with.
     """
     if any(name.startswith((first, "head.")) for name in tensors):
@@ -51,7 +52,7 @@ def from_torchvision(
     return {f"features.{name}": t for name, t in {**counters, **kept}.items()}
 
 
-def _made(
+def _split_model(
     name: str, input_shape: tuple[int, int, int], hidden: int, classes: int, *, features: int, **more: Any
 ) -> SplitModel:
     """The torchvision model without its classifier, behind our normalisation and before our head."""
@@ -92,7 +93,7 @@ def _made(
 )
 def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
     """Features as in torchvision; a head of ``hidden`` and K units (``hidden`` = 0: one layer)."""
-    return _made("resnet50", input_shape, hidden, classes, features=2048)
+    return _split_model("resnet50", input_shape, hidden, classes, features=2048)
 
 
 @published(partial(from_torchvision, classifier="classifier.", first="features.features."))
@@ -105,7 +106,7 @@ def resnet50(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
 )
 def vgg11_bn(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 512) -> SplitModel:
     """Convolutions and the 7 × 7 pooling as in torchvision; ``hidden`` and K units for its classifier."""
-    return _made("vgg11_bn", input_shape, hidden, classes, features=25088)
+    return _split_model("vgg11_bn", input_shape, hidden, classes, features=25088)
 
 
 @published(partial(from_torchvision, classifier="heads."))
@@ -125,4 +126,4 @@ def vit_b_32(input_shape: tuple[int, int, int], classes: int, *, hidden: int = 5
             got=f"{input_shape[1]} × {input_shape[2]}",
             fix="set data.resize = 224",
         )
-    return _made("vit_b_32", input_shape, hidden, classes, features=768, image_size=input_shape[1])
+    return _split_model("vit_b_32", input_shape, hidden, classes, features=768, image_size=input_shape[1])

@@ -34,10 +34,12 @@ def maui_cnn(
     training. On smaller images the last poolings are left out, so that 2 × 2 positions remain.
 
     Args:
-        input_shape: (C, H, W). classes: K.
+        input_shape: (C, H, W).
+        classes: K.
         width: channels of the first convolution.
         hidden: units between features and logits; 0: the head is one linear layer.
-        batch_norm: after every convolution. poolings: only after so many of the convolutions, 0 to 4.
+        batch_norm: after every convolution.
+        poolings: only after so many of the convolutions, 0 to 4.
     """
     check_shape(input_shape, classes, model="maui_cnn")
     check_width(width, model="maui_cnn")

@@ -22,11 +22,13 @@ def mlp(
     """Linear layers with ReLUs in between.
 
     Args:
-        input_shape: (C, H, W). classes: K.
+        input_shape: (C, H, W).
+        classes: K.
         hidden: units of the hidden layers, first to last: ``64`` or ``"128,64"``.
-        mean, std: fixed normalisation of the pixels.
+        mean: fixed normalisation of the pixels.
+        std: fixed normalisation of the pixels.
 
-    Example:
+    Examples:
         >>> [name for name, _ in mlp((1, 8, 8), 10, hidden=16).named_parameters()]
         ['features.fc1.weight', 'features.fc1.bias', 'head.weight', 'head.bias']
     """

@@ -28,9 +28,11 @@ def shallow_cnn(
     Pooling before the ReLU instead of after it: the maximum of rectified values is the rectified maximum.
 
     Args:
-        input_shape: (C, H, W). classes: K.
+        input_shape: (C, H, W).
+        classes: K.
         width: channels of the convolution; 32 in the paper.
-        mean, std: fixed normalisation of the pixels; the defaults give the paper's [-1, 1].
+        mean: fixed normalisation of the pixels; the defaults give the paper's [-1, 1].
+        std: fixed normalisation of the pixels; the defaults give the paper's [-1, 1].
     """
     check_shape(input_shape, classes, model="shallow_cnn")
     check_width(width, model="shallow_cnn")

@@ -29,7 +29,7 @@ def _branch(inward: int, outward: int, *, stride: int) -> list[nn.Module]:
     ]
 
 
-def _shuffled(x: Tensor) -> Tensor:
+def _shuffle_channels(x: Tensor) -> Tensor:
     """Channels of the two halves in turns."""
     n, channels, height, width = x.shape
     return x.reshape(n, 2, channels // 2, height, width).transpose(1, 2).reshape(x.shape)
@@ -46,7 +46,7 @@ class Basic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → the same shape."""
         left, right = x.chunk(2, dim=1)
-        return _shuffled(torch.cat([left, self.branch(right)], dim=1))
+        return _shuffle_channels(torch.cat([left, self.branch(right)], dim=1))
 
 
 @final
@@ -67,7 +67,7 @@ class Down(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inward, H, W) → (B, outward, H / 2, W / 2)."""
-        return _shuffled(torch.cat([self.shortcut(x), self.branch(x)], dim=1))
+        return _shuffle_channels(torch.cat([self.shortcut(x), self.branch(x)], dim=1))
 
 
 @carded(
@@ -91,9 +91,12 @@ def shufflenet_v2(
     341 thousand parameters before the head, as the Maui paper counts.
 
     Args:
-        input_shape: (C, H, W). classes: K.
-        size: ``0.5``, ``1`` or ``1.5``. hidden: units of a second linear layer in the head; 0: none.
-        mean, std: fixed normalisation of the pixels.
+        input_shape: (C, H, W).
+        classes: K.
+        size: ``0.5``, ``1`` or ``1.5``.
+        hidden: units of a second linear layer in the head; 0: none.
+        mean: fixed normalisation of the pixels.
+        std: fixed normalisation of the pixels.
     """
     check_shape(input_shape, classes, model="shufflenet_v2")
     if size not in WIDTHS:

@@ -18,7 +18,8 @@ class Answer:
     """What the run found.
 
     Attributes:
-        text: a few words. qualification: the sentences that qualify it.
+        text: a few words.
+        qualification: the sentences that qualify it.
         count: how many findings there are, and how many would lie above 0 by luck; empty without findings.
         kind: ``leaks`` where anything came out, else the worst standing of a finding that decides; None where
             nothing was measured.
@@ -48,14 +49,14 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried:
         return "Nothing was measured", f"No attack produced a finding about private data. {lead}{NOT_SAFE}"
     leaking = [f for f, s in zip(choice.findings, standings, strict=True) if s == "leaks"]
     if leaking:
-        return "Private data came out", f"{_leaking(leaking, total, result, choice)}; {tried} ran."
+        return "Private data came out", f"{_leak_sentence(leaking, total, result, choice)}; {tried} ran."
     if out := choice.with_victims_out():
         return "Single victims' data came out", _single(out, choice)
     if standings.count("no leak found") == total:
-        able = ", and the controls of every attack passed" if _controlled(choice.findings) else ""
+        able = ", and the controls of every attack passed" if _has_control(choice.findings) else ""
         ran = f"{tried} ran in {words.count(total, 'measurements')}{able}."
         return "No leak was found", f"{ran} That bounds these attacks, not every attack."
-    parts = words.listed([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
+    parts = words.join_words([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
     rest = "What could not be measured may still leak."
     return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
 
@@ -72,17 +73,17 @@ def _single(out: Sequence[Finding], choice: Choice) -> str:
     )
 
 
-def _leaking(leaking: Sequence[Finding], total: int, result: Result, choice: Choice) -> str:
+def _leak_sentence(leaking: Sequence[Finding], total: int, result: Result, choice: Choice) -> str:
     names = {t.scenario for t in result.threats} | {f.scenario for f in result.findings}
     several = f", in {len({f.scenario for f in leaking})} of {len(names)} scenarios" if len(names) > 1 else ""
-    found = [choice.cards.metric(f.metric).severity for f in leaking]
-    kinds = words.listed([f"{KINDS[s]} ({found.count(s)})" for s in SEVERITIES if s in found])
+    severities = [choice.cards.metric(f.metric).severity for f in leaking]
+    kinds = words.join_words([f"{KINDS[s]} ({severities.count(s)})" for s in SEVERITIES if s in severities])
     noun = words.count(total, "measurements")
     described = all(f.metric in choice.cards.metrics for f in leaking)
     return f"{len(leaking)} of {noun} found a leak{several}" + (f": {kinds}" if described else "")
 
 
-def _controlled(findings: Sequence[Finding]) -> bool:
+def _has_control(findings: Sequence[Finding]) -> bool:
     return all(f.control is not None and f.control.passed for f in findings)
 
 
@@ -92,9 +93,9 @@ def _count(result: Result, choice: Choice) -> str:
     if not n:
         return ""
     expected = ONE_SIDE * n
-    shown = f"{expected:.1f}" if expected < 10 else f"{expected:.0f}"
+    luck = f"{expected:.1f}" if expected < 10 else f"{expected:.0f}"
     text = (
-        f"Of {words.count(n, 'findings')} in all, about {shown} would lie above 0 by luck if nothing leaked."
+        f"Of {words.count(n, 'findings')} in all, about {luck} would lie above 0 by luck if nothing leaked."
     )
     primary = sum(f.primary for f in choice.findings)
     lucky = sum(expected_by_luck(f) for f in choice.findings)

@@ -23,7 +23,8 @@ class Policy:
     """The policy's outcome over all scenarios.
 
     Attributes:
-        state: ``broken``, ``not shown``, ``holds`` or ``none``. text: the outcome in a sentence.
+        state: ``broken``, ``not shown``, ``holds`` or ``none``.
+        text: the outcome in a sentence.
         groups: (state, its limits), the worst state first.
     """
 
@@ -39,7 +40,7 @@ def policy(result: Result) -> Policy:
     groups = tuple((state, rows) for state, rows in counts.items() if rows)
     if not limits:
         return Policy(state="none", text="No limits were set.", groups=())
-    parts = words.listed([f"{len(rows)} {_verb(state, len(rows))}" for state, rows in groups])
+    parts = words.join_words([f"{len(rows)} {_verb(state, len(rows))}" for state, rows in groups])
     tally = f"Of {words.count(len(limits), 'limits')}, {parts}."
     if counts["broken"]:
         return Policy(state="broken", text=f"Broken. {tally}", groups=groups)

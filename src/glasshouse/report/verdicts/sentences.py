@@ -34,8 +34,8 @@ def additions(finding: Finding, choice: Choice) -> list[str]:
     given = words.grants(finding.given)
     return [
         victims(choice.victims(finding)),
-        _exchanged(finding),
-        _unclaimed(finding),
+        _exchange_sentence(finding),
+        _unclaimed_sentence(finding),
         _few_runs(finding),
         power(finding, choice.cards),
         f"The attacker also had {given}." if given else "",
@@ -99,7 +99,7 @@ def victims(verdicts: Sequence[Victim]) -> str:
 def few(names: Sequence[str]) -> str:
     """Names once each; of many, the first three and how many more."""
     once = list(dict.fromkeys(names))
-    return words.listed(once if len(once) <= 4 else [*once[:3], f"{len(once) - 3} more"])
+    return words.join_words(once if len(once) <= 4 else [*once[:3], f"{len(once) - 3} more"])
 
 
 def value(finding: Finding, cards: Cards) -> str:
@@ -182,14 +182,14 @@ def _failure(c: Control, unit: str, cards: Cards) -> str:
     )
 
 
-def _exchanged(f: Finding) -> str:
+def _exchange_sentence(f: Finding) -> str:
     ignores_update = f.exchange is not None and f.exchange.gain_low <= 0 < f.gain_low
     if not ignores_update:
         return ""
     return "It gains as much about victims whose update it did not see, so this is no leak."
 
 
-def _unclaimed(f: Finding) -> str:
+def _unclaimed_sentence(f: Finding) -> str:
     if f.claimed is None or f.claimed >= f.n:
         return ""
     return f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses."

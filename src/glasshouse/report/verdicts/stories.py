@@ -67,13 +67,15 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
         if bare is not None and bare is not first:
             lines.append(Sentence(kind=choice.standing(bare), text=sentence(bare, choice)))
         lines += _single_victims(choice, {id(first), id(bare)})
-        lines += _defended(choice, result.utility, first)
+        lines += _tell_defences(choice, result.utility, first)
         lines += _unpowered(choice, first)
-        lines += _moved(choice)
+        lines += _tell_distances(choice)
     lines += _not_private(choice)
     if refusals:
         subjects = list(dict.fromkeys(r.subject for r in refusals))
-        lines.append(Sentence(kind="note", text=f"Could not run: {words.listed(subjects)}; reasons below."))
+        lines.append(
+            Sentence(kind="note", text=f"Could not run: {words.join_words(subjects)}; reasons below.")
+        )
     return Story(
         scenario=name,
         kind=choice.standing(top) if top else None,
@@ -94,14 +96,14 @@ def _single_victims(choice: Choice, named: set[int]) -> list[Sentence]:
     if not rest:
         return []
     worst, more = rest[0], len(rest) - 1
-    told = victims(choice.victims(worst))
-    text = f"{where(worst)}, {choice.cards.attack(worst.attack)}: {told[0].lower()}{told[1:]}"
+    sentence = victims(choice.victims(worst))
+    text = f"{where(worst)}, {choice.cards.attack(worst.attack)}: {sentence[0].lower()}{sentence[1:]}"
     if more:
         text += f" Single victims came out in {words.count(more, 'measurements')} more."
     return [Sentence(kind="leaks", text=text)]
 
 
-def _defended(choice: Choice, utility: Sequence[Utility], first: Finding) -> list[Sentence]:
+def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -> list[Sentence]:
     """What the defences changed: which still leak and how badly, which fell silent, what that costs."""
     cards, standing = choice.cards, choice.standing
     cells: dict[str, list[Finding]] = {}
@@ -169,11 +171,11 @@ def _unpowered(choice: Choice, first: Finding) -> list[Sentence]:
     names = list(dict.fromkeys(choice.cards.attack(f.attack) for f in powerless))
     if not names:
         return []
-    text = f"Nothing can be said about {words.listed(names)}: a control failed. {NOT_SAFE}"
+    text = f"Nothing can be said about {words.join_words(names)}: a control failed. {NOT_SAFE}"
     return [Sentence(kind="no power", text=text)]
 
 
-def _moved(choice: Choice) -> list[Sentence]:
+def _tell_distances(choice: Choice) -> list[Sentence]:
     """Distances between images that moved where the metric that decides did not."""
     cards, chosen = choice.cards, {id(f) for f in choice.findings}
     moved: dict[str, dict[str, list[str]]] = {}
@@ -188,7 +190,7 @@ def _moved(choice: Choice) -> list[Sentence]:
     lines = []
     for deciding, labels in moved.items():
         who = few([name for names in labels.values() for name in names])
-        what = f"{who}: above guessing by {words.listed(list(labels))}, but not by {deciding}"
+        what = f"{who}: above guessing by {words.join_words(list(labels))}, but not by {deciding}"
         lines.append(Sentence(kind="note", text=f"{what}. This does not count as rebuilt images."))
     return lines
 

@@ -30,7 +30,7 @@ from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
-from glasshouse.attacks.inversion.ggl.optimisers import Optimiser, minimise
+from glasshouse.attacks.inversion.ggl.optimizers import OptimizerName, minimize
 from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.parts import detect
@@ -55,18 +55,23 @@ class GGL:
 
     Args:
         generator: ``wgan_gp`` (trained on auxiliary images), ``biggan``, or ``module:factory``.
-        latent: size of its latent vector. training: of ``wgan_gp``.
+        latent: size of its latent vector.
+        training: of ``wgan_gp``.
         optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
-        evaluations: candidates per trial. seconds: limit per trial, 0 for none; makes results
-            machine-dependent.
-        restarts: trials. processes: trials at a time, each in a process of its own, with the same result;
-            Adam runs all of its trials in one batch instead.
+        evaluations: candidates per trial.
+        seconds: limit per trial, 0 for none; makes results machine-dependent.
+        restarts: trials.
+        processes: trials at a time, each in a process of its own, with the same result; Adam runs all of its
+            trials in one batch instead.
         population: candidates evaluated together by CMA-ES.
-        learning_rate, signed: of Adam.
-        distance: ``squared`` or ``cosine``. regularizer: ``kl``, ``norm`` or ``none``; strength: its weight
-            λ.
+        learning_rate: of Adam.
+        signed: of Adam.
+        distance: ``squared`` or ``cosine``.
+        regularizer: ``kl``, ``norm`` or ``none``.
+        strength: its weight λ.
         adaptive: detect the defence and apply its transformation to candidates.
-        local_steps: how several local steps are matched. bf16: bfloat16 arithmetic in the model.
+        local_steps: how several local steps are matched.
+        bf16: bfloat16 arithmetic in the model.
     """
 
     card: ClassVar[Card] = Card(
@@ -97,7 +102,7 @@ class GGL:
     generator: str = generators.WGAN
     latent: Count = 128
     training: GeneratorTraining = field(default_factory=GeneratorTraining)
-    optimizer: Optimiser = "cma_es"
+    optimizer: OptimizerName = "cma_es"
     evaluations: Count = 2500
     seconds: NotNegative = 0.0
     restarts: Count = 1
@@ -151,13 +156,15 @@ class GGL:
         labels = known_labels(view, client, rng=rng.child("labels"))
         prior = self.prior(view.terms, view.grants.auxiliary).to(labels.device)
         known = view.grants.auxiliary
-        found = detect.detect(client, images=None if known is None else known.inputs, rng=rng.child("detect"))
+        finding = detect.detect(
+            client, images=None if known is None else known.inputs, rng=rng.child("detect")
+        )
         adaptation = (
-            detect.adaptation(found, client, steps=self.local_steps) if self.adaptive else Adaptation()
+            detect.adaptation(finding, client, steps=self.local_steps) if self.adaptive else Adaptation()
         )
         fit = self.fit(client, prior, labels, adaptation)
         budget = TrialBudget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
-        best = minimise(
+        best = minimize(
             fit,
             self.optimizer,
             budget,
@@ -175,7 +182,7 @@ class GGL:
                 labels=labels,
                 confidence=torch.full((len(images),), -best.loss),
             ),
-            detect.claimed(found, client),
+            detect.guess_claim(finding, client),
             _draws(prior, labels, about, latent=self.latent, rng=rng.child("draws")),
         )
 

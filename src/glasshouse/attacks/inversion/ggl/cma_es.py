@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 
-def minimise(loss: LatentLoss, dimension: int, budget: Budget, *, population: int, rng: Rng) -> Best:
+def minimize(loss: LatentLoss, dimension: int, budget: Budget, *, population: int, rng: Rng) -> Best:
     """One trial; starts again at the best point, with the first step size, when the strategy stops early.
 
     Args:
@@ -47,11 +47,11 @@ def minimise(loss: LatentLoss, dimension: int, budget: Budget, *, population: in
             }
             strategy = cma.CMAEvolutionStrategy(centre.double().numpy(), 1.0, options)
             while tally.left and not strategy.stop():
-                asked = strategy.ask()
-                points = torch.stack([torch.from_numpy(x) for x in asked]).float()[: tally.left]
+                proposals = strategy.ask()
+                points = torch.stack([torch.from_numpy(x) for x in proposals]).float()[: tally.left]
                 values = tally(points)
-                if len(points) < len(asked):
+                if len(points) < len(proposals):
                     break
-                strategy.tell(asked, values.clamp_max(1e300).tolist())
+                strategy.tell(proposals, values.clamp_max(1e300).tolist())
             centre, restarts = tally.best if len(tally.best) else centre, restarts + 1
     return tally.found()

@@ -48,7 +48,8 @@ def generator(
 
     Raises:
         Inapplicable: ``wgan_gp`` without auxiliary images, ``biggan`` without its weights or its classes.
-        NotInstalled, BadFile: a package or a module is missing.
+        NotInstalled: a package or a module is missing.
+        BadFile: a package or a module is missing.
         BadValue: the user's factory does not give images of the right size.
     """
     if name == WGAN:
@@ -59,24 +60,24 @@ def generator(
                 got="none",
                 fix="set data.auxiliary and grants.auxiliary, or give generator = 'module:factory'",
             )
-        return wgan.trained(auxiliary, classes=architecture.classes, latent=latent, training=training)
-    made = import_factory(_BIGGAN_FACTORY if name == BIGGAN else name, f"generator '{name}'")(
+        return wgan.train_generator(auxiliary, classes=architecture.classes, latent=latent, training=training)
+    network = import_factory(_BIGGAN_FACTORY if name == BIGGAN else name, f"generator '{name}'")(
         architecture.input_shape, architecture.classes, latent=latent
     )
-    _check(name, made, architecture, latent)
-    found: nn.Module = made.eval().requires_grad_(False)
-    return found
+    _check(name, network, architecture, latent)
+    frozen_network: nn.Module = network.eval().requires_grad_(False)
+    return frozen_network
 
 
-def _check(name: str, made: object, architecture: Architecture, latent: int) -> None:
+def _check(name: str, network: object, architecture: Architecture, latent: int) -> None:
     subject, shape = f"generator '{name}'", (2, *architecture.input_shape)
-    if not isinstance(made, nn.Module):
+    if not isinstance(network, nn.Module):
         raise BadValue(
-            subject, needs="a torch.nn.Module", got=f"a {type(made).__name__}", fix="correct the factory"
+            subject, needs="a torch.nn.Module", got=f"a {type(network).__name__}", fix="correct the factory"
         )
     try:
         with torch.no_grad():
-            images = made.eval()(torch.zeros(2, latent), torch.zeros(2, dtype=torch.int64))
+            images = network.eval()(torch.zeros(2, latent), torch.zeros(2, dtype=torch.int64))
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError) as error:

@@ -22,8 +22,13 @@ class Fit:
     """Points (R, B * D) → losses (R,); a :class:`~glasshouse.attacks.inversion.ggl.search.LatentLoss`.
 
     Attributes:
-        distance: of the candidate's update from the received one. prior: the generator.
-        labels: (B,). latent: D. scale: on the distance. regularizer, strength: and its weight.
+        distance: of the candidate's update from the received one.
+        prior: the generator.
+        labels: (B,).
+        latent: D.
+        scale: on the distance.
+        regularizer: and its weight.
+        strength: and its weight.
         image_range: of the pixels that the model takes; the generator's are in [0, 1].
     """
 
@@ -46,11 +51,11 @@ class Fit:
         labels = self.labels.expand(len(points), -1)
         with torch.set_grad_enabled(differentiable):
             images = self.images(points)
-        found = self.scale * self.distance(images, labels, create_graph=differentiable)
+        loss = self.scale * self.distance(images, labels, create_graph=differentiable)
         if self.regularizer == "none":
-            return found
+            return loss
         penalty = kl(points) if self.regularizer == "kl" else norm_penalty(points, self.latent)
-        return found + self.strength * penalty
+        return loss + self.strength * penalty
 
     def images(self, points: Tensor) -> Tensor:
         """(R, B, C, H, W) of points (R, B * D), in pixel units."""
@@ -63,7 +68,7 @@ class Fit:
 def kl(points: Tensor) -> Tensor:
     """(R,) divergence of N(mean, variance of a point's coordinates) from N(0, 1): 0 at mean 0, variance 1.
 
-    Example:
+    Examples:
         >>> kl(torch.tensor([[1.0, -1.0], [2.0, 0.0]])).round(decimals=3).tolist()
         [0.0, 0.5]
     """
@@ -74,7 +79,7 @@ def kl(points: Tensor) -> Tensor:
 def norm_penalty(points: Tensor, latent: int) -> Tensor:
     """(R,) (|z|² - D)² averaged over the B vectors: |z|² is about D for z from N(0, 1).
 
-    Example:
+    Examples:
         >>> norm_penalty(torch.tensor([[1.0, 1.0], [2.0, 0.0]]), 2).tolist()
         [0.0, 4.0]
     """

@@ -113,7 +113,7 @@ def adam(
     so).
     """
     here = starts.detach().clone().requires_grad_()
-    optimiser = torch.optim.Adam([here], lr=learning_rate)
+    optimizer = torch.optim.Adam([here], lr=learning_rate)
     points, losses = here.detach().clone(), torch.full((len(here),), math.inf, dtype=torch.float64)
     started, spent = time.monotonic(), 0
     for i in track(range(budget.evaluations), "searching the latent space"):
@@ -127,8 +127,8 @@ def adam(
             better = reached < losses  # False for NaN
             points[better], losses[better] = here.detach()[better], reached[better]
             here.grad = slope.sign() if signed else slope
-            optimiser.param_groups[0]["lr"] = learning_rate * stepwise(i / budget.evaluations)
-            optimiser.step()
+            optimizer.param_groups[0]["lr"] = learning_rate * stepwise(i / budget.evaluations)
+            optimizer.step()
     trials = zip(points, losses.tolist(), strict=True)
     return tuple(Best(point=point, loss=value, evaluations=spent) for point, value in trials)
 

@@ -49,8 +49,10 @@ class Settings:
     """Of the search.
 
     Attributes:
-        half_width: the box is [-half_width, half_width]^n. initial: points before the first model.
-        batch: points per model. candidates: among which Thompson samples choose.
+        half_width: the box is [-half_width, half_width]^n.
+        initial: points before the first model.
+        batch: points per model.
+        candidates: among which Thompson samples choose.
         fit_steps: of Adam on the marginal likelihood, anew for every model.
     """
 
@@ -84,7 +86,7 @@ class _Region:
             self.side, self.lost = self.side / 2, 0
 
 
-def minimise(
+def minimize(
     loss: LatentLoss, dimension: int, budget: Budget, *, rng: Rng, settings: Settings | None = None
 ) -> Best:
     """One trial in [-half_width, half_width]^n.
@@ -120,10 +122,10 @@ def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings,
     while tally.left and region.side >= SMALLEST:
         stream = rng.child(f"batch/{number}")
         count = min(how.batch, tally.left)
-        asked = _thompson(points, values, region.side, count=count, how=how, rng=stream)
-        got = evaluate(asked)
+        proposals = _thompson(points, values, region.side, count=count, how=how, rng=stream)
+        got = evaluate(proposals)
         region.saw(float(got.min()))
-        points, values = torch.cat([points, asked]), torch.cat([values, got])
+        points, values = torch.cat([points, proposals]), torch.cat([values, got])
         number += 1
 
 
@@ -139,19 +141,19 @@ def _thompson(points: Tensor, values: Tensor, side: float, *, count: int, how: S
     finite = values.clamp_max(values[values.isfinite()].max() if bool(values.isfinite().any()) else 0.0)
     spread = finite.std() if len(finite) > 1 and float(finite.std()) > 0 else finite.new_ones(())
     scaled = ((finite - finite.median()) / spread).unsqueeze(1)
-    model = _fitted(points, scaled, how.fit_steps)
+    model = _fit_process(points, scaled, how.fit_steps)
     candidates = _candidates(points[values.argmin()], _lengthscales(model), side, how=how, rng=rng)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(rng.child("thompson").seed())
-        drawn = model.posterior(candidates).rsample(torch.Size([count])).squeeze(-1)  # (count, c)
+        posterior_draws = model.posterior(candidates).rsample(torch.Size([count])).squeeze(-1)  # (count, c)
     chosen: list[int] = []
-    for row in drawn:
+    for row in posterior_draws:
         order = row.argsort().tolist()
         chosen.append(next(i for i in order if i not in chosen))
     return candidates[chosen]
 
 
-def _fitted(points: Tensor, values: Tensor, steps: int) -> SingleTaskGP:
+def _fit_process(points: Tensor, values: Tensor, steps: int) -> SingleTaskGP:
     likelihood = GaussianLikelihood(noise_constraint=Interval(5e-4, 0.2))
     kernel = ScaleKernel(
         MaternKernel(nu=2.5, ard_num_dims=points.shape[1], lengthscale_constraint=Interval(0.005, 2.0)),
@@ -163,17 +165,17 @@ def _fitted(points: Tensor, values: Tensor, steps: int) -> SingleTaskGP:
     model.likelihood.noise = 0.005
     marginal = ExactMarginalLogLikelihood(model.likelihood, model)
     model.train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (-marginal(model(*model.train_inputs), model.train_targets)).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval()
 
 
 def _lengthscales(model: SingleTaskGP) -> Tensor:
-    found: Tensor = model.covar_module.base_kernel.lengthscale.detach().squeeze(0)
-    return found
+    lengthscales: Tensor = model.covar_module.base_kernel.lengthscale.detach().squeeze(0)
+    return lengthscales
 
 
 def _candidates(centre: Tensor, lengthscales: Tensor, side: float, *, how: Settings, rng: Rng) -> Tensor:

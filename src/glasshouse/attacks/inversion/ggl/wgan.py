@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Positive, check_ranges
 from glasshouse.progress import track
@@ -41,8 +41,11 @@ class GeneratorTraining:
     Attributes:
         width: channels of the last stage of the generator and of the first of the critic; the paper's 128.
         conditional: the generator is told the class.
-        steps: of the critic. batch_size: images in each. critic_steps: of these per step of the generator.
-        learning_rate: of Adam, betas (0.5, 0.999). mirror: mirror images at random.
+        steps: of the critic.
+        batch_size: images in each.
+        critic_steps: of these per step of the generator.
+        learning_rate: of Adam, betas (0.5, 0.999).
+        mirror: mirror images at random.
     """
 
     width: Count = 32
@@ -60,7 +63,7 @@ class GeneratorTraining:
 def stages(shape: tuple[int, int, int]) -> int:
     """How often 4 pixels must double to reach the larger side.
 
-    Example:
+    Examples:
         >>> stages((3, 32, 32)), stages((1, 8, 8)), stages((1, 28, 28))
         (3, 1, 3)
     """
@@ -124,7 +127,7 @@ class Critic(nn.Module):
         return score if self.classes is None else score + (features * self.classes(labels)).sum(1)
 
 
-def trained(data: Batch, *, classes: int, latent: int, training: GeneratorTraining) -> Generator:
+def train_generator(data: Batch, *, classes: int, latent: int, training: GeneratorTraining) -> Generator:
     """From the cache, or trained now on ``data`` alone, whose order does not matter; frozen.
 
     Raises:
@@ -155,7 +158,7 @@ def trained(data: Batch, *, classes: int, latent: int, training: GeneratorTraini
         "training": asdict(training),
     }
     generator = _Pair(shape, training, latent, known, rng=rng).generator
-    generator.load_state_dict(cached("generator", key, make))
+    generator.load_state_dict(load_or_make("generator", key, make))
     return generator.eval().requires_grad_(False)
 
 
@@ -170,7 +173,7 @@ class _Pair:
             torch.default_generator.manual_seed(rng.child("weights").seed())
             self.generator = Generator(shape, latent=latent, width=training.width, classes=classes)
             self.critic = Critic(shape, width=training.width, classes=classes)
-        self.optimisers = {
+        self.optimizers = {
             name: torch.optim.Adam(net.parameters(), lr=training.learning_rate, betas=(0.5, 0.999))
             for name, net in self.networks().items()
         }
@@ -180,14 +183,14 @@ class _Pair:
 
     def state(self) -> dict[str, Tensor]:
         """All that training needs to go on, as one flat table."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, net in self.networks().items():
-            found |= {f"{name}/{key}": t.detach().clone() for key, t in net.state_dict().items()}
-            for number, slots in self.optimisers[name].state_dict()["state"].items():
-                found |= {
+            tensors |= {f"{name}/{key}": t.detach().clone() for key, t in net.state_dict().items()}
+            for number, slots in self.optimizers[name].state_dict()["state"].items():
+                tensors |= {
                     f"{name}.adam/{number}/{slot}": torch.as_tensor(t).clone() for slot, t in slots.items()
                 }
-        return found
+        return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         for name, net in self.networks().items():
@@ -199,17 +202,17 @@ class _Pair:
                 if key.startswith(f"{name}.adam/"):
                     _, number, slot = key.split("/")
                     slots.setdefault(int(number), {})[slot] = t
-            optimiser = self.optimisers[name]
-            optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
+            optimizer = self.optimizers[name]
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
 
 def _train(
     pair: _Pair, data: Batch, training: GeneratorTraining, size: int, *, rng: Rng, checkpoint: Checkpoint
 ) -> None:
-    found, begin = checkpoint.load(), 0
-    if found is not None:
-        pair.load(found[0])
-        begin = found[1]
+    saved, begin = checkpoint.load(), 0
+    if saved is not None:
+        pair.load(saved[0])
+        begin = saved[1]
     for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
         draws = rng.child(f"step/{step}").torch()
         rows = torch.randint(len(data), (training.batch_size,), generator=draws)
@@ -241,7 +244,7 @@ def _descend(pair: _Pair, name: str, loss: Tensor) -> None:
     weights = list(pair.networks()[name].parameters())
     for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
         weight.grad = slope
-    pair.optimisers[name].step()
+    pair.optimizers[name].step()
 
 
 def _sorted(data: Batch) -> Batch:

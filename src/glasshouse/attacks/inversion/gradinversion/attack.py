@@ -32,7 +32,7 @@ from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, known_labels
 from glasshouse.attacks.parts.matching.distance import Steps, objective
-from glasshouse.attacks.parts.matching.exact import claimed
+from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, Loss, adam, random_start, roughness
@@ -48,7 +48,7 @@ WARM = 1 / 20
 def warm_cosine(done: float) -> float:
     """Linear rise, then half a cosine down to 0.
 
-    Example:
+    Examples:
         >>> [round(warm_cosine(x), 2) for x in (0.025, 0.05, 0.525, 1.0)]
         [0.5, 1.0, 0.5, 0.0]
     """
@@ -66,11 +66,14 @@ class GradInversion:
         restarts: seeds of the group, all from N(0, 1).
         iterations: of Adam; the paper takes 20,000.
         learning_rate: in units of the model input.
-        tv: weight of total variation. l2: of the mean squared value. group: of the mean squared distance
-            to the seeds' registered mean.
+        tv: weight of total variation.
+        l2: of the mean squared value.
+        group: of the mean squared distance to the seeds' registered mean.
         batch_norm: weight of the batch-norm statistics; used where they are granted.
         noise: standard deviation of the noise on each step, as a multiple of the learning rate.
-        adaptive, local_steps, bf16: as in ``InvertingGradients``.
+        adaptive: as in ``InvertingGradients``.
+        local_steps: as in ``InvertingGradients``.
+        bf16: as in ``InvertingGradients``.
     """
 
     card: ClassVar[Card] = Card(
@@ -125,13 +128,13 @@ class GradInversion:
         )
         start = random_start(client, restarts=self.restarts, rng=rng)
         pull = Group(self.group) if self.group and self.restarts > 1 else None
-        adaptive = detect.adapted(client, wanted=self.adaptive, rng=rng.child("detect"))
+        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         loss = self._loss(view, client, labels, adaptive)
-        found = adam(loss, start, how, box=client.box(), rng=rng, pull=pull)
-        best = found.best()
+        descent = adam(loss, start, how, box=client.box(), rng=rng, pull=pull)
+        best = descent.best()
         low, high = client.terms.image_range
-        pixels = client.to_pixels(found.points[best]).clamp(low, high)
-        return (claimed(client, pixels, labels, loss=float(found.losses[best])),)
+        pixels = client.to_pixels(descent.points[best]).clamp(low, high)
+        return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
 
     def _loss(self, view: View, client: Replica, labels: Tensor, adaptive: Adaptation | bool) -> Loss:
         distance = objective(

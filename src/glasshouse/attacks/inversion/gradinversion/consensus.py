@@ -44,17 +44,19 @@ def shifts(images: Tensor, reference: Tensor, *, reach: int) -> Tensor:
     The best cyclic cross-correlation, over colour channels together, among shifts of at most ``reach``.
 
     Args:
-        images: (N, C, H, W). reference: of the same shape. reach: pixels, 0 for no shift.
+        images: (N, C, H, W).
+        reference: of the same shape.
+        reach: pixels, 0 for no shift.
 
-    Example:
+    Examples:
         >>> image = torch.zeros(1, 1, 8, 8)
         >>> image[..., 2, 3] = 1.0
         >>> shifts(image, image.roll((1, -2), (-2, -1)), reach=2).tolist()
         [[1, -2]]
     """
     height, width = images.shape[-2:]
-    centred, wanted = (t - t.mean((-2, -1), keepdim=True) for t in (images, reference))
-    spectrum = torch.fft.rfft2(wanted) * torch.fft.rfft2(centred).conj()
+    centred, centred_reference = (t - t.mean((-2, -1), keepdim=True) for t in (images, reference))
+    spectrum = torch.fft.rfft2(centred_reference) * torch.fft.rfft2(centred).conj()
     fit = torch.fft.irfft2(spectrum, s=(height, width)).sum(1)  # (N, H, W): fit at each shift, cyclic
     rows = torch.arange(-reach, reach + 1) % height
     columns = torch.arange(-reach, reach + 1) % width
@@ -63,7 +65,7 @@ def shifts(images: Tensor, reference: Tensor, *, reach: int) -> Tensor:
     return torch.stack([near // side - reach, near % side - reach], 1)
 
 
-def rolled(images: Tensor, by: Tensor) -> Tensor:
+def roll_images(images: Tensor, by: Tensor) -> Tensor:
     """Each image (N, C, H, W) rolled by its own (rows, columns) of (N, 2)."""
     moved = [x.roll((int(down), int(right)), (-2, -1)) for x, (down, right) in zip(images, by, strict=True)]
     return torch.stack(moved)
@@ -77,5 +79,5 @@ def consensus(points: Tensor, *, reach: int) -> Tensor:
     seeds = len(points)
     flat, mean = points.detach().flatten(0, 1), points.detach().mean(0)
     by = shifts(flat, mean.repeat(seeds, 1, 1, 1), reach=reach)
-    registered = rolled(flat, by).reshape(points.shape).mean(0)
-    return rolled(registered.repeat(seeds, 1, 1, 1), -by).reshape(points.shape)
+    registered = roll_images(flat, by).reshape(points.shape).mean(0)
+    return roll_images(registered.repeat(seeds, 1, 1, 1), -by).reshape(points.shape)

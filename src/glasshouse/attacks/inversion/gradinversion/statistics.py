@@ -20,7 +20,8 @@ class Statistics:
     """Distance between the granted batch statistics and those of each candidate.
 
     Args:
-        model: with batch-norm layers. granted: ``"layer.mean"`` and ``"layer.var"`` (biased), (C,).
+        model: with batch-norm layers.
+        granted: ``"layer.mean"`` and ``"layer.var"`` (biased), (C,).
 
     Raises:
         Inapplicable: the model has no batch norm, or a layer's statistics are missing.

@@ -23,11 +23,11 @@ from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import (
     AutoencoderTraining,
-    restored_decoder,
-    taken,
-    trained,
+    restore_decoder,
+    take_prefix,
+    train_autoencoder,
 )
-from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, crafted_head, measure_of, strength
+from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, craft_head, measure_of, strength
 from glasshouse.attacks.parts.readout.linear_leakage import (
     labels_from,
     normal_thresholds,
@@ -35,7 +35,7 @@ from glasshouse.attacks.parts.readout.linear_leakage import (
     smoothed_thresholds,
 )
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail
-from glasshouse.attacks.parts.readout.summed import summed
+from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state
@@ -44,7 +44,7 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
-FAINT = 0.3
+EMPTY_BIN = 0.3
 """A bin below this share of the faintest example's signal counts as empty."""
 _CHUNK = 64  # images decoded at a time: more leave the cache
 
@@ -123,7 +123,7 @@ class ScaleMia:
         assert auxiliary is not None  # needs.grants
         architecture, number = view.terms.architecture, view.rounds[-1].round
         tail = _tail(view.terms)
-        pair = trained(architecture, auxiliary.inputs, tail=tail, recipe=self.training)
+        pair = train_autoencoder(architecture, auxiliary.inputs, tail=tail, recipe=self.training)
         latents = pair.encode(auxiliary.inputs).double()
         measure = measure_of(latents)
         brightness = latents @ measure
@@ -163,7 +163,7 @@ class ScaleMia:
             rate=terms.learning_rate,
             span=self.span,
         )
-        return crafted_head(
+        return craft_head(
             tail,
             thresholds,
             measure=measure,
@@ -194,13 +194,13 @@ class ScaleMia:
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         del rng  # deterministic
         tail = _tail(view.terms)
-        decoder = restored_decoder(view.terms.architecture, tail.latent, taken(view.memory, "decoder"))
+        decoder = restore_decoder(view.terms.architecture, tail.latent, take_prefix(view.memory, "decoder"))
         claims: list[Claim] = []
         for one in view.rounds:
             if f"levels.{one.round}" not in view.memory:
                 continue
             layer = tail.names[0]
-            total = summed(
+            total = sum_of_round(
                 one,
                 terms=view.terms,
                 names=(f"{layer}.weight", f"{layer}.bias"),
@@ -211,7 +211,7 @@ class ScaleMia:
                 total.gradient[f"{layer}.weight"],
                 total.gradient[f"{layer}.bias"],
                 view.memory["thresholds"],
-                floor=FAINT * total.unit * float(levels.abs().min()),
+                floor=EMPTY_BIN * total.unit * float(levels.abs().min()),
                 limit=total.examples,
                 measure=view.memory["measure"] if view.terms.sends != "gradient" else None,
             )

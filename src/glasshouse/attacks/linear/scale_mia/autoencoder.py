@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.linear.scale_mia.decoders import decoder_for, reader
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, latents
-from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
@@ -34,7 +34,9 @@ class AutoencoderTraining:
     """How the autoencoder is trained.
 
     Attributes:
-        steps: optimiser steps. batch_size: images per step. learning_rate: highest of the one-cycle schedule.
+        steps: optimiser steps.
+        batch_size: images per step.
+        learning_rate: highest of the one-cycle schedule.
         mirror: mirror each image with probability one half.
         variational: weight of the VAE's KL term per latent entry; 0 for a plain autoencoder.
         bfloat16: train in mixed precision, channels last: twice as fast for the large models on a CPU that
@@ -74,7 +76,7 @@ class Autoencoder:
             return torch.cat([before(part) for part in torch.split(images, chunk)])
 
 
-def trained(
+def train_autoencoder(
     architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: AutoencoderTraining
 ) -> Autoencoder:
     """From the cache, or trained now on ``images`` (B, C, H, W) alone; their order does not matter."""
@@ -90,12 +92,12 @@ def trained(
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
         pair = _fresh(architecture, tail, rng=rng)
         _train(pair, images, recipe=recipe, rng=rng, checkpoint=checkpoint)
-        return {**_named("model", pair.model), **_named("decoder", pair.decoder)}
+        return {**_with_prefix("model", pair.model), **_with_prefix("decoder", pair.decoder)}
 
     pair = _fresh(architecture, tail, rng=rng)
-    found = cached("autoencoder", key, make)
+    tensors = load_or_make("autoencoder", key, make)
     for prefix, module in (("model", pair.model), ("decoder", pair.decoder)):
-        module.load_state_dict(taken(found, prefix))
+        module.load_state_dict(take_prefix(tensors, prefix))
         module.eval()
     return pair
 
@@ -106,12 +108,12 @@ def _sorted(images: Tensor) -> Tensor:
     return images[torch.tensor(sorted(range(len(marks)), key=marks.__getitem__))]
 
 
-def taken(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def take_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors under ``prefix.``, without it."""
     return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
 
 
-def restored_decoder(architecture: Architecture, latent: int, tensors: dict[str, Tensor]) -> nn.Module:
+def restore_decoder(architecture: Architecture, latent: int, tensors: dict[str, Tensor]) -> nn.Module:
     """The decoder with the given weights, in evaluation mode, laid out for speed."""
     with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
         decoder = decoder_for(architecture, latent)
@@ -119,7 +121,7 @@ def restored_decoder(architecture: Architecture, latent: int, tensors: dict[str,
     return reader(decoder.eval()).eval()
 
 
-def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, module: nn.Module) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": t.detach().clone() for name, t in module.state_dict().items()}
 
 
@@ -140,11 +142,11 @@ def _train(
     head = tuple(f"model.{name}." for name in pair.tail.names)
     weights = [p for name, p in whole.named_parameters() if not name.startswith(head)]
     weights += [spread] if recipe.variational else []
-    optimiser = torch.optim.Adam(weights, lr=recipe.learning_rate)
+    optimizer = torch.optim.Adam(weights, lr=recipe.learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, cycle_momentum=False
+        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, cycle_momentum=False
     )
-    begin = _resume(checkpoint, whole, spread, optimiser, schedule)
+    begin = _resume(checkpoint, whole, spread, optimizer, schedule)
     before = latents(pair.model, pair.tail.names[0])
     for step in track(range(begin, recipe.steps), "training the autoencoder", total=recipe.steps - begin):
         stream = rng.child(f"step/{step}")
@@ -162,45 +164,45 @@ def _train(
                 loss, latent = loss + recipe.variational * divergence, latent + spread.exp() * noise
             images_again = pair.decoder(latent)
         loss = loss + nn.functional.mse_loss(images_again.float(), batch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < recipe.steps:
-            checkpoint.save(_snapshot(whole, spread, optimiser), step + 1)
+            checkpoint.save(_snapshot(whole, spread, optimizer), step + 1)
 
 
-def _snapshot(whole: nn.Module, spread: Tensor, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _snapshot(whole: nn.Module, spread: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     moments = {
         f"adam.{position}.{name}": value.clone()
-        for position, entry in optimiser.state_dict()["state"].items()
+        for position, entry in optimizer.state_dict()["state"].items()
         for name, value in entry.items()
     }
-    return {**_named("pair", whole), "spread": spread.detach().clone(), **moments}
+    return {**_with_prefix("pair", whole), "spread": spread.detach().clone(), **moments}
 
 
 def _resume(
     checkpoint: Checkpoint,
     whole: nn.Module,
     spread: Tensor,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.OneCycleLR,
 ) -> int:
     """Load the last checkpoint, if any; the step to go on with."""
-    found = checkpoint.load()
-    if found is None:
+    saved = checkpoint.load()
+    if saved is None:
         return 0
-    tensors, step = found
-    whole.load_state_dict(taken(tensors, "pair"))
+    tensors, step = saved
+    whole.load_state_dict(take_prefix(tensors, "pair"))
     with torch.no_grad():
         spread.copy_(tensors["spread"])
     state: dict[int, dict[str, Tensor]] = {}
-    for name, value in taken(tensors, "adam").items():
+    for name, value in take_prefix(tensors, "adam").items():
         position, _, field = name.partition(".")
         state.setdefault(int(position), {})[field] = value
     for _ in range(step):
-        optimiser._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
         schedule.step()
-    groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": state, "param_groups": groups})
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
     return step

@@ -32,7 +32,8 @@ class Head:
     """Numbers for the linear tail.
 
     Attributes:
-        tensors: by state_dict name. levels: (K,), delta of one example of each class, float64.
+        tensors: by state_dict name.
+        levels: (K,), delta of one example of each class, float64.
     """
 
     tensors: dict[str, Tensor]
@@ -45,7 +46,8 @@ class Strength:
     """How hard the crafted layers pull.
 
     Attributes:
-        span: of the ladder, largest over smallest. against: the one negative delta over the largest positive.
+        span: of the ladder, largest over smallest.
+        against: the one negative delta over the largest positive.
         gain: factor on ``fc1``. The gradient does not shrink with it, so a small gain makes an update large
             against the parameters.
         contrast: how far logits may spread; small keeps p where it is.
@@ -85,7 +87,7 @@ def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tupl
 
     Which class gets which delta is drawn.
 
-    Example:
+    Examples:
         >>> deltas, chances = ladder(4, 4.0, rng=Rng.root(0))
         >>> sorted(deltas.tolist()), round(abs(float((deltas * chances).sum())), 9)
         ([-10.0, 1.0, 2.0, 4.0], 0.0)
@@ -116,7 +118,7 @@ def measure_of(latents: Tensor) -> Tensor:
     return half if spread[1] > 10 * spread[0] else everything
 
 
-def crafted_head(
+def craft_head(
     tail: LinearTail,
     thresholds: Tensor,
     *,
@@ -129,9 +131,12 @@ def crafted_head(
     """Weights and biases of the tail's layers.
 
     Args:
-        tail: of the model. thresholds: (R,) ascending, of u. deviation: of u on the auxiliary data.
+        tail: of the model.
+        thresholds: (R,) ascending, of u.
+        deviation: of u on the auxiliary data.
         measure: (D,), what u weighs each entry with; None: the mean.
-        design: of the last layer. strength: the paper's design uses its gain alone.
+        design: of the last layer.
+        strength: the paper's design uses its gain alone.
         rng: shuffles the ladder, or draws the paper's last layer.
     """
     rows, classes = len(thresholds), tail.widths[-1]
@@ -151,8 +156,8 @@ def crafted_head(
     direct = len(tail.names) == 2  # else the layers between average over rows: a slope is divided by R
     fan, path = tail.widths[-2], 1.0 if direct else 1.0 / rows
     if design == "ladder":
-        wanted, chances = ladder(classes, strength.span, against=strength.against, rng=rng.child("ladder"))
-        slopes = -wanted * (contrast / (reach * float(wanted.abs().max())))  # A_c, (K,)
+        steps, chances = ladder(classes, strength.span, against=strength.against, rng=rng.child("ladder"))
+        slopes = -steps * (contrast / (reach * float(steps.abs().max())))  # A_c, (K,)
         last_bias = chances.log().float()
         if not direct:
             quiet = _quiet(contrast, gain)
@@ -162,10 +167,10 @@ def crafted_head(
             path *= quiet
         columns = (slopes / path / (1 if direct else fan)).float()[:, None].expand(classes, fan)
     else:
-        drawn = torch.rand(classes, 1 if direct else fan, generator=rng.child("weight").torch())
-        slopes = drawn.double().sum(1) * path
+        random_weights = torch.rand(classes, 1 if direct else fan, generator=rng.child("weight").torch())
+        slopes = random_weights.double().sum(1) * path
         last_bias = torch.rand(classes, generator=rng.child("bias").torch())
-        columns = drawn.expand(classes, fan)
+        columns = random_weights.expand(classes, fan)
     tensors[f"{last}.weight"], tensors[f"{last}.bias"] = columns.contiguous(), last_bias
     chance = (last_bias.double() + slopes * 0.4 * reach).softmax(0)
     return Head(tensors=tensors, levels=(chance * slopes).sum() - slopes)

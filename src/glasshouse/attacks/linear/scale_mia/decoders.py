@@ -53,10 +53,10 @@ class Interleaved(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, I, H, W) → (B, O, 2 H, 2 W)."""
-        found = nn.functional.conv2d(x, self.weight, self.bias, padding=1)  # (B, 4 O, H + 1, W + 1)
+        phases = nn.functional.conv2d(x, self.weight, self.bias, padding=1)  # (B, 4 O, H + 1, W + 1)
         height, width = x.shape[2:]
         out = x.new_empty(len(x), self.outward, 2 * height, 2 * width)
-        for phase, part in enumerate(torch.split(found, self.outward, dim=1)):
+        for phase, part in enumerate(torch.split(phases, self.outward, dim=1)):
             row, column = divmod(phase, 2)
             out[:, :, row::2, column::2] = part[:, :, row : row + height, column : column + width]
         return out

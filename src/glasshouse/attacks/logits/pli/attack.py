@@ -21,7 +21,7 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.pli.prior import Prior, prior_images
-from glasshouse.attacks.logits.queries import chosen, one_hot, surest, unsure_server
+from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
 from glasshouse.registry import Card
@@ -50,11 +50,13 @@ class Pli:
     """Class representatives from pairs of predictions on the public images of the private domain.
 
     Args:
-        temperature: of the softmax over logits, τ > 0. confidence: of the server's half of a query, α > 0.
+        temperature: of the softmax over logits, τ > 0.
+        confidence: of the server's half of a query, α > 0.
         prior: ``none``; ``mean``: of D_0 (Eq. 8); a translation of the class's images of the other domain
             (Eq. 9): ``ridge``, ``paired`` (encoder and decoder) or ``cyclegan``. Without public labels the
             learned ones cannot be.
-        prior_weight: γ >= 0. roughness: β of the choice among clients (Eq. 11).
+        prior_weight: γ >= 0.
+        roughness: β of the choice among clients (Eq. 11).
         choice: of the client whose image is claimed: by its ``images`` (Eq. 11), or by its ``predictions``
             (ours: who gives the class the most probability on D_0, over the uploads so far).
         tuning: fine-tune on the queries after each epoch (Eq. 10).
@@ -62,8 +64,9 @@ class Pli:
             in the place of every upload, which is what the attack finds without the clients.
         training: of the inversion networks.
         translator_epochs: of a learned translation.
-        networks: per client, whose images are averaged. shrink: share of the prior in the image, in [0, 1).
-            Both are ours: an average differs less from the truth than a sharp guess does; 1 and 0: the paper.
+        networks: per client, whose images are averaged.
+        shrink: share of the prior in the image, in [0, 1). Both are ours: an average differs less from the
+            truth than a sharp guess does; 1 and 0: the paper.
         processes: networks that are trained at a time, each in a process of its own; the result is the same.
     """
 
@@ -123,61 +126,63 @@ class Pli:
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with uploads, each image attributed to a client; and the prior images."""
-        held = material(view, subject="attack 'pli'")
-        priors, wanted = prior_images(
-            self.prior, held, epochs=self.translator_epochs, rng=rng.child("translator")
+        evidence = material(view, subject="attack 'pli'")
+        priors, goals = prior_images(
+            self.prior, evidence, epochs=self.translator_epochs, rng=rng.child("translator")
         )
-        clients = sorted(held.clients[0])
+        clients = sorted(evidence.clients[0])
         tasks = [
-            self._task(held, k, priors, wanted, rng.child(f"client/{k}/{i}"))
+            self._task(evidence, k, priors, goals, rng.child(f"client/{k}/{i}"))
             for k in clients
             for i in range(self.networks)
         ]
         every = torch.stack(each(tasks, processes=self.processes, label="inversion networks"))
-        made = every.view(len(clients), self.networks, *every.shape[1:]).mean(1)  # (K, rounds, L, ...)
-        if wanted is not None:
-            made = (1 - self.shrink) * made + self.shrink * wanted
-        labels = torch.arange(held.targets)
+        rebuilt = every.view(len(clients), self.networks, *every.shape[1:]).mean(1)  # (K, rounds, L, ...)
+        if goals is not None:
+            rebuilt = (1 - self.shrink) * rebuilt + self.shrink * goals
+        labels = torch.arange(evidence.targets)
         claims: list[Claim] = []
-        for i in range(len(held.rounds)):
-            images = held.pixels(made[:, i])  # (K, L, C, H, W)
-            picked = self._picked(held, images, upto=i + 1)
+        for i in range(len(evidence.rounds)):
+            images = evidence.pixels(rebuilt[:, i])  # (K, L, C, H, W)
+            picked = self._picked(evidence, images, upto=i + 1)
             claims.append(
                 ClassRepresentatives(
-                    about=About(rounds=held.rounds[: i + 1]),
+                    about=About(rounds=evidence.rounds[: i + 1]),
                     inputs=images[picked, labels.to(picked.device)].cpu(),
                     labels=labels,
                     source=torch.tensor(clients)[picked.cpu()],
                 )
             )
-        if wanted is not None:
-            shown = wanted.expand(held.targets, -1, -1, -1) if len(wanted) == 1 else wanted
-            about = About(rounds=held.rounds)
+        if goals is not None:
+            goal_images = goals.expand(evidence.targets, -1, -1, -1) if len(goals) == 1 else goals
+            about = About(rounds=evidence.rounds)
             claims.append(
-                PriorSamples(about=about, inputs=held.pixels(shown).cpu().contiguous(), labels=labels)
+                PriorSamples(
+                    about=about, inputs=evidence.pixels(goal_images).cpu().contiguous(), labels=labels
+                )
             )
         return tuple(claims)
 
-    def _picked(self, held: Material, images: Tensor, *, upto: int) -> Tensor:
+    def _picked(self, evidence: Material, images: Tensor, *, upto: int) -> Tensor:
         """The position of a client for every class, (L,), from the first ``upto`` rounds."""
         if self.choice == "images":
-            return chosen(images, roughness=self.roughness)
-        uploads = [torch.stack([t[k] for k in sorted(t)]) for t in held.clients[:upto]]
-        return surest([u[:, : held.sensitive] for u in uploads], held.targets)
+            return choose_smooth(images, roughness=self.roughness)
+        uploads = [torch.stack([t[k] for k in sorted(t)]) for t in evidence.clients[:upto]]
+        return choose_surest([u[:, : evidence.sensitive] for u in uploads], evidence.targets)
 
     def _task(
-        self, held: Material, client: int, priors: Tensor | None, wanted: Tensor | None, rng: Rng
+        self, evidence: Material, client: int, priors: Tensor | None, goals: Tensor | None, rng: Rng
     ) -> Task:
         return Task(
             how=self.training,
-            images=held.scaled(held.known.inputs),
+            images=evidence.scaled(evidence.known.inputs),
             vectors=tuple(
-                self._pairs(own[: held.sensitive], table[client][: held.sensitive])
-                for own, table in zip(held.server, held.clients, strict=True)
+                self._pairs(own[: evidence.sensitive], table[client][: evidence.sensitive])
+                for own, table in zip(evidence.server, evidence.clients, strict=True)
             ),
-            queries=self._queries(held).to(held.public.inputs.device),
+            queries=self._queries(evidence).to(evidence.public.inputs.device),
             priors=priors,
-            wanted=wanted,
+            wanted=goals,
             key=rng.key,
             prior_weight=self.prior_weight,
             tuning=self.tuning,
@@ -189,9 +194,9 @@ class Pli:
         other = own if self.reads == "none" else F.softmax(client / self.temperature, 1)
         return other if self.reads == "client" else torch.cat([own, other], 1)
 
-    def _queries(self, held: Material) -> Tensor:
-        classes = held.server[0].shape[1]
-        certain = one_hot(held.targets, classes)
+    def _queries(self, evidence: Material) -> Tensor:
+        classes = evidence.server[0].shape[1]
+        certain = one_hot(evidence.targets, classes)
         if self.reads == "client":
             return certain
-        return torch.cat([unsure_server(held.targets, classes, confidence=self.confidence), certain], 1)
+        return torch.cat([unsure_server(evidence.targets, classes, confidence=self.confidence), certain], 1)

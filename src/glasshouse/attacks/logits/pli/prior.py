@@ -11,10 +11,10 @@ from torch import Tensor
 
 from glasshouse.attacks.logits.material import Material
 from glasshouse.attacks.logits.pli.translate.cyclegan import cyclegan
-from glasshouse.attacks.logits.pli.translate.paired import applied, paired
+from glasshouse.attacks.logits.pli.translate.paired import apply_network, train_paired
 from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
 from glasshouse.attacks.logits.pli.translate.ridge import ridge
-from glasshouse.cache import Checkpoint, cached, digest
+from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.rng import Rng
 
@@ -24,12 +24,13 @@ Prior = Literal["none", "mean", "ridge", "paired", "cyclegan"]
 
 
 def prior_images(
-    kind: Prior, held: Material, *, epochs: int, rng: Rng
+    kind: Prior, evidence: Material, *, epochs: int, rng: Rng
 ) -> tuple[Tensor | None, Tensor | None]:
     """Priors of the images of D_0, (n, C, H, W) or one for all, and of the private classes, likewise.
 
     Raises:
-        BadValue: no such prior. Inapplicable: a learned one without public labels.
+        BadValue: no such prior.
+        Inapplicable: a learned one without public labels.
     """
     if kind not in get_args(Prior):
         raise BadValue(
@@ -38,23 +39,23 @@ def prior_images(
     if kind == "none":
         return None, None
     if kind == "mean":
-        mean = held.scaled(held.known.inputs).mean(0, keepdim=True)
+        mean = evidence.scaled(evidence.known.inputs).mean(0, keepdim=True)
         return mean, mean
-    if not held.labelled:
+    if not evidence.labelled:
         raise Inapplicable(
             "attack 'pli'",
             needs=f"public labels for the learned prior '{kind}'",
             got="unlabelled public data",
             fix='set prior = "mean", or use fedmd or fedgems',
         )
-    by_class = _translated(kind, held, epochs=epochs, rng=rng)
-    return by_class[held.known.labels], by_class[: held.targets]
+    by_class = _translate_means(kind, evidence, epochs=epochs, rng=rng)
+    return by_class[evidence.known.labels], by_class[: evidence.targets]
 
 
-def _translated(kind: Prior, held: Material, *, epochs: int, rng: Rng) -> Tensor:
+def _translate_means(kind: Prior, evidence: Material, *, epochs: int, rng: Rng) -> Tensor:
     """For every class the mean of its translated shifted images (Eq. 9), (J, C, H, W)."""
-    pairs = pairs_of(held)
-    shifted = held.scaled(held.public.inputs[held.sensitive :])
+    pairs = pairs_of(evidence)
+    shifted = evidence.scaled(evidence.public.inputs[evidence.sensitive :])
     if len(pairs.shifted) < 2:
         raise Inapplicable(
             "attack 'pli'",
@@ -66,18 +67,20 @@ def _translated(kind: Prior, held: Material, *, epochs: int, rng: Rng) -> Tensor
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
         if kind == "ridge":
             return {"made": ridge(pairs, shifted)}
-        train = paired if kind == "paired" else cyclegan
-        return {"made": applied(train(pairs, epochs=epochs, rng=rng, checkpoint=checkpoint), shifted)}
+        train = train_paired if kind == "paired" else cyclegan
+        return {"made": apply_network(train(pairs, epochs=epochs, rng=rng, checkpoint=checkpoint), shifted)}
 
     key = {
         "method": [kind, METHOD, epochs if kind != "ridge" else 0],
-        "public": digest({"inputs": held.public.inputs, "labels": held.public.labels}),
-        "sensitive": held.sensitive,
-        "targets": held.targets,
+        "public": digest({"inputs": evidence.public.inputs, "labels": evidence.public.labels}),
+        "sensitive": evidence.sensitive,
+        "targets": evidence.targets,
         "rng": rng.seed(),
     }
-    made = cached("translation", key, make)["made"].to(shifted.device)
-    labels = held.public.labels[held.sensitive :]
-    classes = int(held.public.labels.max()) + 1
-    total = torch.zeros(classes, *made.shape[1:], device=made.device).index_add(0, labels, made)
+    translated = load_or_make("translation", key, make)["made"].to(shifted.device)
+    labels = evidence.public.labels[evidence.sensitive :]
+    classes = int(evidence.public.labels.max()) + 1
+    total = torch.zeros(classes, *translated.shape[1:], device=translated.device).index_add(
+        0, labels, translated
+    )
     return total / torch.bincount(labels, minlength=classes).clamp_min(1).view(-1, 1, 1, 1)

@@ -43,10 +43,12 @@ class Plain:
 
     Args:
         model: in ``eval()`` mode.
-        received: parameters before training, by name. target: the update to match, of the same names.
+        received: parameters before training, by name.
+        target: the update to match, of the same names.
         masks: entries that count; see ``Ghost``.
         schedule: for each local step the rows of the B images that it uses; None: one gradient of all.
-        learning_rate, momentum: of the local steps.
+        learning_rate: of the local steps.
+        momentum: of the local steps.
     """
 
     def __init__(
@@ -108,8 +110,8 @@ class Plain:
     ) -> dict[str, Tensor]:
         with torch.enable_grad():
             loss = F.cross_entropy(functional_call(self._model, dict(parameters), (inputs,)), targets)
-            found = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
-        return dict(zip(parameters, found, strict=True))
+            gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
+        return dict(zip(parameters, gradients, strict=True))
 
 
 def schedule(replica: Replica) -> tuple[Tensor, ...]:
@@ -137,14 +139,14 @@ class Objective:
 
     def __call__(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> Tensor:
         """(R,) float64 distances of candidates (R, B, C, H, W); targets as in ``Ghost.__call__``."""
-        found = self._engine(inputs, targets, create_graph=create_graph)
+        products = self._engine(inputs, targets, create_graph=create_graph)
         adaptation = self._adaptation
         if self._distance == "squared" and not adaptation.scales:
-            if found.gap is not None:
-                return found.gap.sum(0)
-            return found.square.sum(0) - 2 * found.dot.sum(0) + self.target_square
-        scale = adaptation.scale(found.square, found.dot)
-        dot, square = (scale * found.dot).sum(0), (scale.square() * found.square).sum(0)
+            if products.gap is not None:
+                return products.gap.sum(0)
+            return products.square.sum(0) - 2 * products.dot.sum(0) + self.target_square
+        scale = adaptation.scale(products.square, products.dot)
+        dot, square = (scale * products.dot).sum(0), (scale.square() * products.square).sum(0)
         if self._distance == "squared":
             return square - 2 * dot + self.target_square
         return 1 - dot / (square.clamp_min(1e-30) * self.target_square).sqrt()
@@ -171,7 +173,9 @@ def objective(
         steps: how several local steps are read; one gradient or one step is exact either way.
         adaptive: estimate the defence's transformation from the update and apply it to candidates, or apply
             one that was estimated before.
-        form, bf16: see ``Ghost``.
+        form: see ``Ghost``.
+        bf16: see ``Ghost``.
+        replica: the client's model and the update to match.
 
     Raises:
         Inapplicable: the update is zero everywhere.

@@ -54,6 +54,9 @@ def search(
         restarts: R, independent N(0, 1) starts, optimised in one batch.
         steps: outer steps of at most 20 iterations each.
         goal: all restarts end when one is this close; as :attr:`Match.loss`.
+        objective: what is minimised.
+        labels: (B,); None: soft labels are searched, too.
+        rng: of the starts.
     """
     shape, classes = (replica.images, *replica.shape), replica.classes
     size = torch.Size(shape).numel()
@@ -68,18 +71,18 @@ def search(
         return objective(replica.to_pixels(images), scores.softmax(-1))
 
     iterations: Iterable[int] = track(range(steps * INNER), "matching the gradient")
-    found = lbfgs.minimise(loss, start, iterations=iterations, goal=goal * objective.target_square)
-    best = int(found.losses.argmin())
-    point = found.points[best]
+    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=goal * objective.target_square)
+    best = int(descent.losses.argmin())
+    point = descent.points[best]
     low, high = replica.terms.image_range
     return Match(
         inputs=replica.to_pixels(point[:size].reshape(shape)).clamp(low, high),
         scores=None if labels is not None else point[size:].reshape(-1, classes),
-        loss=float(found.losses[best]) / objective.target_square,
+        loss=float(descent.losses[best]) / objective.target_square,
     )
 
 
-def claimed(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:
+def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:
     """The claim about one client's update; confidence is minus the attack's loss, for all images alike."""
     update = replica.update
     return Reconstruction(

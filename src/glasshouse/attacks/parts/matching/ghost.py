@@ -147,11 +147,11 @@ class Ghost:
             loss = F.cross_entropy(logits, targets.flatten(0, 1), reduction="sum") / images
             outputs = [tape[name][1] for name, _ in self._layers]
             deltas = torch.autograd.grad(loss, outputs, create_graph=create_graph)
-            found: dict[str, Triple] = {}
+            triples: dict[str, Triple] = {}
             with torch.set_grad_enabled(create_graph):
                 for (name, module), delta in zip(self._layers, deltas, strict=True):
-                    found |= self._layer(name, module, given=tape[name][0], delta=delta, restarts=restarts)
-        return moments([found[name] for name in self._target])
+                    triples |= self._layer(name, module, given=tape[name][0], delta=delta, restarts=restarts)
+        return moments([triples[name] for name in self._target])
 
     def _forward(self, flat: Tensor) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensor]:
         tape: dict[str, tuple[Tensor, Tensor]] = {}
@@ -175,14 +175,14 @@ class Ghost:
         self, prefix: str, module: nn.Module, *, given: Tensor, delta: Tensor, restarts: int
     ) -> dict[str, Triple]:
         """Moments of those parameters of one layer that the target holds."""
-        found: dict[str, Triple] = {}
+        triples: dict[str, Triple] = {}
         for own, _ in module.named_parameters(recurse=False):
             name = _join(prefix, own)
             if name not in self._target:
                 continue
             target, mask, form = self._target[name], self._masks.get(name), self._form
             if own == "weight" and isinstance(module, (nn.Linear, nn.Conv2d)):
-                found[name] = ghost_layers.weight(
+                triples[name] = ghost_layers.weight(
                     module, given, delta, restarts=restarts, target=target, mask=mask, form=form
                 )
                 continue
@@ -190,5 +190,5 @@ class Ghost:
                 gradient = ghost_layers.gain(module, given, delta, restarts)
             else:
                 gradient = ghost_layers.bias(module, delta, restarts)
-            found[name] = ghost_layers.explicit(gradient, target, mask, exact=form == "explicit")
-        return found
+            triples[name] = ghost_layers.explicit(gradient, target, mask, exact=form == "explicit")
+        return triples

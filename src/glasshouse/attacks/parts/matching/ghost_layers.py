@@ -112,8 +112,8 @@ def weight_gradient(module: nn.Linear | nn.Conv2d, given: Tensor, delta: Tensor,
         left, right = rows(module, given, delta, restarts)
         return left @ right.mT
     geometry = ((module.stride, _fixed(module), module.dilation), tuple(module.weight.shape), restarts)
-    found: Tensor = _ConvolutionGradient.apply(given.to(delta.dtype), delta, geometry)  # type: ignore[no-untyped-call]  # torch's own
-    return found
+    gradient: Tensor = _ConvolutionGradient.apply(given.to(delta.dtype), delta, geometry)  # type: ignore[no-untyped-call]  # torch's own
+    return gradient
 
 
 @final
@@ -131,11 +131,11 @@ class _ConvolutionGradient(Function):
         options, shape, restarts = geometry
         parts = _split(shape, restarts)
         blank = given.new_empty(()).expand(parts * shape[0], *shape[1:])
-        found = [
-            _backward(d, x, blank, options, wanted=(False, True))[1]
+        gradients = [
+            _backward(d, x, blank, options, needs_gradient=(False, True))[1]
             for x, d in zip(_stack(given, restarts, parts), _stack(delta, restarts, parts), strict=True)
         ]
-        return torch.cat(found).reshape(restarts, *shape)
+        return torch.cat(gradients).reshape(restarts, *shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -150,7 +150,7 @@ class _ConvolutionGradient(Function):
         ):
             on_delta.append(F.conv2d(x, k, None, stride, padding, dilation, parts))
             if ctx.needs_input_grad[0]:
-                on_given.append(_backward(d, x, k, options, wanted=(True, False))[0])
+                on_given.append(_backward(d, x, k, options, needs_gradient=(True, False))[0])
         first = _unstack(on_given, given) if on_given else None
         return first, _unstack(on_delta, delta), None
 
@@ -161,12 +161,12 @@ def _split(shape: tuple[int, ...], restarts: int) -> int:
 
 
 def _backward(
-    delta: Tensor, given: Tensor, kernel: Tensor, options: Any, *, wanted: tuple[bool, bool]
+    delta: Tensor, given: Tensor, kernel: Tensor, options: Any, *, needs_gradient: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
     stride, padding, dilation = options
     groups = given.shape[1] // kernel.shape[1]
     on_given, on_kernel, _ = torch.ops.aten.convolution_backward(
-        delta, given, kernel, [0], stride, padding, dilation, False, [0, 0], groups, [*wanted, False]
+        delta, given, kernel, [0], stride, padding, dilation, False, [0, 0], groups, [*needs_gradient, False]
     )
     return on_given, on_kernel
 
@@ -194,7 +194,7 @@ def bias(module: nn.Module, delta: Tensor, restarts: int) -> Tensor:
 
 def gain(module: nn.Module, given: Tensor, delta: Tensor, restarts: int) -> Tensor:
     """Gradient of the multiplicative parameter of a normalisation layer, (R, *its shape)."""
-    return _per_restart(module, delta * _normalised(module, given), restarts)
+    return _per_restart(module, delta * _normalize(module, given), restarts)
 
 
 def _per_restart(module: nn.Module, values: Tensor, restarts: int) -> Tensor:
@@ -208,7 +208,7 @@ def _per_restart(module: nn.Module, values: Tensor, restarts: int) -> Tensor:
     return values.reshape(restarts, -1, values.shape[1]).sum(1)
 
 
-def _normalised(module: nn.Module, given: Tensor) -> Tensor:
+def _normalize(module: nn.Module, given: Tensor) -> Tensor:
     """The layer's output before its own gain and shift, (N, ...)."""
     if isinstance(module, nn.LayerNorm):
         return F.layer_norm(given, module.normalized_shape, None, None, module.eps)

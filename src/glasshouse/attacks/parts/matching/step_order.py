@@ -46,13 +46,17 @@ def match(
     """The best iterate of every restart by the simulated loss, and its labels (R, B) in the same order.
 
     Args:
-        start: (R, B, C, H, W). labels: (B,), in any order.
+        start: (R, B, C, H, W).
+        labels: (B,), in any order.
         how: of the whole search; its iterations are shared out.
-        as_one, simulated: the loss under either reading of the update.
+        as_one: the loss under either reading of the update.
+        simulated: the loss under either reading of the update.
+        client: the client's model and its update.
+        rng: of the order in which iterates are tried.
     """
     warm = max(1, round(WARM * how.iterations))
     paired = labels.expand(len(start), -1).clone()
-    found = adam(
+    descent = adam(
         lambda x: as_one(x, paired, True),
         start,
         replace(how, iterations=warm),
@@ -62,15 +66,15 @@ def match(
     steps = step_of(client)
     for turn in range(TURNS):
         stream = rng.child(f"turn/{turn}")
-        points, paired = exchanged(found.points, paired, steps, simulated, rng=stream)
+        points, paired = exchange_between_steps(descent.points, paired, steps, simulated, rng=stream)
         slower = replace(
             how,
             iterations=max(1, (how.iterations - warm) // TURNS),
             learning_rate=how.learning_rate * SLOWER ** (turn + 1),
         )
         given = paired
-        found = adam(lambda x: simulated(x, given, True), points, slower, box=client.box(), rng=stream)  # noqa: B023  # called within this turn
-    return found, paired
+        descent = adam(lambda x: simulated(x, given, True), points, slower, box=client.box(), rng=stream)  # noqa: B023  # called within this turn
+    return descent, paired
 
 
 def unknown(client: Replica) -> bool:
@@ -91,7 +95,7 @@ def step_of(client: Replica) -> Tensor:
     return place
 
 
-def exchanged(
+def exchange_between_steps(
     points: Tensor, labels: Tensor, steps: Tensor, loss: Labelled, *, rng: Rng
 ) -> tuple[Tensor, Tensor]:
     """Candidates (R, B, ...) and labels (R, B), with images of different steps exchanged while it helps.

@@ -34,7 +34,8 @@ class Adaptation:
 
     Attributes:
         masks: True where a candidate's entry counts, by parameter name: full, or (1, ...) for columns.
-        clip: bound of a global clip, or None. layer_clip: bound of a clip per tensor, or None.
+        clip: bound of a global clip, or None.
+        layer_clip: bound of a clip per tensor, or None.
         shortened: clipped to an unknown bound: each candidate is scaled by what fits best, at most 1.
     """
 
@@ -75,7 +76,7 @@ def estimate(received: Mapping[str, Tensor], *, last: str) -> Adaptation:
         received: the update, by parameter name.
         last: name of the last layer, without ``.weight``.
     """
-    masks = _pruned(received)
+    masks = _pruning_masks(received)
     columns = received.get(f"{last}.weight")
     if not masks and columns is not None:
         kept = (columns != 0).any(0, keepdim=True)
@@ -90,7 +91,7 @@ def scattered_zeros(tensor: Tensor) -> float:
 
     Dead units make whole rows and columns of a gradient zero; pruning does not care about rows.
 
-    Example:
+    Examples:
         >>> scattered_zeros(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
         0.25
     """
@@ -99,11 +100,11 @@ def scattered_zeros(tensor: Tensor) -> float:
     rows, columns = alive.any(1), alive.any(0)
     if tensor.ndim == 1:
         columns = torch.ones_like(columns)
-    seen = alive[rows][:, columns]
-    return 1.0 - float(seen.double().mean()) if seen.numel() else 0.0
+    visible = alive[rows][:, columns]
+    return 1.0 - float(visible.double().mean()) if visible.numel() else 0.0
 
 
-def _pruned(received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _pruning_masks(received: Mapping[str, Tensor]) -> dict[str, Tensor]:
     matrices = {name: t for name, t in received.items() if t.ndim > 1}
     entries = sum(t.numel() for t in matrices.values())
     zeros = sum(scattered_zeros(t) * t.numel() for t in matrices.values())

@@ -32,7 +32,7 @@ SAME = 1e-3
 _NOTHING = 1e-12
 _NEGATIVE = 1e-4
 _RANK = 1e-5  # of the largest singular value: float32 rounds below it
-_LOUD = 5.0  # standard deviations of the noise above which a unit counts as reached
+_REACHED = 5.0  # a unit counts as reached above this many standard deviations of the noise
 
 
 @final
@@ -41,7 +41,8 @@ class Read:
     """Vectors read from one gradient.
 
     Attributes:
-        vectors: (R, D), distinct, the surest first. units: (R,), how many units gave each.
+        vectors: (R, D), distinct, the surest first.
+        units: (R,), how many units gave each.
         noisy: the update was read as a noisy one.
     """
 
@@ -56,14 +57,16 @@ def read_columns(
     """Read what a layer's gradient says of its inputs.
 
     Args:
-        weight: (N, D), gradient of the weight. bias: (N,), of the bias.
+        weight: (N, D), gradient of the weight.
+        bias: (N,), of the bias.
         limit: at most so many vectors: the number of examples behind the gradient.
-        readout: see :data:`Readout`. positive: the layer's inputs are never negative.
+        readout: see :data:`Readout`.
+        positive: the layer's inputs are never negative.
 
     Raises:
         BadValue: shapes do not fit.
 
-    Example:
+    Examples:
         >>> y = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]])
         >>> dz = torch.tensor([[0.5, 0.0, -0.2, 0.0], [0.0, 0.1, 0.4, 0.0]])  # the third unit mixes both
         >>> read_columns(dz.T @ y, dz.sum(0), limit=2).vectors.tolist()
@@ -79,12 +82,12 @@ def read_columns(
     w, b = weight.double(), bias.double()
     reached = b.abs() > _NOTHING * float(b.abs().max())
     candidates = w[reached] / b[reached, None]
-    quiet = not bool(reached.all()) or bool((_grouped(candidates, SAME).units > 1).any())
+    quiet = not bool(reached.all()) or bool((_group_agreeing(candidates, SAME).units > 1).any())
     if quiet or _of_few(w, b, limit):
         positive = positive and readout in ("nonnegative", "unexplained")
         possible = candidates[_nonnegative(candidates)] if positive else candidates
-        return _chosen(_grouped(possible, SAME), limit=limit, readout=readout, dtype=weight.dtype)
-    return _loud(w, b, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
+        return _select(_group_agreeing(possible, SAME), limit=limit, readout=readout, dtype=weight.dtype)
+    return _reached_units(w, b, limit=limit, readout=readout, positive=positive, dtype=weight.dtype)
 
 
 def _of_few(weight: Tensor, bias: Tensor, examples: int) -> bool:
@@ -99,7 +102,7 @@ def _of_few(weight: Tensor, bias: Tensor, examples: int) -> bool:
     return bool(values[examples] <= _RANK * values[0])
 
 
-def _grouped(candidates: Tensor, tolerance: float) -> Read:
+def _group_agreeing(candidates: Tensor, tolerance: float) -> Read:
     """Candidates (Q, D) that agree become one; those that most units gave come first."""
     if not len(candidates):
         return Read(vectors=candidates, units=torch.zeros(0, dtype=torch.int64, device=candidates.device))
@@ -121,17 +124,17 @@ def _nonnegative(candidates: Tensor) -> Tensor:
     return (candidates >= -_NEGATIVE * candidates.abs().amax(1, keepdim=True)).all(1)
 
 
-def _chosen(found: Read, *, limit: int, readout: Readout, dtype: torch.dtype) -> Read:
-    vectors, units = found.vectors, found.units
+def _select(read: Read, *, limit: int, readout: Readout, dtype: torch.dtype) -> Read:
+    vectors, units = read.vectors, read.units
     if readout == "confirmed":
         vectors, units = vectors[units > 1], units[units > 1]
     if readout == "unexplained":
-        fresh = _unexplained(vectors, units > 1)
+        fresh = _select_unexplained(vectors, units > 1)
         vectors, units = vectors[fresh], units[fresh]
     return Read(vectors=vectors[:limit].to(dtype), units=units[:limit])
 
 
-def _unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
+def _select_unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
     """Which candidates are no mixture, with weights that are not negative, of the sure ones."""
     keep = sure.clone()
     vectors = vectors.cpu()
@@ -143,7 +146,7 @@ def _unexplained(vectors: Tensor, sure: Tensor) -> Tensor:
     return keep
 
 
-def _loud(
+def _reached_units(
     weight: Tensor, bias: Tensor, *, limit: int, readout: Readout, positive: bool, dtype: torch.dtype
 ) -> Read:
     """From a noisy gradient: units far above the noise, those that agree combined, the loudest first.
@@ -153,7 +156,7 @@ def _loud(
     """
     noise = 1.4826 * float(bias.abs().median())
     order = bias.abs().argsort(descending=True, stable=True)
-    loud = [int(q) for q in order if abs(float(bias[q])) > _LOUD * noise]
+    loud = [int(q) for q in order if abs(float(bias[q])) > _REACHED * noise]
     sums: list[Tensor] = []
     weights: list[float] = []
     members: list[int] = []

@@ -23,11 +23,12 @@ _CHUNK = 256
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Frozen:
+class FrozenFeatures:
     """The model as broadcast, in ``eval()`` mode, without gradients of its parameters, on their device.
 
     Attributes:
-        model: all of it. tail: its linear layers at the end; the first is fed by the features.
+        model: all of it.
+        tail: its linear layers at the end; the first is fed by the features.
         tensors: the weights, by name.
     """
 
@@ -55,7 +56,9 @@ class Frozen:
             return torch.cat([self(part) for part in torch.split(images, _CHUNK)]).float()
 
 
-def frozen(architecture: Architecture, tensors: Mapping[str, Tensor], *, subject: str) -> Frozen:
+def freeze_features(
+    architecture: Architecture, tensors: Mapping[str, Tensor], *, subject: str
+) -> FrozenFeatures:
     """The model with the given weights.
 
     Raises:
@@ -65,7 +68,7 @@ def frozen(architecture: Architecture, tensors: Mapping[str, Tensor], *, subject
     load(model, tensors)
     model.eval().requires_grad_(False)
     tail = find_tail(model, architecture.input_shape, subject=subject, fix=TWO_LAYERS)
-    return Frozen(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
+    return FrozenFeatures(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
 
 
 def check_tail(architecture: Architecture, *, subject: str) -> None:
@@ -77,7 +80,7 @@ def check_tail(architecture: Architecture, *, subject: str) -> None:
     find_tail(build(architecture), architecture.input_shape, subject=subject, fix=TWO_LAYERS)
 
 
-def sent(view: View) -> dict[str, Tensor]:
+def complete_broadcast(view: View) -> dict[str, Tensor]:
     """All that was broadcast so far, completed: the last value of every name of the agreed architecture."""
     tensors: dict[str, Tensor] = {}
     for one in view.rounds:

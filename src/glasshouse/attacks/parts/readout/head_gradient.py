@@ -14,10 +14,10 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
 from glasshouse.attacks.budget import PROBE, Budget, Piece
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
-from glasshouse.attacks.parts.readout.frozen import Frozen, frozen
-from glasshouse.attacks.parts.readout.summed import summed
+from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
+from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
-from glasshouse.attacks.parts.search.features import Distance, Inverted, by_pixels
+from glasshouse.attacks.parts.search.features import Distance, InvertedImages, by_pixels
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
 from glasshouse.tensors import device_of
@@ -39,7 +39,8 @@ class Inversion:
             found (ours); or not at all.
         iterations: 0: 500 by pixels, 600 by a generator, 300 by one that begins there.
         images: representations of one update that are inverted at most, the surest first.
-        distance: what is minimised. step: of the pixels, the first.
+        distance: what is minimised.
+        step: of the pixels, the first.
     """
 
     invert: Invert = "pixels"
@@ -79,7 +80,7 @@ class Inversion:
         Raises:
             Inapplicable: the model does not end in two linear layers.
         """
-        model = frozen(architecture, tensors, subject="a probe of the inversion")
+        model = freeze_features(architecture, tensors, subject="a probe of the inversion")
         vectors, shape = model.of(images[: self.images]), architecture.input_shape
         pieces = []
         for invert, steps in self.phases:
@@ -88,13 +89,15 @@ class Inversion:
             pieces.append(Piece(run=run, times=steps / short.iterations))
         return tuple(pieces)
 
-    def __call__(self, model: Frozen, vectors: Tensor, *, shape: tuple[int, int, int], rng: Rng) -> Inverted:
+    def __call__(
+        self, model: FrozenFeatures, vectors: Tensor, *, shape: tuple[int, int, int], rng: Rng
+    ) -> InvertedImages:
         """Images of ``vectors`` (R, D), R > 0."""
         if self.invert == "generator":
             how = Search(iterations=self.iterations or GENERATOR_STEPS)
             return by_generator(model, vectors, shape, distance=self.distance, how=how, rng=rng)
         both = self.invert == "pixels+generator"
-        found = by_pixels(
+        inverted = by_pixels(
             model,
             vectors,
             shape,
@@ -104,14 +107,14 @@ class Inversion:
             rng=rng,
         )
         if not both:
-            return found
+            return inverted
         how = Search(iterations=self.iterations or REFINING_STEPS)
         return by_generator(
-            model, vectors, shape, distance=self.distance, how=how, rng=rng, start=found.images
+            model, vectors, shape, distance=self.distance, how=how, rng=rng, start=inverted.images
         )
 
 
-def recovered(
+def recover_claims(
     one: RoundView,
     *,
     terms: Terms,
@@ -127,11 +130,11 @@ def recovered(
     Raises:
         Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
     """
-    model = frozen(terms.architecture, one.broadcast.tensors, subject=subject)
+    model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
     positive = _never_negative(model, terms)
     claims: list[Claim] = []
     for client, part in _parts(one):
-        total = summed(part, terms=terms, names=(model.weight, model.bias), subject=subject)
+        total = sum_of_round(part, terms=terms, names=(model.weight, model.bias), subject=subject)
         weight, bias = total.gradient[model.weight], total.gradient[model.bias]
         read = read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
         about = About(rounds=(one.round,), client=client)
@@ -151,7 +154,7 @@ def _parts(one: RoundView) -> Iterator[tuple[int | None, RoundView]]:
 
 
 def _reconstruction(
-    about: About, model: Frozen, read: Read, inversion: Inversion, *, terms: Terms, rng: Rng
+    about: About, model: FrozenFeatures, read: Read, inversion: Inversion, *, terms: Terms, rng: Rng
 ) -> Reconstruction:
     vectors = read.vectors[: inversion.images].float()
     shape = terms.architecture.input_shape
@@ -159,17 +162,17 @@ def _reconstruction(
         return Reconstruction(
             about=about, inputs=torch.zeros(0, *shape), labels=None, confidence=torch.zeros(0)
         )
-    found = inversion(model, vectors, shape=shape, rng=rng)
+    inverted = inversion(model, vectors, shape=shape, rng=rng)
     low, high = terms.image_range
     return Reconstruction(
         about=about,
-        inputs=found.images.clamp(low, high).float(),
+        inputs=inverted.images.clamp(low, high).float(),
         labels=None,
-        confidence=-found.losses.double(),
+        confidence=-inverted.losses.double(),
     )
 
 
-def _never_negative(model: Frozen, terms: Terms) -> bool:
+def _never_negative(model: FrozenFeatures, terms: Terms) -> bool:
     """Whether the features end in a ReLU (or the like), found by passing noise through them."""
     generator = torch.Generator().manual_seed(0)
     probes = torch.rand((_PROBES, *terms.architecture.input_shape), generator=generator)

@@ -37,7 +37,7 @@ def normal_thresholds(values: Tensor, bins: int, *, tail: float = TAIL) -> Tenso
     Raises:
         BadValue: fewer than 2 values, values that do not vary, or fewer than 2 bins.
 
-    Example:
+    Examples:
         >>> normal_thresholds(torch.tensor([-1.0, 1.0]), 3, tail=0.158655).round(decimals=3).abs().tolist()
         [1.0, 0.0, 1.0]
     """
@@ -65,14 +65,14 @@ def smoothed_thresholds(values: Tensor, bins: int, *, tail: float = TAIL) -> Ten
     v = torch.stack([part.mean() for part in v.tensor_split(_POINTS)]) if len(v) > 2 * _POINTS else v
     grid = torch.linspace(float(v[0]) - 4 * width, float(v[-1]) + 4 * width, 8 * bins + 1, dtype=v.dtype)
     mass = torch.stack([torch.special.ndtr((g - v) / width).mean() for g in grid])
-    return _interpolated(_levels(bins, tail), mass, grid)
+    return _interpolate(_levels(bins, tail), mass, grid)
 
 
 def _levels(bins: int, tail: float) -> Tensor:
     return torch.linspace(tail, 1 - tail, bins, dtype=torch.float64)
 
 
-def _interpolated(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _interpolate(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     right = torch.searchsorted(x, at).clamp(1, len(x) - 1)
     left = right - 1
     share = (at - x[left]) / (x[right] - x[left]).clamp_min(1e-300)
@@ -98,7 +98,8 @@ class Leak:
     """What fell out of the rows, bin by bin.
 
     Attributes:
-        rows: (L,) bins, strongest first. inputs: (L, D), inputs of the layer, or mixtures of one bin's.
+        rows: (L,) bins, strongest first.
+        inputs: (L, D), inputs of the layer, or mixtures of one bin's.
         signal: (L,) signed size of the bin: the sum of delta(x) over its inputs, in the units of the sum.
     """
 
@@ -119,7 +120,8 @@ def read_rows(
     """Inputs from the summed gradient of the crafted layer.
 
     Args:
-        weight: (R, D) and bias: (R,), float64, the sum (or mean) of gradients; rows by ascending threshold.
+        weight: (R, D), float64, the sum (or mean) of gradients; rows by ascending threshold.
+        bias: (R,), likewise.
         thresholds: (R,), of u, ascending.
         floor: bins with a smaller absolute signal count as empty, in the units of ``bias``.
         limit: at most so many bins, the strongest: the number of examples that the sum is known to hold.
@@ -151,7 +153,11 @@ def read_single_rows(weight: Tensor, bias: Tensor, thresholds: Tensor, *, faint:
     """As :func:`read_rows` for the sparse variant: an input touches the row of its own bin and no other.
 
     Args:
-        weight, bias, thresholds, limit: as there. faint: rows below this share of the strongest are empty.
+        weight: as there.
+        bias: as there.
+        thresholds: as there.
+        limit: as there.
+        faint: rows below this share of the strongest are empty.
 
     Raises:
         BadValue: as there.
@@ -177,12 +183,13 @@ def labels_from(signal: Tensor, levels: Tensor) -> Tensor:
     """The class whose delta is nearest to each bin's signal: by sign, then by ratio.
 
     Args:
-        signal: (L,), in units of one example's delta. levels: (K,), delta of each class, none 0.
+        signal: (L,), in units of one example's delta.
+        levels: (K,), delta of each class, none 0.
 
     Returns:
         (L,) int64. A bin that mixes classes gets one of them, or another: nothing marks it.
 
-    Example:
+    Examples:
         >>> labels_from(torch.tensor([2.2, -0.9]), torch.tensor([-1.0, 1.0, 2.0])).tolist()
         [2, 0]
     """

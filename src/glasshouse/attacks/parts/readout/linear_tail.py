@@ -19,7 +19,8 @@ class LinearTail:
     """Consecutive linear layers with nothing but ReLUs between, up to the logits.
 
     Attributes:
-        names: of the layers, in order; at least two. latent: D, entries that enter the first.
+        names: of the layers, in order; at least two.
+        latent: D, entries that enter the first.
         widths: outputs of each layer; the last is K.
     """
 
@@ -29,7 +30,7 @@ class LinearTail:
 
 
 @final
-class _Reached(Exception):
+class _LayerInput(Exception):
     """Carries what enters a layer out of the forward pass; the rest of it is not computed."""
 
     def __init__(self, value: Tensor) -> None:
@@ -49,7 +50,7 @@ def find_tail(
     """
     order: list[tuple[str, nn.Module]] = []
     leaves = [(name, m) for name, m in model.named_modules() if not list(m.children())]
-    hooks = [m.register_forward_hook(_noting(order, name)) for name, m in leaves]
+    hooks = [m.register_forward_hook(_record_order(order, name)) for name, m in leaves]
     training = model.training
     try:
         with torch.no_grad():
@@ -86,7 +87,7 @@ def latents(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
         hook = module.register_forward_pre_hook(_raise_reached)
         try:
             model(images)
-        except _Reached as reached:
+        except _LayerInput as reached:
             return reached.value
         finally:
             hook.remove()
@@ -96,10 +97,10 @@ def latents(model: nn.Module, layer: str) -> Callable[[Tensor], Tensor]:
 
 
 def _raise_reached(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    raise _Reached(inputs[0])
+    raise _LayerInput(inputs[0])
 
 
-def _noting(order: list[tuple[str, nn.Module]], name: str) -> Callable[[nn.Module, Any, Any], None]:
+def _record_order(order: list[tuple[str, nn.Module]], name: str) -> Callable[[nn.Module, Any, Any], None]:
     def note(module: nn.Module, _inputs: Any, _output: Any) -> None:
         order.append((name, module))
 

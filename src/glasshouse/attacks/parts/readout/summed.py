@@ -10,19 +10,21 @@ from typing import final
 from torch import Tensor
 
 from glasshouse.errors import Inapplicable
-from glasshouse.tensors import mapped, weighted_sum
+from glasshouse.tensors import map_tensors, weighted_sum
 from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Kind, Terms
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Summed:
+class RoundSum:
     """A round as one gradient.
 
     Attributes:
         gradient: by parameter name, float64: sum over S local steps of the clients' weighted mean gradients.
-        examples: behind it. steps: S. unit: what one example's loss gradient is multiplied by in it.
+        examples: behind it.
+        steps: S.
+        unit: what one example's loss gradient is multiplied by in it.
     """
 
     gradient: Mapping[str, Tensor]
@@ -35,7 +37,7 @@ class Summed:
         return self.steps / self.examples
 
 
-def summed(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: str) -> Summed:
+def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: str) -> RoundSum:
     """The part ``names`` of a round's sum, as a gradient.
 
     A change of parameters is divided by the learning rate and turned round; of sent parameters the difference
@@ -71,7 +73,7 @@ def summed(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: st
         )
     mean = {name: total[name].double() / weight for name in names}
     gradient = _as_gradient(mean, kind, view, terms, subject=subject)
-    return Summed(gradient=gradient, examples=examples, steps=steps)
+    return RoundSum(gradient=gradient, examples=examples, steps=steps)
 
 
 def _as_gradient(
@@ -89,4 +91,4 @@ def _as_gradient(
             got=f"'{kind}'",
             fix="use protocol fedsgd or fedavg",
         )
-    return mapped(mean, lambda t: -t / terms.learning_rate)
+    return map_tensors(mean, lambda t: -t / terms.learning_rate)

@@ -35,7 +35,7 @@ best loss has fallen by a thousandth for so many iterations."""
 def stepwise(done: float) -> float:
     """A tenth less at 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020).
 
-    Example:
+    Examples:
         >>> [stepwise(x) for x in (0.0, 0.5, 0.99)]
         [1.0, 0.1, 0.001]
     """
@@ -48,7 +48,8 @@ class Found:
     """The best iterate of every restart by the attack's own loss.
 
     Attributes:
-        points: (R, B, C, H, W), model input. losses: (R,) float64, there.
+        points: (R, B, C, H, W), model input.
+        losses: (R,) float64, there.
     """
 
     points: Tensor
@@ -112,7 +113,7 @@ def adam(
     low, high = box
     here = start.detach().clamp(low, high).requires_grad_()
     points, losses = here.detach().clone(), here.new_full((len(start),), torch.inf, dtype=torch.float64)
-    optimiser = torch.optim.Adam([here], lr=how.learning_rate)
+    optimizer = torch.optim.Adam([here], lr=how.learning_rate)
     generator = rng.child("noise").torch()
     marks, since = losses.clone(), 0
     for i in track(range(how.iterations), "matching the gradient"):
@@ -126,8 +127,8 @@ def adam(
             if since >= PATIENCE and how.pace(i / how.iterations) <= SETTLED:
                 break
             here.grad = gradient.sign() if how.signed else gradient
-            optimiser.param_groups[0]["lr"] = rate = how.learning_rate * how.pace(i / how.iterations)
-            optimiser.step()
+            optimizer.param_groups[0]["lr"] = rate = how.learning_rate * how.pace(i / how.iterations)
+            optimizer.step()
             if how.noise:
                 noise = torch.randn(here.shape, generator=generator).to(here.device)
                 here.add_(noise, alpha=how.noise * rate)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from glasshouse.attacks.parts.search.features import Distance, Features, Inverted
+from glasshouse.attacks.parts.search.features import Distance, Features, InvertedImages
 from glasshouse.errors import Inapplicable
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -61,8 +61,8 @@ class Generators(nn.Module):
         top = self.enter(seeds.reshape(1, -1, *seeds.shape[2:]))
         middle = self.down1(top)
         bottom = self.down2(middle)
-        made = self.leave(self.up2(self._joined(self.up1(self._joined(bottom, middle)), top)))
-        images: Tensor = torch.sigmoid(made.float()).reshape(seeds.shape)
+        pixels = self.leave(self.up2(self._joined(self.up1(self._joined(bottom, middle)), top)))
+        images: Tensor = torch.sigmoid(pixels.float()).reshape(seeds.shape)
         return images
 
 
@@ -72,9 +72,13 @@ class Search:
     """How weights and seeds are searched: AdamW with two rates, both a fifth after 60 % of the steps.
 
     Attributes:
-        iterations: steps. rate: of the weights. seed_rate: of the seeds.
-        noise: standard deviation added to the seeds every ``every`` steps. chunk: images at a time.
-        painting, painting_rate: steps in which the networks learn given images, and their rate.
+        iterations: steps.
+        rate: of the weights.
+        seed_rate: of the seeds.
+        noise: standard deviation added to the seeds every ``every`` steps.
+        chunk: images at a time.
+        painting: steps in which the networks learn given images, and their rate.
+        painting_rate: steps in which the networks learn given images, and their rate.
     """
 
     iterations: int = 600
@@ -96,12 +100,17 @@ def by_generator(
     how: Search,
     rng: Rng,
     start: Tensor | None = None,
-) -> Inverted:
+) -> InvertedImages:
     """For every target (B, D) the image that its own generator ends at.
 
     Args:
-        features: of the frozen model. targets: (B, D). shape: (C, H, W). distance: the loss. how: the search.
-        rng: of weights and seeds. start: (B, C, H, W) in [0, 1], what to begin at; None: noise, as published.
+        features: of the frozen model.
+        targets: (B, D).
+        shape: (C, H, W).
+        distance: the loss.
+        how: the search.
+        rng: of weights and seeds.
+        start: (B, C, H, W) in [0, 1], what to begin at; None: noise, as published.
 
     Raises:
         Inapplicable: sides that are no multiples of 4.
@@ -113,8 +122,8 @@ def by_generator(
             got=f"{shape[1]} × {shape[2]}",
             fix='set invert = "pixels", or data.resize',
         )
-    made = list(_each(features, targets, shape, distance=distance, how=how, rng=rng, start=start))
-    return Inverted(images=torch.cat([x for x, _ in made]), losses=torch.cat([v for _, v in made]))
+    parts = list(_each(features, targets, shape, distance=distance, how=how, rng=rng, start=start))
+    return InvertedImages(images=torch.cat([x for x, _ in parts]), losses=torch.cat([v for _, v in parts]))
 
 
 def _each(
@@ -141,20 +150,20 @@ def _each(
             _learn(net, seeds, begin, distance=distance, how=how)
         _match(net, seeds, part, features=features, distance=distance, how=how, draws=draws)
         with torch.no_grad():
-            images = _painted(net, seeds, distance)
+            images = _paint(net, seeds, distance)
             yield images, distance(features, images, part)
 
 
 def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance, how: Search) -> None:
     """Let the networks paint ``images``, roughly: what they do not get in few steps is mostly noise."""
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [{"params": net.parameters(), "lr": how.painting_rate}, {"params": [seeds], "lr": how.seed_rate}]
     )
     for _ in range(how.painting):
-        loss = (_painted(net, seeds, distance) - images).square().sum()
-        optimiser.zero_grad(set_to_none=True)
+        loss = (_paint(net, seeds, distance) - images).square().sum()
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
 
 def _match(
@@ -168,22 +177,22 @@ def _match(
     draws: torch.Generator,
 ) -> None:
     """Algorithm 1 on one chunk, in place."""
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [{"params": net.parameters(), "lr": how.rate}, {"params": [seeds], "lr": how.seed_rate}]
     )
-    pace = torch.optim.lr_scheduler.StepLR(optimiser, max(1, round(_SETTLE * how.iterations)), gamma=0.2)
+    pace = torch.optim.lr_scheduler.StepLR(optimizer, max(1, round(_SETTLE * how.iterations)), gamma=0.2)
     for i in range(how.iterations):
         if i and i % how.every == 0 and i < _SETTLE * how.iterations:
             with torch.no_grad():
                 seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
-        loss = distance(features, _painted(net, seeds, distance), targets).sum()
-        optimiser.zero_grad(set_to_none=True)
+        loss = distance(features, _paint(net, seeds, distance), targets).sum()
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         pace.step()
 
 
-def _painted(net: Generators, seeds: Tensor, distance: Distance) -> Tensor:
+def _paint(net: Generators, seeds: Tensor, distance: Distance) -> Tensor:
     with torch.autocast(seeds.device.type, dtype=torch.bfloat16, enabled=distance.bfloat16):
         images: Tensor = net(seeds)
     return images

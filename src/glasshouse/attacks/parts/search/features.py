@@ -43,7 +43,8 @@ class Distance:
     """How far an image's features are from the target, and how rough it is.
 
     Attributes:
-        alpha: share of the KL term, in [0, 1]. tv: weight of total variation.
+        alpha: share of the KL term, in [0, 1].
+        tv: weight of total variation.
         bfloat16: compute features in it.
     """
 
@@ -57,19 +58,19 @@ class Distance:
     def __call__(self, features: Features, images: Tensor, targets: Tensor) -> Tensor:
         """(B,), the loss of each image."""
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.bfloat16):
-            found = features(images).float()
-        error = (found - targets).square().mean(1) / targets.square().mean(1).clamp_min(1e-12)
+            candidates = features(images).float()
+        error = (candidates - targets).square().mean(1) / targets.square().mean(1).clamp_min(1e-12)
         loss = (1 - self.alpha) * error + self.tv * total_variation(images)
         if self.alpha:
             goal = functional.log_softmax(targets, 1)
-            gap = goal.exp() * (goal - functional.log_softmax(found, 1))
+            gap = goal.exp() * (goal - functional.log_softmax(candidates, 1))
             loss = loss + self.alpha * gap.sum(1)
         return loss
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Inverted:
+class InvertedImages:
     """Images (B, C, H, W) in [0, 1], and the loss (B,) that each was left with."""
 
     images: Tensor
@@ -90,30 +91,33 @@ def by_pixels(
     iterations: int = 500,
     step: float = 0.8,
     rng: Rng,
-) -> Inverted:
+) -> InvertedImages:
     """Adam on the pixels, with a cosine schedule, inside [0, 1], from grey with a little noise.
 
     Args:
-        features: of the frozen model. targets: (B, D).
-        shape: (C, H, W). distance: the loss. iterations: of Adam.
+        features: of the frozen model.
+        targets: (B, D).
+        shape: (C, H, W).
+        distance: the loss.
+        iterations: of Adam.
         step: the first of them, in pixel units. Poolings make the way down rugged, and steps across the whole
             range jump out of its holes: CIFAR-10 behind four of them came back at 17.0 dB with 0.05, 18.2
             with 0.2, 19.2 with 0.8 and with 1.6, and the loss fell in the same order (24 train images).
         rng: of the start.
     """
     parts = list(torch.split(targets, CHUNK))
-    made = []
+    chunks = []
     for number, part in enumerate(track(parts, "inverting representations", total=len(parts))):
         generator = rng.child(f"start/{number}").torch()
         start = 0.5 + 0.05 * torch.randn((len(part), *shape), generator=generator)
         here = start.to(targets.device, memory_format=torch.channels_last).requires_grad_()
-        optimiser = torch.optim.Adam([here], lr=step)
+        optimizer = torch.optim.Adam([here], lr=step)
         for i in range(iterations):
-            optimiser.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
+            optimizer.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
             (here.grad,) = torch.autograd.grad(distance(features, here, part).sum(), here)
-            optimiser.step()
+            optimizer.step()
             with torch.no_grad():
                 here.clamp_(0, 1)
         with torch.no_grad():
-            made.append((here.detach().contiguous(), distance(features, here, part).detach()))
-    return Inverted(images=torch.cat([x for x, _ in made]), losses=torch.cat([v for _, v in made]))
+            chunks.append((here.detach().contiguous(), distance(features, here, part).detach()))
+    return InvertedImages(images=torch.cat([x for x, _ in chunks]), losses=torch.cat([v for _, v in chunks]))

@@ -38,7 +38,9 @@ class _Memory:
         """Remember one step of each restart; where the curvature is not positive, an empty one.
 
         Args:
-            step, change: of point and gradient, (R, D). gradient: the new one.
+            step: of point and gradient, (R, D).
+            change: of point and gradient, (R, D).
+            gradient: the new one.
         """
         product = (step * change).sum(1)
         good = product > 1e-10
@@ -87,7 +89,7 @@ class Minima:
     losses: Tensor
 
 
-def minimise(
+def minimize(
     loss: Callable[[Tensor], Tensor],
     start: Tensor,
     *,

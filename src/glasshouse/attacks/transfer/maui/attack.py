@@ -23,10 +23,16 @@ import torch
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.readout.columns import Readout
-from glasshouse.attacks.parts.readout.frozen import TWO_LAYERS, Frozen, check_tail, frozen, sent
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, recovered
+from glasshouse.attacks.parts.readout.frozen import (
+    TWO_LAYERS,
+    FrozenFeatures,
+    check_tail,
+    complete_broadcast,
+    freeze_features,
+)
+from glasshouse.attacks.parts.readout.head_gradient import Inversion, recover_claims
 from glasshouse.attacks.transfer.maui import tune
-from glasshouse.attacks.transfer.maui.head import HeadSettings, Made, made
+from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Natural, check_ranges
@@ -123,13 +129,13 @@ class Maui:
         del rng  # one head for all rounds: it depends on the features and the auxiliary images alone
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
-        model = frozen(view.terms.architecture, sent(view), subject="attack 'maui'")
+        model = freeze_features(view.terms.architecture, complete_broadcast(view), subject="attack 'maui'")
         sample = Sample(features=model.of(auxiliary.inputs), labels=auxiliary.labels)
-        found = self._made(sample, model, view)
+        crafted = self._made(sample, model, view)
         number = view.rounds[-1].round
         first, second = model.tail.names
-        head = {f"{first}.{n}": t for n, t in found.head.hidden.state_dict().items()}
-        head |= {f"{second}.{n}": t for n, t in found.head.out.state_dict().items()}
+        head = {f"{first}.{n}": t for n, t in crafted.head.hidden.state_dict().items()}
+        head |= {f"{second}.{n}": t for n, t in crafted.head.out.state_dict().items()}
         return Crafted(
             default=Broadcast(
                 round=number,
@@ -137,13 +143,13 @@ class Maui:
                 tensors={**model.tensors, **{n: t.detach().clone() for n, t in head.items()}},
             ),
             memory={
-                f"leakage.{number}": found.leakage,
-                f"accuracy.{number}": found.accuracy,
-                f"best.{number}": torch.tensor(found.best),
+                f"leakage.{number}": crafted.leakage,
+                f"accuracy.{number}": crafted.accuracy,
+                f"best.{number}": torch.tensor(crafted.best),
             },
         )
 
-    def _made(self, sample: Sample, model: Frozen, view: View) -> Made:
+    def _made(self, sample: Sample, model: FrozenFeatures, view: View) -> CraftedHead:
         if len(model.tail.names) != 2:
             raise Inapplicable(
                 "attack 'maui'",
@@ -156,8 +162,8 @@ class Maui:
         sizes = {"units": model.tail.widths[0], "classes": model.tail.widths[1], "behind": behind}
         settings = self.head
         if self.trials:
-            settings = tune.searched(sample, **sizes, settings=settings, trials=self.trials, rng=root)
-        return made(sample, **sizes, settings=settings, rng=root)
+            settings = tune.search_recipe(sample, **sizes, settings=settings, trials=self.trials, rng=root)
+        return craft_head(sample, **sizes, settings=settings, rng=root)
 
     def _behind(self, view: View) -> int:
         """Examples behind what the server will see; where nothing told their number, as ``shares`` imply."""
@@ -199,7 +205,7 @@ class Maui:
             leak, right, best = parts
             tensors, numbers = {"leakage": leak, "accuracy": right}, {"best": int(best)}
             claims.append(Appendix(about=about, name="head", tensors=tensors, numbers=numbers))
-            claims += recovered(
+            claims += recover_claims(
                 one,
                 terms=view.terms,
                 readout=self.readout,

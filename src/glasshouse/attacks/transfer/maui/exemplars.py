@@ -28,13 +28,14 @@ def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
     """Directions (N, D) of length 1, from features (n, D) of the adversary's examples.
 
     Args:
-        features: n ≥ 2, any unit. units: N; more than n repeat the best ones.
+        features: n ≥ 2, any unit.
+        units: N; more than n repeat the best ones.
         share: of the examples that each unit will pass, in (0, 1).
 
     Raises:
         BadValue: fewer than two examples, a feature that is not finite, or examples that are all alike.
 
-    Example:
+    Examples:
         >>> y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
         >>> exemplars(y, units=3, share=0.1).norm(dim=1).round(decimals=4).tolist()
         [1.0, 1.0, 1.0]

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from glasshouse.attacks.transfer.maui.exemplars import exemplars
 from glasshouse.attacks.transfer.maui.leakage import Sample, Spab, accuracy, leakage
-from glasshouse.cache import cached
+from glasshouse.cache import load_or_make
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Natural, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
@@ -48,9 +48,11 @@ class HeadSettings:
             without training, each unit for one of the adversary's examples).
         shares: of public examples that reach a unit (all modes but ``trained``): one, or two ends of a
             geometric ladder over the units; empty: one in as many as there are examples behind an update.
-        epochs: of ``batches`` batches of ``batch_size``. rate: of Adam.
-        beta1, beta2: weights of activation and of softplus(-Z). noise: standard deviation put on w and b
-            before every epoch.
+        epochs: of ``batches`` batches of ``batch_size``.
+        rate: of Adam.
+        beta1: weights of activation and of softplus(-Z).
+        beta2: weights of activation and of softplus(-Z).
+        noise: standard deviation put on w and b before every epoch.
         wrong_labels: train on wrong labels, so that most clients' examples are misclassified and loud.
         output_epochs: passes that train the last layer alone at the end, so that the head classifies better.
         update_norm: length that updates get by scaling the last layer, against noise; 0: as it comes. Best
@@ -83,13 +85,15 @@ class HeadSettings:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Made:
+class CraftedHead:
     """A head, and how it came about.
 
     Attributes:
-        head: the module. leakage, accuracy: (epochs + 1,), on held-out features after each epoch of
-            training; the last entry is the head as sent. best: epoch that was kept, from 0; -1: none was
-            trained.
+        head: the module.
+        leakage: (epochs + 1,), on held-out features after each epoch of training; the last entry is the head
+            as sent.
+        accuracy: as ``leakage``.
+        best: epoch that was kept, from 0; -1: none was trained.
     """
 
     head: Spab
@@ -98,7 +102,9 @@ class Made:
     best: int
 
 
-def made(sample: Sample, *, units: int, classes: int, behind: int, settings: HeadSettings, rng: Rng) -> Made:
+def craft_head(
+    sample: Sample, *, units: int, classes: int, behind: int, settings: HeadSettings, rng: Rng
+) -> CraftedHead:
     """A head for these features, from the cache where it was made before.
 
     Args:
@@ -111,18 +117,18 @@ def made(sample: Sample, *, units: int, classes: int, behind: int, settings: Hea
     """
     order = torch.randperm(len(sample), generator=rng.child("split").torch())
     cut = round(_HELD * len(sample))
-    held, own = sample.pick(order[:cut]), sample.pick(order[cut:])
+    heldout, own = sample.pick(order[:cut]), sample.pick(order[cut:])
     head = _fresh(sample.features.shape[1], units, classes, rng=rng)
     curves, best = torch.zeros((0, 2), dtype=torch.float64), -1
     if "trained" in settings.mode:
-        found = cached(
+        tensors = load_or_make(
             "maui-head",
             _key(sample, settings, units, rng),
-            lambda _: _trained(head, own, held, settings, rng),
+            lambda _: _train_head(head, own, heldout, settings, rng),
         )
         which = "most" if "quantile" in settings.mode else "late"
-        head.load_state_dict({n: found[f"{which}.{n}"] for n in head.state_dict()})
-        curves, best = found["curves"], int(found[f"{which}.epoch"])
+        head.load_state_dict({n: tensors[f"{which}.{n}"] for n in head.state_dict()})
+        curves, best = tensors["curves"], int(tensors[f"{which}.epoch"])
     shares = settings.shares or (1 / max(behind, 2),)
     if settings.mode == "exemplars":
         _look_for_examples(head, own.features, shares)
@@ -132,9 +138,11 @@ def made(sample: Sample, *, units: int, classes: int, behind: int, settings: Hea
         _fit_output(head, own, settings=settings, rng=rng.child("output"))
     if settings.update_norm:
         amplify(head, own, length=settings.update_norm, batch=behind, rng=rng.child("loudness"))
-    last = (leakage(head, held, batch=behind, rng=rng.child("leakage")), accuracy(head, held))
+    last = (leakage(head, heldout, batch=behind, rng=rng.child("leakage")), accuracy(head, heldout))
     curves = torch.cat([curves, torch.tensor([last], dtype=torch.float64)])
-    return Made(head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best)
+    return CraftedHead(
+        head=head.requires_grad_(False), leakage=curves[:, 0], accuracy=curves[:, 1], best=best
+    )
 
 
 def _key(sample: Sample, settings: HeadSettings, units: int, rng: Rng) -> dict[str, object]:
@@ -197,8 +205,8 @@ def amplify(head: Spab, sample: Sample, *, length: float, batch: int, rng: Rng) 
     for _ in range(20):
         middle = (low + high) / 2
         head.out.load_state_dict({n: t * 2**middle for n, t in start.items()})
-        found = sum(_length(head, one) for one in batches) / len(batches)
-        low, high = (middle, high) if found < length else (low, middle)
+        mean_length = sum(_length(head, one) for one in batches) / len(batches)
+        low, high = (middle, high) if mean_length < length else (low, middle)
 
 
 def _length(head: Spab, one: Sample) -> float:
@@ -206,17 +214,19 @@ def _length(head: Spab, one: Sample) -> float:
     with torch.enable_grad():
         parameters = [p.requires_grad_() for p in head.parameters()]
         loss = functional.cross_entropy(head(one.features), one.labels)
-        found = torch.autograd.grad(loss, parameters)
-    return float(sum(float(g.square().sum()) for g in found) ** 0.5)
+        gradients = torch.autograd.grad(loss, parameters)
+    return float(sum(float(g.square().sum()) for g in gradients) ** 0.5)
 
 
-def _trained(head: Spab, own: Sample, held: Sample, settings: HeadSettings, rng: Rng) -> dict[str, Tensor]:
+def _train_head(
+    head: Spab, own: Sample, heldout: Sample, settings: HeadSettings, rng: Rng
+) -> dict[str, Tensor]:
     """Algorithm 2 in place: the curves (epochs, 2) of leakage and accuracy, and the weights of two epochs.
 
     ``most``: the epoch that leaked most; ``late``: the last one that leaked nearly as much.
     Half a minute at most: begun anew rather than resumed after an interrupt.
     """
-    optimiser = torch.optim.Adam(head.parameters(), lr=settings.rate)
+    optimizer = torch.optim.Adam(head.parameters(), lr=settings.rate)
     curves: list[tuple[float, float]] = []
     kept: list[dict[str, Tensor]] = []
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
@@ -233,25 +243,28 @@ def _trained(head: Spab, own: Sample, held: Sample, settings: HeadSettings, rng:
             loss = alpha * functional.cross_entropy(head.out(active), labels[rows])
             sparse = settings.beta1 * active.mean() + settings.beta2 * functional.softplus(-z).mean()
             loss = loss + (1 - alpha) * sparse
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        leak = leakage(head, held, batch=JUDGED, rng=rng.child("leakage"))
-        curves.append((leak, accuracy(head, held)))
+            optimizer.step()
+        leak = leakage(head, heldout, batch=JUDGED, rng=rng.child("leakage"))
+        curves.append((leak, accuracy(head, heldout)))
         kept.append({n: t.clone() for n, t in head.state_dict().items()})
     leaks = [leak for leak, _ in curves]
     most, late = leaks.index(max(leaks)), max(i for i, x in enumerate(leaks) if x >= _NEARLY * max(leaks))
-    found = {"curves": torch.tensor(curves, dtype=torch.float64)}
+    tensors = {"curves": torch.tensor(curves, dtype=torch.float64)}
     for word, epoch in (("most", most), ("late", late)):
-        found |= {f"{word}.epoch": torch.tensor(epoch), **{f"{word}.{n}": t for n, t in kept[epoch].items()}}
-    return found
+        tensors |= {
+            f"{word}.epoch": torch.tensor(epoch),
+            **{f"{word}.{n}": t for n, t in kept[epoch].items()},
+        }
+    return tensors
 
 
 def _batches(count: int, settings: HeadSettings, *, generator: torch.Generator) -> list[Tensor]:
     """``batches`` batches, running through the data in random order as often as that takes."""
-    wanted = settings.batches * settings.batch_size
-    rounds = [torch.randperm(count, generator=generator) for _ in range(-(-wanted // count))]
-    return list(torch.split(torch.cat(rounds)[:wanted], settings.batch_size))
+    examples = settings.batches * settings.batch_size
+    rounds = [torch.randperm(count, generator=generator) for _ in range(-(-examples // count))]
+    return list(torch.split(torch.cat(rounds)[:examples], settings.batch_size))
 
 
 def _wrong(labels: Tensor, classes: int, *, rng: Rng) -> Tensor:
@@ -264,11 +277,11 @@ def _fit_output(head: Spab, own: Sample, *, settings: HeadSettings, rng: Rng) ->
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
     with torch.no_grad():
         active = torch.relu(head.hidden(own.features))
-    optimiser = torch.optim.Adam(head.out.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(head.out.parameters(), lr=0.01)
     for epoch in range(settings.output_epochs):
         order = torch.randperm(len(own), generator=rng.child(f"order/{epoch}").torch())
         for rows in torch.split(order, 256):
             loss = functional.cross_entropy(head.out(active[rows]), labels[rows])
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()

@@ -45,7 +45,7 @@ def gradient_of_units(head: Spab, features: Tensor, labels: Tensor) -> Tensor:
 def alone(dz: Tensor) -> Tensor:
     """(B,) bool: which examples are the only ones that reach some unit; dZ (B, N).
 
-    Example:
+    Examples:
         >>> alone(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 1.0]])).tolist()
         [True, False]
     """
@@ -73,12 +73,12 @@ class Sample:
 def leakage(head: Spab, sample: Sample, *, batch: int, draws: int = 8, rng: Rng) -> float:
     """Mean share of a batch that leaks, over ``draws`` batches; a batch is at most the whole sample."""
     batch = min(batch, len(sample))
-    found = []
+    shares = []
     for number in range(draws):
         index = torch.randperm(len(sample), generator=rng.child(str(number)).torch())[:batch]
         one = sample.pick(index)
-        found.append(float(alone(gradient_of_units(head, one.features, one.labels)).double().mean()))
-    return sum(found) / len(found)
+        shares.append(float(alone(gradient_of_units(head, one.features, one.labels)).double().mean()))
+    return sum(shares) / len(shares)
 
 
 def accuracy(head: Spab, sample: Sample) -> float:

@@ -19,22 +19,25 @@ def preimage_distance(
     """(B,), share of the squared feature distance left when each seed has moved within ``radius``.
 
     Args:
-        features: images (B, C, H, W) in [0, 1] → (B, D). goals: (B, D), of other images.
-        seeds: (B, C, H, W), what is perturbed. radius: largest change of a pixel. iterations: of Adam.
+        features: images (B, C, H, W) in [0, 1] → (B, D).
+        goals: (B, D), of other images.
+        seeds: (B, C, H, W), what is perturbed.
+        radius: largest change of a pixel.
+        iterations: of Adam.
     """
     with torch.no_grad():
         before = (features(seeds) - goals).square().sum(1)
     change = torch.zeros_like(seeds).requires_grad_()
     step = radius / 4
-    optimiser = torch.optim.Adam([change], lr=step)
+    optimizer = torch.optim.Adam([change], lr=step)
     best = before.clone()
     for i in range(iterations):
-        optimiser.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
+        optimizer.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
         distance = (features((seeds + change).clamp(0, 1)) - goals).square().sum(1)
         best = torch.minimum(best, distance.detach())
         # Each pair has its own scale; dividing by it keeps Adam's epsilon out of the way.
         (change.grad,) = torch.autograd.grad((distance / before).sum(), change)
-        optimiser.step()
+        optimizer.step()
         with torch.no_grad():
             change.clamp_(-radius, radius)
     return best / before

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.transfer.maui.head import HeadSettings, made
+from glasshouse.attacks.transfer.maui.head import HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
-from glasshouse.cache import Checkpoint, cached
+from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.errors import BadValue, NotInstalled
 from glasshouse.rng import Rng
 
@@ -28,7 +28,7 @@ NAMES = ("rate", "beta1", "beta2", "noise")
 _VERSION = 1
 
 
-def searched(
+def search_recipe(
     sample: Sample, *, units: int, classes: int, behind: int, settings: HeadSettings, trials: int, rng: Rng
 ) -> HeadSettings:
     """The settings, of ``trials``, whose head leaks most on held-out features; the given ones are the first.
@@ -38,7 +38,8 @@ def searched(
     A setting of 0 is switched off, and stays so.
 
     Raises:
-        NotInstalled: optuna is missing. BadValue: their mode trains nothing that could be searched.
+        NotInstalled: optuna is missing.
+        BadValue: their mode trains nothing that could be searched.
     """
     if "trained" not in settings.mode:
         raise BadValue(
@@ -71,8 +72,10 @@ def searched(
                 for name in base
             }
             changed = replace(settings, **chosen)
-            found = made(sample, units=units, classes=classes, behind=behind, settings=changed, rng=rng)
-            return float(found.leakage[-1])
+            crafted = craft_head(
+                sample, units=units, classes=classes, behind=behind, settings=changed, rng=rng
+            )
+            return float(crafted.leakage[-1])
 
         study.optimize(leak, n_trials=trials)
         return {"best": torch.tensor([study.best_params[n] for n in base], dtype=torch.float64)}
@@ -86,8 +89,8 @@ def searched(
         "trials": trials,
         "rng": rng.seed(),
     }
-    found = cached("maui-tuning", key, make)["best"].tolist()
-    return replace(settings, **dict(zip(base, found, strict=True)))
+    best_values = load_or_make("maui-tuning", key, make)["best"].tolist()
+    return replace(settings, **dict(zip(base, best_values, strict=True)))
 
 
 def _reach(name: str) -> float:

@@ -10,7 +10,7 @@ from glasshouse.attacks.base import Reconstruction
 def most_confident(claim: Reconstruction, count: int) -> Reconstruction:
     """At most ``count`` inputs of the claim, those of the highest confidence; of equals the first filed.
 
-    Example:
+    Examples:
         >>> from glasshouse.attacks.base import About
         >>> three = torch.tensor([0.1, 0.2, 0.3]).reshape(3, 1, 1, 1)
         >>> confidence = torch.tensor([1.0, 2.0, 2.0])

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, ClassRepresentatives
-from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.nulls import EXAMPLES
 from glasshouse.metrics.base import Metric
@@ -22,7 +22,7 @@ SHIFTS: Final = 3
 """Other classes that an image is scored as, at most; fewer where there are many."""
 
 
-def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """One value, one null and one exchanged value per private class."""
     del name
     assert isinstance(claim, ClassRepresentatives)
@@ -31,8 +31,8 @@ def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     gallery = judge.context.gallery
     assert gallery is not None  # the metric has refused otherwise
     people = tuple(f"class {gallery.classes[j]}" for j in claim.labels.tolist())
-    exchanged = _exchanged(metric, claim, judge, gallery.targets)
-    return Scored(
+    exchanged = _exchange_score(metric, claim, judge, gallery.targets)
+    return ScoredMetric(
         values=_split(values),
         nulls=_split(nulls),
         exchanged=(None,) * len(values) if exchanged is None else _split(exchanged),
@@ -57,11 +57,13 @@ def _null(metric: Metric, claim: ClassRepresentatives, judge: Judge, count: int)
     assert context.gallery is not None  # the metric has refused otherwise
     sign = 1 if metric.higher_leaks else -1
     images = null_images(context.gallery, claim.labels, None if draws is None else draws.inputs)
-    scored = [(name, metric.score(shown, claim.labels, context=context)) for name, shown in images.items()]
+    scored = [(name, metric.score(image, claim.labels, context=context)) for name, image in images.items()]
     return max(scored, key=lambda pair: sign * float(pair[1].mean()))
 
 
-def _exchanged(metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int) -> Numbers | None:
+def _exchange_score(
+    metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int
+) -> Numbers | None:
     """The mean over other classes; owners are compared with those of all of them."""
     few = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
     shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + few))

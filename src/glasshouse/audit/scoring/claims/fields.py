@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import Claim, tensors_of
 from glasshouse.audit.scoring.claims.rounds import score_rounds
-from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.errors import BadValue, Undefined
@@ -41,7 +41,7 @@ class NamesNull(Protocol):
     null_name: str
 
 
-def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+def score_field(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """The field that the metric reads against the private inputs, or the part of the truth that it names.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from glasshouse.attacks.base import About
-from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.errors import NothingClaimed
 
@@ -25,7 +25,7 @@ def score_rounds(
     null: Null,
     claimed: bool,
     exchange: Exchange | None = None,
-) -> Scored:
+) -> ScoredMetric:
     """One victim per round of a claim.
 
     Args:
@@ -41,10 +41,10 @@ def score_rounds(
         target = judge.target(number, about.client)
         values.append(measure(target, target))
         nulls.append(null(number, target, values[-1]))
-        level = exchange(target) if exchange else _exchanged(about, number, judge, measure, target)
+        level = exchange(target) if exchange else _exchange_score(about, number, judge, measure, target)
         exchanged.append(None if level is None else np.full(len(values[-1]), level))
         victims.append(judge.truth.identity(number, about.client))
-    return Scored(
+    return ScoredMetric(
         values=tuple(values),
         nulls=tuple(nulls),
         exchanged=tuple(exchanged),
@@ -54,7 +54,7 @@ def score_rounds(
     )
 
 
-def _exchanged(about: About, number: int, judge: Judge, measure: Measure, own: Target) -> float | None:
+def _exchange_score(about: About, number: int, judge: Judge, measure: Measure, own: Target) -> float | None:
     """The mean over other victims; None where there are none, or nothing is claimed of any of them."""
     levels = []
     for target in judge.others(about, number):

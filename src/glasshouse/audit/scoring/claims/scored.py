@@ -36,7 +36,7 @@ class ClientSample:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scored:
+class ScoredMetric:
     """One metric of one attack: for each victim its numbers, and those of the null adversary on the same.
 
     Attributes:
@@ -65,7 +65,7 @@ class Scored:
         if not self.exchanged:
             object.__setattr__(self, "exchanged", (None,) * len(self.values))
 
-    def __add__(self, other: "Scored") -> "Scored":
+    def __add__(self, other: "ScoredMetric") -> "ScoredMetric":
         """Two claims, rounds or seeds together: the same private data twice is one victim (decision 0007)."""
         values: dict[str, list[Numbers]] = {}
         nulls: dict[str, list[Numbers]] = {}
@@ -80,10 +80,10 @@ class Scored:
         for sample in self.clients + other.clients:
             key = sample.run, sample.truth.tobytes()
             clients[key] = clients[key].merge(sample) if key in clients else sample
-        return Scored(
+        return ScoredMetric(
             values=tuple(map(np.concatenate, values.values())),
             nulls=tuple(map(np.concatenate, nulls.values())),
-            exchanged=tuple(map(_joined, exchanged.values())),
+            exchanged=tuple(map(_join_numbers, exchanged.values())),
             victims=tuple(values),
             baseline=self.baseline or other.baseline,
             null_most=max((m for m in (self.null_most, other.null_most) if m is not None), default=None),
@@ -92,7 +92,7 @@ class Scored:
             runs=self.runs | other.runs,
         )
 
-    def named(self, baseline: str, *, most: float | None = None) -> "Scored":
+    def named(self, baseline: str, *, most: float | None = None) -> "ScoredMetric":
         """The same with the name of its null, and the most that its share can be."""
         return replace(self, baseline=baseline, null_most=most)
 
@@ -112,7 +112,7 @@ class Scored:
             np.concatenate([np.full(len(c.truth), runs[c.run], dtype=np.int64) for c in self.clients]),
         )
 
-    def with_exchange(self) -> "Scored | None":
+    def with_exchange(self) -> "ScoredMetric | None":
         """The victims that could be exchanged, with what the exchange gave in place of the null."""
         rows = [i for i, one in enumerate(self.exchanged) if one is not None]
         if not rows:
@@ -127,15 +127,15 @@ class Scored:
         )
 
 
-def gathered(parts: Sequence[Scored]) -> Scored:
+def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
     """All parts together."""
     return sum(parts[1:], start=parts[0])
 
 
-def _joined(parts: Sequence[Numbers | None]) -> Numbers | None:
+def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:
     present = [part for part in parts if part is not None]
     return np.concatenate(present) if len(present) == len(parts) else None
 
 
-Table = Mapping[str, Mapping[str, Scored]]
+Table = Mapping[str, Mapping[str, ScoredMetric]]
 """Attack → metric → its numbers, of one cell."""

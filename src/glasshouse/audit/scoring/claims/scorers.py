@@ -16,7 +16,7 @@ from glasshouse.audit.scoring.claims.candidates import most_confident
 from glasshouse.audit.scoring.claims.class_score import score_classes
 from glasshouse.audit.scoring.claims.fields import score_field
 from glasshouse.audit.scoring.claims.rounds import Measure, score_rounds
-from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, Scored
+from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.audit.scoring.nulls import CHANCE, average_score, counts
 from glasshouse.metrics.attribution import said_of_recovered
@@ -27,7 +27,7 @@ GUESS: Final = "guess among the clients or classes"
 TURNS: Final = 20
 """How often owners and labels are exchanged; more would only steady the average."""
 
-Scorer = Callable[[str, Metric, Claim, Judge], Scored | None]
+Scorer = Callable[[str, Metric, Claim, Judge], ScoredMetric | None]
 """Name of the metric, the metric, one claim, the judge → numbers; None: this claim does not say."""
 
 
@@ -39,24 +39,24 @@ def scorer_of(kind: type[Claim], metric: Metric) -> Scorer | None:
     return listed or (score_field if metric.claim == kind.kind else None)
 
 
-def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Images against the private ones."""
     assert isinstance(claim, Reconstruction)
     most = judge.announced_for(claim.about)
 
     def measure(target: Target, own: Target) -> Numbers:
-        count = _allowed(most, target, own)
+        count = _allowed_count(most, target, own)
         return metric.score(most_confident(claim, count).inputs, target.batch.inputs, context=judge.context)
 
     return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.inputs) > 0)
 
 
-def _allowed(most: int, target: Target, own: Target) -> int:
+def _allowed_count(most: int, target: Target, own: Target) -> int:
     """How many candidates count: as many as announced, in proportion for a target of another size."""
     return max(1, most * len(target.batch) // len(own.batch))
 
 
-def score_counts(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored | None:
+def score_counts(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric | None:
     """How many of each class, claimed as such or as the labels of images."""
     assert isinstance(claim, Labels | Reconstruction)
     if isinstance(claim, Reconstruction) and claim.labels is None and len(claim.inputs):
@@ -67,7 +67,7 @@ def score_counts(name: str, metric: Metric, claim: Claim, judge: Judge) -> Score
         if isinstance(claim, Labels):
             claimed = claim.counts
         else:
-            labels = most_confident(claim, _allowed(most, target, own)).labels
+            labels = most_confident(claim, _allowed_count(most, target, own)).labels
             claimed = counts(torch.zeros(0) if labels is None else labels, 1)
         classes = max(judge.context.classes or 0, len(claimed), int(target.batch.labels.max()) + 1)
         padded = torch.nn.functional.pad(claimed, (0, classes - len(claimed)))
@@ -85,7 +85,7 @@ def _beside_nulls(
     *,
     measure: Measure,
     claimed: bool,
-) -> Scored:
+) -> ScoredMetric:
     """With the null adversary that is quoted for batches of that size, on the same victims."""
     quoted: list[str] = []
     most: list[float] = []
@@ -108,7 +108,7 @@ def _beside_nulls(
     return scored.named(quoted[-1], most=max(most, default=None))
 
 
-def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """What a reconstruction says beside the image; the null guesses at chance level on the same examples.
 
     Exchanged are the owners and labels of recovered examples, with those of examples of the whole truth.
@@ -116,25 +116,25 @@ def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> S
     del name
     assert isinstance(claim, Reconstruction)
     kept = most_confident(claim, judge.announced_for(claim.about))
-    said = kept.source if metric.reads == "source" else kept.labels
+    statements = kept.source if metric.reads == "source" else kept.labels
 
     def score(spoken: Tensor | None, target: Target, known: Tensor) -> Numbers:
         paired = said_of_recovered(kept.inputs, spoken, target.batch.inputs, context=judge.context)
         return metric.score(paired, known, context=judge.context)
 
     def measure(target: Target, _: Target) -> Numbers:
-        return score(said, target, _known(metric, target))
+        return score(statements, target, _known_labels(metric, target))
 
     def null(number: int, target: Target, _: Numbers) -> Numbers:
         del number
-        return score(None, target, _known(metric, target))
+        return score(None, target, _known_labels(metric, target))
 
     def exchange(target: Target) -> float | None:
         rounds = sorted({number for number, _ in judge.truth.used})
-        pool = torch.cat([_known(metric, judge.target(number, None)) for number in rounds])
+        pool = torch.cat([_known_labels(metric, judge.target(number, None)) for number in rounds])
         shifts = range(max(1, len(pool) // TURNS), len(pool), max(1, len(pool) // TURNS))
         count = len(target.batch)
-        levels = [float(score(said, target, pool.roll(shift)[:count]).mean()) for shift in shifts]
+        levels = [float(score(statements, target, pool.roll(shift)[:count]).mean()) for shift in shifts]
         return float(np.mean(levels)) if levels else None
 
     scored = score_rounds(
@@ -143,11 +143,11 @@ def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> S
     return scored.named(GUESS)
 
 
-def _known(metric: Metric, target: Target) -> Tensor:
+def _known_labels(metric: Metric, target: Target) -> Tensor:
     return target.owners if metric.reads == "source" else target.batch.labels
 
 
-def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Representations against those of the private examples; a guess is right with the metric's chance."""
     del name
     assert isinstance(claim, Representations)
@@ -165,7 +165,7 @@ def score_vectors(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     return score_rounds(claim.about, judge, measure=measure, null=null, claimed=claimed).named(CHANCE)
 
 
-def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """The named defences against those that were on: alike for all victims, so nothing can be exchanged."""
     del name
     assert isinstance(claim, DefenseGuess)
@@ -174,7 +174,7 @@ def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     null = np.full(1, metric.chance(judge.context) or 0.0)
     behind = " ".join(judge.truth.identity(number, claim.about.client) for number in claim.about.rounds)
     claimed = frozenset({behind} if claim.name != "unknown" else ())
-    return Scored(
+    return ScoredMetric(
         values=(value,),
         nulls=(null,),
         victims=(behind,),
@@ -184,16 +184,16 @@ def score_defense(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     )
 
 
-def score_clients(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scored:
+def score_clients(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Scores or decisions about all clients of one federation."""
     del name
     assert isinstance(claim, ClientScores)
-    said = claim.scores if metric.reads == "scores" else claim.decisions
-    having = judge.truth.with_property(len(said))
+    values = claim.scores if metric.reads == "scores" else claim.decisions
+    having = judge.truth.with_property(len(values))
     apart = len(torch.unique(claim.scores)) > 1 or len(torch.unique(claim.decisions)) > 1
-    named = frozenset(f"{judge.run} client {i}" for i in range(len(said)) if apart)
-    sample = ClientSample(run=judge.run, scores=said.double().numpy(), truth=having)
-    return Scored(clients=(sample,), baseline=COIN, claimed=named, runs=frozenset({judge.run}))
+    named = frozenset(f"{judge.run} client {i}" for i in range(len(values)) if apart)
+    sample = ClientSample(run=judge.run, scores=values.double().numpy(), truth=having)
+    return ScoredMetric(clients=(sample,), baseline=COIN, claimed=named, runs=frozenset({judge.run}))
 
 
 SCORERS: Final[Mapping[tuple[str, str, str], Scorer]] = {

@@ -8,7 +8,7 @@ from glasshouse.attacks.base import About, Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.claims.fields import null_numbers
 from glasshouse.audit.scoring.claims.rounds import score_rounds
-from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.judge import Judge, Target
 from glasshouse.metrics.base import Metric
@@ -52,7 +52,7 @@ def silences(
                     yield Silence(kind=kind, about=about)
 
 
-def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> Scored | None:
+def score_silence(name: str, metric: Metric, silence: Silence, judge: Judge) -> ScoredMetric | None:
     """The numbers of a victim of whom nothing was claimed; None: the metric does not score such claims."""
     scorer = scorer_of(silence.kind, metric)
     if scorer is None:

@@ -7,14 +7,14 @@ from glasshouse.truth.record import Truth
 from glasshouse.wire import Batch
 
 
-def relabelled(truth: Truth, *, by: int = 1) -> Truth:
+def exchange_classes(truth: Truth, *, by: int = 1) -> Truth:
     """The truth with every private class's images exchanged for those of the class ``by`` places on."""
     labels = truth.private.labels
     turned = Batch(inputs=truth.private.inputs, labels=(labels + by) % (int(labels.max()) + 1))
     return dataclasses.replace(truth, private=turned)
 
 
-def shifted(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
+def shift_victims(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]) -> Truth:
     """The truth with each victim's examples exchanged for another's, for a negative control.
 
     Properties move to as many clients that do not have them, as far as there are so many.

@@ -17,8 +17,8 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.scoring.claims.scored import Scored
-from glasshouse.audit.scoring.claims.truths import relabelled, shifted
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
+from glasshouse.audit.scoring.claims.truths import exchange_classes, shift_victims
 from glasshouse.audit.scoring.controls.sources import sources_digest
 from glasshouse.audit.scoring.judge import Judge, judge_of
 from glasshouse.audit.scoring.score import score_outcomes
@@ -116,7 +116,7 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
         return task.key, Control(**read_json(path))
     claims = sorted(Path(task.folder).glob("claims/*/claims.json"))
     outcomes = [read_outcome(p.parent) for p in claims]
-    result = _judge(task, easy, outcomes) if outcomes else _silent(easy)
+    result = _judge(task, easy, outcomes) if outcomes else _control_without_claims(easy)
     write_json(path, asdict(result))
     return task.key, result
 
@@ -134,23 +134,23 @@ def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) 
     judge = judge_of(Path(task.folder), scenario)
     try:
         honest = score_outcomes(metric_name, metric, outcomes, judge)
-        other = score_outcomes(metric_name, metric, outcomes, _exchanged(judge, metric))
+        other = score_outcomes(metric_name, metric, outcomes, _exchange_judge(judge, metric))
         if honest is None or other is None:
-            return _silent(easy)
+            return _control_without_claims(easy)
         return _compare(honest, other, metric, easy, scenario)
     except (Undefined, Inapplicable):
-        return _silent(easy)
+        return _control_without_claims(easy)
 
 
-def _exchanged(judge: Judge, metric: Metric) -> Judge:
+def _exchange_judge(judge: Judge, metric: Metric) -> Judge:
     if metric.claim == "class_representatives":
-        return judge.against(relabelled(judge.truth))
+        return judge.against(exchange_classes(judge.truth))
     keys = sorted(judge.truth.used, key=lambda key: key[::-1])  # rounds first: a sum is exchanged whole
-    return judge.against(shifted(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
+    return judge.against(shift_victims(judge.truth, dict(zip(keys, keys[1:] + keys[:1], strict=True))))
 
 
 def _compare(
-    honest: Scored, other: Scored, metric: Metric, easy: Mapping[str, Any], scenario: Scenario
+    honest: ScoredMetric, other: ScoredMetric, metric: Metric, easy: Mapping[str, Any], scenario: Scenario
 ) -> Control:
     stream = Rng.root(scenario.seed).child("control")
     positive = gain_of(honest, metric, rng=stream)
@@ -167,7 +167,7 @@ def _compare(
     )
 
 
-def _silent(easy: Mapping[str, Any]) -> Control:
+def _control_without_claims(easy: Mapping[str, Any]) -> Control:
     """The control of an attack that claimed nothing in the easy setting: it did not pass."""
     return Control(
         positive=None,

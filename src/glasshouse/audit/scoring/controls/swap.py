@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
-from glasshouse.audit.scoring.claims.truths import shifted
+from glasshouse.audit.scoring.claims.truths import shift_victims
 from glasshouse.audit.scoring.judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
@@ -35,11 +35,11 @@ def write_swapped(run: Path, copy: Path) -> Path:
                 got="no such folder",
                 fix="replay without --swap, or get the run with its truth",
             )
-        write_truth(swapped(read_truth(folder)), folder)
+        write_truth(swap_victims(read_truth(folder)), folder)
     return copy
 
 
-def swapped(truth: Truth) -> Truth:
+def swap_victims(truth: Truth) -> Truth:
     """The truth with every victim's examples exchanged for the next one's.
 
     Raises:
@@ -53,7 +53,7 @@ def swapped(truth: Truth) -> Truth:
             got=str(len(keys)),
             fix="replay without --swap, or audit more clients",
         )
-    return shifted(truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
+    return shift_victims(truth, dict(zip(keys, keys[1:] + keys[:1], strict=True)))
 
 
 def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ def score_swapped(group: Path, attack: str) -> Mapping[str, Any]:
             paths = sorted((group / "claims" / attack_key(position, spec)).glob("*/claims.json"))
             outcomes = [read_outcome(path.parent) for path in paths]
     judge = judge_of(group, scenario)
-    other = judge.against(swapped(judge.truth))
+    other = judge.against(swap_victims(judge.truth))
     for plugin in scenario.audit.metrics:
         metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
         try:

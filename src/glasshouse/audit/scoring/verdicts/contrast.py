@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.wording.wording import defense_labels
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
@@ -23,11 +23,12 @@ RESAMPLES = 1000
 """Bootstrap samples of clients, for metrics that are no average over them."""
 
 
-def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, Scored]]) -> Iterator[Contrast]:
+def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> Iterator[Contrast]:
     """The attack named by ``audit.contrast`` against every other, metric by metric.
 
     Args:
         scored: attack → metric → its numbers. Pairs that were not scored on the same victims are left out.
+        cell: the cell that both attacks ran in.
     """
     chosen = cell.scenario.audit.contrast
     for other, numbers in scored.items():
@@ -40,7 +41,7 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, Scored]]) -> Iterato
             metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
             stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{chosen}/{other}/{plugin.name}")
             try:
-                found = difference(left, right, metric, rng=stream)
+                interval = difference(left, right, metric, rng=stream)
             except Undefined:  # neither attack's own finding is determined either, and that is reported there
                 continue
             yield Contrast(
@@ -52,15 +53,15 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, Scored]]) -> Iterato
                 other=other,
                 metric=plugin.name,
                 unit_of_value=metric.unit,
-                difference=found.value,
-                low=found.low,
-                high=found.high,
-                n=found.n,
+                difference=interval.value,
+                low=interval.low,
+                high=interval.high,
+                n=interval.n,
                 unit="clients" if left.clients else "victims",
             )
 
 
-def difference(left: Scored, right: Scored, metric: Metric, *, rng: Rng) -> Interval:
+def difference(left: ScoredMetric, right: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """By how much ``left`` leaks more than ``right``; above 0: it does.
 
     Raises:
@@ -76,7 +77,7 @@ def difference(left: Scored, right: Scored, metric: Metric, *, rng: Rng) -> Inte
     return paired_gain(*means, rng=rng, higher_leaks=metric.higher_leaks)
 
 
-def _same_victims(left: Scored, right: Scored) -> bool:
+def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
     """Were both scored on the same victims, as many numbers for each, or on the same clients?"""
     if left.clients or right.clients:
         if not (left.clients and right.clients):
@@ -87,7 +88,7 @@ def _same_victims(left: Scored, right: Scored) -> bool:
     return left.victims == right.victims and sizes[0] == sizes[1]
 
 
-def _clients(left: Scored, right: Scored, metric: Metric, rng: Rng) -> Interval:
+def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
     """Percentile bootstrap over the clients of all runs, both attacks resampled alike."""
     if not isinstance(metric, PooledMetric):
         raise Undefined(
@@ -99,21 +100,23 @@ def _clients(left: Scored, right: Scored, metric: Metric, rng: Rng) -> Interval:
     decisions = metric.reads == "decisions"
     (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
     draws = rng.numpy()
-    found = []
+    differences = []
     for rows in draws.integers(0, len(truth), (RESAMPLES, len(truth))):
         try:
-            found.append(metric.pool(a[rows], truth[rows]).value - metric.pool(b[rows], truth[rows]).value)
+            differences.append(
+                metric.pool(a[rows], truth[rows]).value - metric.pool(b[rows], truth[rows]).value
+            )
         except Undefined:  # a sample without positive clients
             continue
     value = metric.pool(a, truth).value - metric.pool(b, truth).value
-    if len(found) < RESAMPLES / 2:
+    if len(differences) < RESAMPLES / 2:
         raise Undefined(
             "difference between two attacks on clients",
             needs="a metric that most samples of the clients determine",
-            got=f"{len(found)} of {RESAMPLES}",
+            got=f"{len(differences)} of {RESAMPLES}",
             fix="add clients or seeds",
         )
-    low, high = np.quantile(found, [0.025, 0.975])
+    low, high = np.quantile(differences, [0.025, 0.975])
     sign = 1 if metric.higher_leaks else -1
     ends = sorted((sign * float(low), sign * float(high)))
     return Interval(

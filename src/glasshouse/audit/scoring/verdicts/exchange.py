@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.verdicts.finding import gain_of, is_constant, null_of, p_of, value_of
 from glasshouse.errors import Undefined
@@ -18,7 +18,7 @@ from glasshouse.rng import Rng
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Exchanged:
+class ExchangeGain:
     """A claim's gain over what it gets on other victims.
 
     Attributes:
@@ -37,7 +37,7 @@ class Exchanged:
         return Exchange(value=self.level, gain=gain.value, gain_low=gain.low, gain_high=gain.high, n=gain.n)
 
 
-def exchange(scored: Scored, metric: Metric, *, rng: Rng) -> Exchanged | None:
+def exchange(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> ExchangeGain | None:
     """The gain of the true pairing over exchanged ones, paired by victim; None: nothing can be exchanged."""
     if scored.clients:
         return _exchange_clients(scored, metric, rng)
@@ -53,10 +53,10 @@ def exchange(scored: Scored, metric: Metric, *, rng: Rng) -> Exchanged | None:
         gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
     except Undefined:  # fewer than two victims could be exchanged
         return None
-    return Exchanged(level=null_of(other, metric), gain=gain, p=p)
+    return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
 
 
-def _exchange_clients(scored: Scored, metric: Metric, rng: Rng) -> Exchanged | None:
+def _exchange_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> ExchangeGain | None:
     """Against the mean over exchanges of the clients of each run.
 
     Whether the number is better than exchanged ones is what its gain over the null already tests, so the
@@ -73,4 +73,4 @@ def _exchange_clients(scored: Scored, metric: Metric, rng: Rng) -> Exchanged | N
     value = value_of(scored, metric, rng=rng).minus(level)
     gain = value if metric.higher_leaks else value.negated()
     tested = gain_of(scored, metric, rng=rng)
-    return Exchanged(level=level, gain=replace(gain, low=min(tested.low, gain.value)), p=0.0)
+    return ExchangeGain(level=level, gain=replace(gain, low=min(tested.low, gain.value)), p=0.0)

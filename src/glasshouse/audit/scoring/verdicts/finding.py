@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from glasshouse.audit.scoring import nulls
 from glasshouse.audit.scoring.claims import class_score
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import GUESS
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric, ScoreContext
@@ -51,7 +51,7 @@ def within(interval: Interval, bounds: tuple[float, float]) -> Interval:
     )
 
 
-def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
+def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """The metric over all victims, with its 95 % interval, within the metric's range.
 
     Raises:
@@ -59,7 +59,7 @@ def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
         not determined.
     """
     if scored.clients:
-        return _pooled(scored, metric)
+        return _pooled_interval(scored, metric)
     if _is_lone(scored, metric) and not (metric.counts and len(scored.values[0]) == 1):
         return _whole_range(scored, metric)
     if metric.counts:
@@ -67,17 +67,17 @@ def value_of(scored: Scored, metric: Metric, *, rng: Rng) -> Interval:
     return within(mean_interval(_means(scored.values), rng=rng), metric.range)
 
 
-def middle(scored: Scored) -> float:
+def middle(scored: ScoredMetric) -> float:
     """The median over victims of their means: what a few failures do not move."""
     return float(np.median(_means(scored.values)))
 
 
-def runs_of(scored: Scored) -> int | None:
+def runs_of(scored: ScoredMetric) -> int | None:
     """Independent federations behind numbers over clients; None for other metrics."""
     return len({sample.run for sample in scored.clients}) or None
 
 
-def with_chance(scored: Scored, metric: Metric, chance: float | None) -> Scored:
+def with_chance(scored: ScoredMetric, metric: Metric, chance: float | None) -> ScoredMetric:
     """The same numbers; the null is the chance level where the null did worse than that.
 
     Args:
@@ -93,14 +93,14 @@ def with_chance(scored: Scored, metric: Metric, chance: float | None) -> Scored:
     return replace(scored, nulls=tuple(np.full(len(v), chance) for v in scored.values), baseline=nulls.CHANCE)
 
 
-def null_of(scored: Scored, metric: Metric, *, chance: float | None = None) -> float:
+def null_of(scored: ScoredMetric, metric: Metric, *, chance: float | None = None) -> float:
     """The null adversary's value on the same victims; never worse than ``chance``."""
     if scored.clients:
         return _coin(scored, metric)
     return _null(with_chance(scored, metric, chance), metric)
 
 
-def gain_of(scored: Scored, metric: Metric, *, rng: Rng, chance: float | None = None) -> Interval:
+def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None = None) -> Interval:
     """Improvement over the null, paired by victim, signed so that positive is leakage.
 
     Args:
@@ -130,7 +130,7 @@ def gain_of(scored: Scored, metric: Metric, *, rng: Rng, chance: float | None = 
     return within(gain, (ends[0], ends[1]))
 
 
-def p_of(scored: Scored, metric: Metric, *, rng: Rng, chance: float | None = None) -> float:
+def p_of(scored: ScoredMetric, metric: Metric, *, rng: Rng, chance: float | None = None) -> float:
     """One-sided p-value of "the attack does no better than the null"; below .025 where the gain is above 0.
 
     Args:
@@ -204,19 +204,19 @@ def _means(values: tuple[Floats, ...]) -> Floats:
     return np.array([v.mean() for v in values])
 
 
-def _null(scored: Scored, metric: Metric) -> float:
+def _null(scored: ScoredMetric, metric: Metric) -> float:
     if metric.counts:
         return float(np.concatenate(scored.nulls).mean())
     return float(_means(scored.nulls).mean())
 
 
-def is_constant(scored: Scored) -> bool:
+def is_constant(scored: ScoredMetric) -> bool:
     """Whether a share is compared with a constant: known chance, or too few victims to compare in pairs."""
     few = len(scored.values) < FEWEST_PAIRED and scored.null_most is not None
     return scored.baseline in KNOWN or few
 
 
-def _null_share(scored: Scored, null: Floats) -> float | None:
+def _null_share(scored: ScoredMetric, null: Floats) -> float | None:
     """The constant that a share is tested against; None where it is compared with the null's in pairs.
 
     Of a null that is no known chance level: the most that auxiliary data leave possible, and never less than
@@ -228,19 +228,19 @@ def _null_share(scored: Scored, null: Floats) -> float | None:
     return mean if scored.baseline in KNOWN else max(mean, scored.null_most or 0.0)
 
 
-def _is_lone(scored: Scored, metric: Metric) -> bool:
+def _is_lone(scored: ScoredMetric, metric: Metric) -> bool:
     """One victim alone, of whose number nothing is known but the range that it lies in."""
     if len(scored.values) != 1 or not all(math.isfinite(end) for end in metric.range):
         return False
     return not (metric.counts and len(scored.values[0]) == 1 and is_constant(scored))
 
 
-def _whole_range(scored: Scored, metric: Metric) -> Interval:
+def _whole_range(scored: ScoredMetric, metric: Metric) -> Interval:
     low, high = metric.range
     return Interval(value=float(scored.values[0].mean()), low=low, high=high, n=1, level=0.95)
 
 
-def _outcomes(scored: Scored, metric: Metric) -> tuple[Floats, Floats, NDArray[np.int64]]:
+def _outcomes(scored: ScoredMetric, metric: Metric) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Hits, the null's hits and victims of all examples; misses where a low share is the leak."""
     hits, null = np.concatenate(scored.values), np.concatenate(scored.nulls)
     if not metric.higher_leaks:
@@ -263,23 +263,23 @@ def _pooled_metric(metric: Metric) -> PooledMetric:
     return metric
 
 
-def _pooled(scored: Scored, metric: Metric) -> Interval:
+def _pooled_interval(scored: ScoredMetric, metric: Metric) -> Interval:
     """Over all clients; runs are clusters where there are enough of them to see how much they differ."""
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
     clusters = runs if len(np.unique(runs)) >= FEW_RUNS else None
     return _pooled_metric(metric).pool(claimed, truth, runs=clusters)
 
 
-def _clients_gain(scored: Scored, metric: Metric, rng: Rng) -> Interval:
+def _clients_gain(scored: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
     """The value's interval less chance; exchanging the truth decides whether it lies above 0."""
-    value = _pooled(scored, metric).minus(_coin(scored, metric))
+    value = _pooled_interval(scored, metric).minus(_coin(scored, metric))
     gain = value if metric.higher_leaks else value.negated()
     tested = _test_clients(scored, metric, rng).low
     low = max(tested, gain.low) if tested > 0 else min(tested, gain.low)
     return replace(gain, low=min(low, gain.value))
 
 
-def _test_clients(scored: Scored, metric: Metric, rng: Rng) -> GuessTest:
+def _test_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest:
     pooled, sign = _pooled_metric(metric), _sign(metric)
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
 
@@ -290,7 +290,7 @@ def _test_clients(scored: Scored, metric: Metric, rng: Rng) -> GuessTest:
     return compare_with_guesses(values, claimed, truth, runs, chance=chance, rng=rng.child("guesses"))
 
 
-def _coin(scored: Scored, metric: Metric) -> float:
+def _coin(scored: ScoredMetric, metric: Metric) -> float:
     claimed, truth, _ = scored.pool_clients(decisions=metric.reads == "decisions")
     called = float(claimed.mean()) if metric.reads == "decisions" else None
     chance = metric.chance(ScoreContext(prior=float(truth.mean()), called=called))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from glasshouse.audit.scoring.claims.scored import Scored
+from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.audit.scoring.verdicts.finding import (
@@ -26,7 +26,7 @@ from glasshouse.scenario.table import Plugin
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
+class Measurement:
     """One metric of one attack, scored.
 
     Attributes:
@@ -40,14 +40,14 @@ class Measured:
 
     name: str
     metric: Metric
-    scored: Scored
+    scored: ScoredMetric
     claim: str
     primary: bool
     victims: tuple[Victim, ...]
 
 
 def finding_of(
-    cell: Cell, attack: Plugin, measured: Measured, runs: Sequence[Run], *, control: Control | None
+    cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run], *, control: Control | None
 ) -> Finding:
     """The finding.
 
@@ -99,7 +99,7 @@ def finding_of(
     )
 
 
-def _about(scored: Scored, runs: Sequence[Run]) -> str:
+def _about(scored: ScoredMetric, runs: Sequence[Run]) -> str:
     rounds = sorted({r for run in runs for o in run.outcomes for c in o.claims for r in c.about.rounds})
     images = sum(len(v) for v in scored.values)
     what = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds"

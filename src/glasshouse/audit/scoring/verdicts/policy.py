@@ -202,5 +202,5 @@ def _amount(value: float, card: MetricCard) -> str:
 
 
 def _number(value: float, card: MetricCard) -> str:
-    shown = f"{100 * value if card.display == 'rate' else value:.3g}"
-    return shown.replace("-", "\u2212")
+    text = f"{100 * value if card.display == 'rate' else value:.3g}"
+    return text.replace("-", "\u2212")

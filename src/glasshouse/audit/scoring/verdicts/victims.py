@@ -15,9 +15,9 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.scoring.claims.candidates import most_confident
-from glasshouse.audit.scoring.claims.scored import Numbers, Scored
+from glasshouse.audit.scoring.claims.scored import Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import Run, judged
+from glasshouse.audit.scoring.score import Run, longest_prefix
 from glasshouse.errors import GlasshouseError
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.reconstruction import Mse
@@ -40,7 +40,7 @@ class Pairwise(Protocol):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
+class SkippedVictims:
     """Why single victims got no verdict."""
 
     reason: str
@@ -52,8 +52,8 @@ def can_judge_victims(metric: Metric) -> bool:
 
 
 def victims_of(
-    name: str, metric: Metric, scored: Scored, runs: Sequence[Run]
-) -> tuple[Victim, ...] | Skipped:
+    name: str, metric: Metric, scored: ScoredMetric, runs: Sequence[Run]
+) -> tuple[Victim, ...] | SkippedVictims:
     """A verdict for every private example that something was claimed of, with Holm's correction over all.
 
     The same private data claimed again, in another round or run, are no further victims. Where the metric
@@ -68,17 +68,17 @@ def victims_of(
     ranked = Mse() if metric.counts else metric
     own = dict(zip(scored.victims, scored.values, strict=True))
     rows: list[Victim] = []
-    seen: set[str] = set()
+    seen_names: set[str] = set()
     for position, run in enumerate(runs):
         if reason := _unfit(run.judge):
-            return Skipped(reason=f"{name}: {reason}")
+            return SkippedVictims(reason=f"{name}: {reason}")
         where = f"run {position + 1}, " if len(runs) > 1 else ""
         try:
-            rows += [replace(v, name=where + v.name) for v in _of_run(ranked, run, own, seen)]
+            rows += [replace(v, name=where + v.name) for v in _of_run(ranked, run, own, seen_names)]
         except GlasshouseError as error:
-            return Skipped(reason=f"{name}: {error}")
+            return SkippedVictims(reason=f"{name}: {error}")
     if rows and min(row.compared for row in rows) < comparisons_for(len(rows)):
-        return Skipped(reason=f"{name}: {_too_many(len(rows), min(row.compared for row in rows))}")
+        return SkippedVictims(reason=f"{name}: {_too_many(len(rows), min(row.compared for row in rows))}")
     adjusted = holm([row.p for row in rows])
     return tuple(
         replace(row, p_adjusted=float(p), leaks=bool(p < ALPHA))
@@ -102,14 +102,16 @@ def _too_many(victims: int, compared: int) -> str:
     )
 
 
-def _of_run(metric: Metric, run: Run, values: Mapping[str, Numbers], seen: set[str]) -> Iterator[Victim]:
+def _of_run(
+    metric: Metric, run: Run, values: Mapping[str, Numbers], seen_names: set[str]
+) -> Iterator[Victim]:
     assert run.judge.heldout is not None  # _unfit has checked
     heldout = run.judge.heldout.inputs
     for about, number, inputs in _claims(run):
         identity = run.judge.truth.identity(number, about.client)
-        if identity in seen:
+        if identity in seen_names:
             continue
-        seen.add(identity)
+        seen_names.add(identity)
         own = run.judge.target(number, about.client).batch.inputs
         best = best_of(metric, inputs, torch.cat([own, heldout]), context=run.judge.context)
         sign = 1 if metric.higher_leaks else -1
@@ -131,7 +133,7 @@ def _of_run(metric: Metric, run: Run, values: Mapping[str, Numbers], seen: set[s
 def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
     """Every round of every claim that shows an image, with the candidates that count."""
     for outcome in run.outcomes:
-        for claim in judged(outcome.claims):
+        for claim in longest_prefix(outcome.claims):
             if isinstance(claim, Reconstruction) and len(claim.inputs):
                 kept = most_confident(claim, run.judge.announced_for(claim.about))
                 for number in claim.about.rounds:

@@ -38,19 +38,19 @@ def _structural(attack: Attack) -> bool:
 def _federation(scenario: Scenario) -> str:
     f = scenario.federation
     steps = (
-        f"{_counted(f.local_epochs, 'local epoch')} in batches of {_counted(f.batch_size, 'example')}"
+        f"{_count_of(f.local_epochs, 'local epoch')} in batches of {_count_of(f.batch_size, 'example')}"
         if f.kind != "gradient"
-        else f"one batch of {_counted(f.batch_size, 'example')}"
+        else f"one batch of {_count_of(f.batch_size, 'example')}"
     )
     hidden = "; secure aggregation hides single updates from the server" if f.secure_sum else ""
     return (
-        f"{f.protocol}: {_counted(f.clients, 'client')}, {f.cohort_size} per round, "
-        f"{_counted(f.rounds, 'round')}; each client works on {steps} at learning rate {f.learning_rate:g} "
+        f"{f.protocol}: {_count_of(f.clients, 'client')}, {f.cohort_size} per round, "
+        f"{_count_of(f.rounds, 'round')}; each client works on {steps} at learning rate {f.learning_rate:g} "
         f"and sends its {f.kind}{hidden}"
     )
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_of(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

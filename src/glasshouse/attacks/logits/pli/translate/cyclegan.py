@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.attacks.logits.pli.translate.networks import EncoderDecoder, patch_critic
-from glasshouse.attacks.logits.pli.translate.paired import started
+from glasshouse.attacks.logits.pli.translate.paired import start_network
 from glasshouse.attacks.logits.pli.translate.pairs import Pairs
-from glasshouse.attacks.logits.pli.translate.resume import keep, resumed
+from glasshouse.attacks.logits.pli.translate.resume import keep, load_checkpoint
 from glasshouse.cache import Checkpoint
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -23,16 +23,16 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> 
     """The trained network: shifted (B, C, H, W) → clear; goes on from ``checkpoint`` with the same result."""
     channels = int(pairs.shifted.shape[1])
     device = pairs.shifted.device
-    clear_of = started(EncoderDecoder, channels, rng=rng.child("clear")).to(device)
-    shifted_of = started(EncoderDecoder, channels, rng=rng.child("shifted")).to(device)
+    clear_of = start_network(EncoderDecoder, channels, rng=rng.child("clear")).to(device)
+    shifted_of = start_network(EncoderDecoder, channels, rng=rng.child("shifted")).to(device)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.child("critics").seed())
         critics = nn.ModuleList([patch_critic(channels), patch_critic(channels)]).to(device)
     makers = torch.optim.Adam([*clear_of.parameters(), *shifted_of.parameters()], lr=RATE, betas=(0.5, 0.999))
     judges = torch.optim.Adam(critics.parameters(), lr=RATE, betas=(0.5, 0.999))
     nets = {"clear": clear_of, "shifted": shifted_of, "critics": critics}
-    optimisers = {"makers": makers, "judges": judges}
-    begin = resumed(checkpoint, nets, optimisers)
+    optimizers = {"makers": makers, "judges": judges}
+    begin = load_checkpoint(checkpoint, nets, optimizers)
     for epoch in track(range(begin, epochs), "translator", total=epochs - begin):
         stream = rng.child(f"epoch/{epoch}")
         order = torch.randperm(len(pairs.shifted), generator=stream.child("shifted").torch())
@@ -44,9 +44,11 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> 
             same = F.l1_loss(clear_of(y), y) + F.l1_loss(shifted_of(x), x)
             fooled = _towards(critics[0](fake_y), 1.0) + _towards(critics[1](fake_x), 1.0)
             _step(makers, fooled + CYCLE * (cycle + IDENTITY * same))
-            told = _told(critics[0], y, fake_y.detach()) + _told(critics[1], x, fake_x.detach())
-            _step(judges, told)
-        keep(checkpoint, epoch + 1, nets, optimisers)
+            judge_loss = _critic_loss(critics[0], y, fake_y.detach()) + _critic_loss(
+                critics[1], x, fake_x.detach()
+            )
+            _step(judges, judge_loss)
+        keep(checkpoint, epoch + 1, nets, optimizers)
     return clear_of.eval()
 
 
@@ -54,11 +56,11 @@ def _towards(votes: Tensor, value: float) -> Tensor:
     return (votes - value).square().mean()
 
 
-def _told(critic: nn.Module, real: Tensor, fake: Tensor) -> Tensor:
+def _critic_loss(critic: nn.Module, real: Tensor, fake: Tensor) -> Tensor:
     return (_towards(critic(real), 1.0) + _towards(critic(fake), 0.0)) / 2
 
 
-def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimiser.zero_grad(set_to_none=True)
+def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
-    optimiser.step()
+    optimizer.step()

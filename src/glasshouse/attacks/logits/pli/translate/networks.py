@@ -26,7 +26,8 @@ class EncoderDecoder(nn.Module):
     """Blocks of 2 × 2 pixels as channels, a halving, a residual block, a doubling; images in [-1, 1].
 
     Args:
-        channels: C. width: channels at half size.
+        channels: C.
+        width: channels at half size.
     """
 
     def __init__(self, channels: int, *, width: int = 24) -> None:

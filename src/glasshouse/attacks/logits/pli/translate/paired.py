@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.logits.pli.translate.networks import EncoderDecoder
 from glasshouse.attacks.logits.pli.translate.pairs import Pairs
-from glasshouse.attacks.logits.pli.translate.resume import keep, resumed
+from glasshouse.attacks.logits.pli.translate.resume import keep, load_checkpoint
 from glasshouse.cache import Checkpoint
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -14,37 +14,37 @@ from glasshouse.rng import Rng
 BATCH = 16
 
 
-def paired(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> nn.Module:
+def train_paired(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> nn.Module:
     """The trained network: shifted (B, C, H, W) → clear; goes on from ``checkpoint`` with the same result."""
-    net = started(EncoderDecoder, int(pairs.shifted.shape[1]), rng=rng).to(pairs.shifted.device)
+    net = start_network(EncoderDecoder, int(pairs.shifted.shape[1]), rng=rng).to(pairs.shifted.device)
     per_epoch = -(-len(pairs.shifted) // BATCH)
     steps = max(epochs * per_epoch, 2)
-    optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=2e-3, total_steps=steps)
-    begin = resumed(checkpoint, {"net": net}, {"adam": optimiser})
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=steps)
+    begin = load_checkpoint(checkpoint, {"net": net}, {"adam": optimizer})
     for _ in range(begin * per_epoch):
-        optimiser._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # the schedule warns when it runs ahead
         schedule.step()
     for epoch in track(range(begin, epochs), "translator", total=epochs - begin):
         order = torch.randperm(len(pairs.shifted), generator=rng.child(f"epoch/{epoch}").torch())
         for rows in torch.split(order.to(pairs.shifted.device), BATCH):
             loss = F.l1_loss(net(pairs.shifted[rows]), pairs.clear[rows])
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
             schedule.step()
-        keep(checkpoint, epoch + 1, {"net": net}, {"adam": optimiser})
+        keep(checkpoint, epoch + 1, {"net": net}, {"adam": optimizer})
     return net.eval()
 
 
-def started(kind: type[EncoderDecoder], channels: int, *, rng: Rng) -> EncoderDecoder:
+def start_network(kind: type[EncoderDecoder], channels: int, *, rng: Rng) -> EncoderDecoder:
     """A network whose initial weights come from ``rng``."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.child("start").seed())
         return kind(channels)
 
 
-def applied(net: nn.Module, images: Tensor) -> Tensor:
+def apply_network(net: nn.Module, images: Tensor) -> Tensor:
     """What ``net`` makes of images (n, C, H, W), in pieces and without gradients."""
     with torch.no_grad():
         return torch.cat([net(part) for part in torch.split(images, 64)])

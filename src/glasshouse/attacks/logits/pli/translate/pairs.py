@@ -27,16 +27,16 @@ class Pairs:
     every: Tensor
 
 
-def pairs_of(held: Material) -> Pairs:
+def pairs_of(evidence: Material) -> Pairs:
     """Each shifted image with the clear one of the same class whose nearest pixels differ least.
 
     Half of the pixels may be hidden, so that images are compared on the 30 % of pixels in which they are most
     alike. Where both were made of one photo that is this photo; else the most alike of the class's others.
     """
-    inputs, labels = held.scaled(held.public.inputs), held.public.labels
-    clear, whose = inputs[: held.sensitive], labels[: held.sensitive]
-    shifted, of = inputs[held.sensitive :], labels[held.sensitive :]
-    usable = (of >= held.targets) & torch.isin(of, whose)
+    inputs, labels = evidence.scaled(evidence.public.inputs), evidence.public.labels
+    clear, whose = inputs[: evidence.sensitive], labels[: evidence.sensitive]
+    shifted, of = inputs[evidence.sensitive :], labels[evidence.sensitive :]
+    usable = (of >= evidence.targets) & torch.isin(of, whose)
     shifted, of = shifted[usable], of[usable]
     chosen = torch.empty_like(of)
     for label in set(of.tolist()):

@@ -13,7 +13,7 @@ EVERY: Final = 5
 
 
 def keep(
-    checkpoint: Checkpoint, epoch: int, nets: Mapping[str, nn.Module], optimisers: Mapping[str, Optimizer]
+    checkpoint: Checkpoint, epoch: int, nets: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> None:
     """Save the state after ``epoch`` epochs, if it is one in ``EVERY``.
 
@@ -22,15 +22,15 @@ def keep(
     """
     if epoch % EVERY:
         return
-    found = {f"net/{name}/{key}": t for name, net in nets.items() for key, t in net.state_dict().items()}
-    for name, optimiser in optimisers.items():
-        for number, slots in optimiser.state_dict()["state"].items():
-            found |= {f"optimiser/{name}/{number}/{slot}": t for slot, t in slots.items()}
-    checkpoint.save({name: t.detach().cpu().clone() for name, t in found.items()}, epoch)
+    tensors = {f"net/{name}/{key}": t for name, net in nets.items() for key, t in net.state_dict().items()}
+    for name, optimizer in optimizers.items():
+        for number, slots in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimiser/{name}/{number}/{slot}": t for slot, t in slots.items()}
+    checkpoint.save({name: t.detach().cpu().clone() for name, t in tensors.items()}, epoch)
 
 
-def resumed(
-    checkpoint: Checkpoint, nets: Mapping[str, nn.Module], optimisers: Mapping[str, Optimizer]
+def load_checkpoint(
+    checkpoint: Checkpoint, nets: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> int:
     """Load the last checkpoint, if there is one, into networks and optimisers; the epochs done by then."""
     saved = checkpoint.load()
@@ -39,12 +39,12 @@ def resumed(
     tensors, epoch = saved
     for name, net in nets.items():
         net.load_state_dict(_below(tensors, f"net/{name}/"))
-    for name, optimiser in optimisers.items():
+    for name, optimizer in optimizers.items():
         slots: dict[int, dict[str, Tensor]] = {}
         for key, t in _below(tensors, f"optimiser/{name}/").items():
             number, slot = key.split("/")
             slots.setdefault(int(number), {})[slot] = t
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
     return epoch
 
 

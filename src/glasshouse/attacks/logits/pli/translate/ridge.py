@@ -16,6 +16,6 @@ def ridge(pairs: Pairs, shifted: Tensor) -> Tensor:
     gram = x @ x.T
     gram += STRENGTH * gram.diagonal().mean() * torch.eye(len(x), device=x.device)
     weights = torch.linalg.solve(gram, y)
-    made = (shifted.flatten(1) - middle_x) @ x.T @ weights + middle_y
-    clear: Tensor = made.view_as(shifted).clamp(-1, 1)
+    predictions = (shifted.flatten(1) - middle_x) @ x.T @ weights + middle_y
+    clear: Tensor = predictions.view_as(shifted).clamp(-1, 1)
     return clear

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from glasshouse.federation.defenses.base import CHANGES, accept, described, require
+from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -20,7 +20,7 @@ from glasshouse.wire import Mechanism, Update
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Quantise:
+class Quantize:
     """A sign and ``2**(bits - 1) - 1`` magnitudes above zero per tensor; unbiased: the mean is the entry.
 
     Args:
@@ -41,7 +41,7 @@ class Quantise:
         )
 
     def describe(self) -> Mechanism:
-        return described(self, "quantise")
+        return describe_mechanism(self, "quantise")
 
     def update(self, update: Update, *, rng: Rng) -> Update:
         """A copy on the grid; no entry moves by a whole level or more."""

@@ -25,11 +25,12 @@ SHOWN: Final = 400
 
 @final
 @dataclass(kw_only=True, eq=False)
-class Watch:
+class ModelMonitor:
     """Accuracy per round of every party, on images of classes that it knows, and entropies after the last.
 
     Args:
-        setting: the federation. heldout: private-domain images that nobody holds, or None.
+        setting: the federation.
+        heldout: private-domain images that nobody holds, or None.
         public: the public images with their true labels, which the protocol may not announce (dsfl); or None.
         right: per (round, party) and data set 0 or 1 per image, filled as training goes on.
         entropies: of the last predictions, by party and data set.
@@ -87,16 +88,16 @@ class Watch:
         last = max(number for number, _, _ in self.right)
         looks = [v for (r, p, n), v in self.right.items() if r == last and p != SERVER and n == "held-out"]
         images = np.tile(np.arange(len(self.heldout)), len(looks))
-        found = share_interval(np.concatenate(looks), images)
-        return {"value": found.value, "low": found.low, "high": found.high, "n": len(self.heldout)}
+        interval = share_interval(np.concatenate(looks), images)
+        return {"value": interval.value, "low": interval.low, "high": interval.high, "n": len(self.heldout)}
 
     def histograms(self) -> dict[str, list[float]]:
         """Entropies, nats, by "who on what": at most ``SHOWN`` of each."""
-        found: dict[str, list[float]] = {}
+        by_party: dict[str, list[float]] = {}
         for (party, name), values in sorted(self.entropies.items()):
             who = "server" if party == SERVER else "clients"
-            found.setdefault(f"{who} on {name} data", []).extend(values.tolist())
-        return {name: _thinned(values) for name, values in found.items()}
+            by_party.setdefault(f"{who} on {name} data", []).extend(values.tolist())
+        return {name: _thinned(values) for name, values in by_party.items()}
 
 
 def _thinned(values: list[float]) -> list[float]:

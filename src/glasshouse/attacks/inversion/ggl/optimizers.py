@@ -14,7 +14,7 @@ from glasshouse.rng import Rng
 
 LOG = logging.getLogger("glasshouse")
 
-Optimiser = Literal["adam", "cma_es", "turbo"]
+OptimizerName = Literal["adam", "cma_es", "turbo"]
 
 _HOME = "glasshouse.attacks.inversion.ggl"
 
@@ -25,19 +25,23 @@ class _Trial:
     """One search of CMA-ES or TuRBO, as data that another process can be handed.
 
     Attributes:
-        fit, name, budget: see :func:`minimise`. further: settings of the optimiser. rng: of this trial.
+        fit: see :func:`minimize`.
+        name: see :func:`minimize`.
+        budget: see :func:`minimize`.
+        further: settings of the optimiser.
+        rng: of this trial.
     """
 
     fit: Fit
-    name: Optimiser
+    name: OptimizerName
     budget: Budget
     further: Mapping[str, int]
     rng: Rng
 
 
-def minimise(
+def minimize(
     fit: Fit,
-    name: Optimiser,
+    name: OptimizerName,
     budget: Budget,
     *,
     trials: int,
@@ -64,15 +68,15 @@ def minimise(
     if name == "adam":
         starts = normal_starts(streams, fit.dimension)
         rate, signed = float(how["learning_rate"]), bool(how["signed"])
-        found = list(adam(fit, starts, budget, learning_rate=rate, signed=signed))
-        return min(found, key=lambda best: best.loss)
+        items = list(adam(fit, starts, budget, learning_rate=rate, signed=signed))
+        return min(items, key=lambda best: best.loss)
     further = {"population": int(how["population"])} if name == "cma_es" else {}
     every = [_Trial(fit=fit, name=name, budget=budget, further=further, rng=stream) for stream in streams]
     if min(processes, trials) > 1 and _can_travel(fit):
-        found = each(_searched, every, processes=processes, label="trials in the latent space")
+        items = each(_best_of_search, every, processes=processes, label="trials in the latent space")
     else:
-        found = [_searched(trial) for trial in every]
-    return min(found, key=lambda best: best.loss)
+        items = [_best_of_search(trial) for trial in every]
+    return min(items, key=lambda best: best.loss)
 
 
 def _can_travel(fit: Fit) -> bool:
@@ -86,7 +90,7 @@ def _can_travel(fit: Fit) -> bool:
     return True
 
 
-def _searched(trial: _Trial) -> Best:
-    search = pkgutil.resolve_name(f"{_HOME}.{trial.name}:minimise")
-    found: Best = search(trial.fit, trial.fit.dimension, trial.budget, rng=trial.rng, **trial.further)
-    return found
+def _best_of_search(trial: _Trial) -> Best:
+    search = pkgutil.resolve_name(f"{_HOME}.{trial.name}:minimize")
+    trials: Best = search(trial.fit, trial.fit.dimension, trial.budget, rng=trial.rng, **trial.further)
+    return trials
