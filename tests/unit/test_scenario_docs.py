@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from glasshouse.errors import BadScenario
-from glasshouse.scenario import network, spec, suite
+from glasshouse.scenario import spec, suite, table
 from glasshouse.scenario.load import load
 from glasshouse.scenario.overrides import assign, split_assignment
 from glasshouse.scenario.problems import condition
@@ -18,7 +18,7 @@ from glasshouse.scenario.write import toml
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
-    spec.Scenario, spec.Data, spec.Domains, network.Model, network.Pretraining, network.Adversarial,
+    spec.Scenario, spec.Data, spec.Domains, table.Model, table.Pretraining, table.Adversarial,
     spec.Federation, spec.Keep, spec.Behaviour,
     Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Policy, spec.Tuning, suite.SuiteFile, suite.Entry,
 ]  # fmt: skip

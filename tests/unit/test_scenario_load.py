@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from glasshouse import registry
 from glasshouse.errors import BadFile, BadScenario, BadValue, UnknownName
+from glasshouse.interfaces import Traits
 from glasshouse.scenario import shipped
 from glasshouse.scenario.axes import cells, plain
 from glasshouse.scenario.check import check_raw
@@ -20,7 +21,6 @@ from glasshouse.scenario.load import from_dict, load, read_resolved, write_resol
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import freeze
 from glasshouse.scenario.write import resolved_toml
-from glasshouse.traits import Traits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,9 @@ from typing import ClassVar, Protocol, final
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import Behaviour, Defense, Recorder, Tamper
+from glasshouse.interfaces import Behaviour, Defense, Recorder, Tamper, Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.traits import Traits
 from glasshouse.wire import Architecture, Batch, Terms
 
 __all__ = ["Build", "FederationProtocol", "Setting"]

@@ -6,11 +6,11 @@ from typing import Any
 
 from glasshouse import registry
 from glasshouse.errors import Problem
+from glasshouse.interfaces import traits_of
 from glasshouse.limits import LARGEST
 from glasshouse.scenario.axes import plain
 from glasshouse.scenario.problems import dotted_path
 from glasshouse.scenario.spec import Scenario
-from glasshouse.traits import traits_of
 
 MOST = 2**31 - 1
 """Whole numbers at most, but for seeds."""

@@ -1,7 +1,7 @@
 """How much training a scenario asks for before round 0."""
 
+from glasshouse.interfaces import traits_of
 from glasshouse.scenario.spec import Scenario
-from glasshouse.traits import traits_of
 
 HEAD_IMAGES = 10_000
 """Public images at most that a fresh head is fitted to."""

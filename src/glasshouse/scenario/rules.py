@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from glasshouse import registry
 from glasshouse.errors import Problem
+from glasshouse.interfaces import Traits, traits_of
 from glasshouse.scenario.feasible import feasibility_problems
 from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Federation, Scenario
 from glasshouse.scenario.table import Plugin
-from glasshouse.traits import Traits, traits_of
 
 
 def rule_problems(scenario: Scenario) -> list[Problem]:

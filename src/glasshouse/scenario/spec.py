@@ -9,18 +9,18 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from glasshouse.scenario.network import Model
+from glasshouse.interfaces import traits_of
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
     Message,
+    Model,
     Name,
     Plugin,
     Rounds,
     Split,
 )
 from glasshouse.settings import Count, Natural, Positive, Share, Table
-from glasshouse.traits import traits_of
 from glasshouse.wire import Kind
 
 

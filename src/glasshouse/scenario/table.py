@@ -1,7 +1,7 @@
-"""What tables of a scenario are made of: names, rounds, clients, and :class:`Plugin`."""
+"""What tables of a scenario are made of: names, rounds, clients, :class:`Plugin`; the tables of models."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, final
 
 from pydantic import (
     AfterValidator,
@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from glasshouse.settings import Table
+from glasshouse.settings import Count, Natural, Positive, Recipe, Table
 
 Name = Annotated[str, Field(min_length=1)]
 Split = Literal["", "train", "val", "test"]
@@ -115,3 +115,53 @@ def freeze(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: freeze(v) for k, v in value.items()}
     return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+@final
+class Adversarial(Table):
+    """``[model.pretraining.adversarial]``: train on images moved against the model (``models.adversarial``).
+
+    Attributes:
+        method: ``none`` trains on the images as they are; ``fgsm``: one step from a random start; ``pgd``:
+            several.
+        radius: largest change of a pixel, in 255ths of the image range.
+        step: of each step, as a share of the radius; None: 1.25 for fgsm, 0.5 for pgd.
+        steps: of pgd.
+    """
+
+    method: Literal["none", "fgsm", "pgd"] = "none"
+    radius: Positive = 4.0
+    step: Positive | None = None
+    steps: Count = 10
+
+
+@final
+class Pretraining(Recipe):
+    """``[model.pretraining]``: training on the public part before round 0, as :class:`Recipe` says it.
+
+    Attributes:
+        epochs: passes over the public part; 0: none.
+        adversarial: see :class:`Adversarial`.
+        behind: under protocol transfer, what follows the features in their training: the agreed ``head``,
+            or one ``linear`` layer that is thrown away.
+        head_epochs: under transfer, passes that then fit the agreed head (``linear``, or ``weights`` given).
+    """
+
+    epochs: Natural = 0
+    adversarial: Adversarial = Adversarial()
+    behind: Literal["head", "linear"] = "head"
+    head_epochs: Natural = 0
+
+
+@final
+class Model(Plugin):
+    """``[model]``: the agreed architecture; further keys are arguments of its factory.
+
+    Attributes:
+        weights: safetensors file to start from (transfer: with or without a head); None: fresh, by the seed.
+        pretraining: what the server does before round 0.
+    """
+
+    name: Name = "convnet"
+    weights: str | None = None
+    pretraining: Pretraining = Pretraining()

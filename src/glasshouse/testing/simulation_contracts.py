@@ -16,11 +16,10 @@ from glasshouse.attacks.property.properties import Pairs, Property, Scene
 from glasshouse.attacks.property.shadow import HONEST
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.setting import FederationProtocol
-from glasshouse.interfaces import Behaviour
+from glasshouse.interfaces import Behaviour, Traits, traits_of
 from glasshouse.rng import Rng
 from glasshouse.testing.attack_contract import tensors_of
 from glasshouse.testing.toys import CLASSES, SHAPE, toy
-from glasshouse.traits import Traits, traits_of
 from glasshouse.wire import Architecture, Batch, Terms, Trained
 
 ROOT = Rng.root(0, salt="contract")

@@ -12,10 +12,10 @@ import torch
 
 from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
+from glasshouse.interfaces import traits_of
 from glasshouse.models.build import build
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
-from glasshouse.traits import traits_of
 from glasshouse.wire import Architecture
 
 MOST_PARAMETERS = 2**28

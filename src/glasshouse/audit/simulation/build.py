@@ -27,16 +27,15 @@ from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, dea
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
-from glasshouse.interfaces import Behaviour, Defense
+from glasshouse.interfaces import Behaviour, Defense, traits_of
 from glasshouse.metrics.statistics.rank import comparisons_for
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
-from glasshouse.scenario.network import Pretraining
 from glasshouse.scenario.requirements import metrics_requiring
 from glasshouse.scenario.spec import Grants, Scenario
-from glasshouse.traits import traits_of
+from glasshouse.scenario.table import Pretraining
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Terms

@@ -8,10 +8,10 @@ from glasshouse.data.domains import hidden_rows
 from glasshouse.data.private_domain import ClassRoles, ClassWant, Shift, deal_classes
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Roles
+from glasshouse.interfaces import traits_of
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
-from glasshouse.traits import traits_of
 from glasshouse.wire import Batch
 
 UNKNOWN = -1

@@ -18,16 +18,16 @@ from torch.nn import functional
 
 from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadValue
+from glasshouse.interfaces import traits_of
 from glasshouse.models import build as models
 from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import accuracy, fit
 from glasshouse.rng import Rng
-from glasshouse.scenario.network import Pretraining
 from glasshouse.scenario.passes import HEAD_IMAGES
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Pretraining
 from glasshouse.settings import Recipe
-from glasshouse.traits import traits_of
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 

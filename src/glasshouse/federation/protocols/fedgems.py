@@ -15,10 +15,9 @@ from torch.nn import functional as F
 from glasshouse.federation import logit_rounds
 from glasshouse.federation.learner import Learner, authors_divergence, divergence
 from glasshouse.federation.setting import Setting
-from glasshouse.interfaces import Recorder, Tamper
+from glasshouse.interfaces import Recorder, Tamper, Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.traits import Traits
 from glasshouse.wire import Batch
 
 LARGEST = 100.0

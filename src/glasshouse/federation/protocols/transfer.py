@@ -13,10 +13,9 @@ from torch import Tensor
 
 from glasshouse.federation import rounds
 from glasshouse.federation.setting import Setting
-from glasshouse.interfaces import Recorder, Tamper
+from glasshouse.interfaces import Recorder, Tamper, Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.traits import Traits
 
 
 @final

@@ -34,8 +34,7 @@ def search_recipe(
     """The settings, of ``trials``, whose head leaks most on held-out features; the given ones are the first.
 
     Ranges: a factor of 10 either way around ``settings`` for ``rate`` and ``noise``, of 4 for the two
-    weights.
-    A setting of 0 is switched off, and stays so.
+    weights. A setting of 0 is switched off, and stays so.
 
     Raises:
         NotInstalled: optuna is missing.
@@ -80,17 +79,24 @@ def search_recipe(
         study.optimize(leak, n_trials=trials)
         return {"best": torch.tensor([study.best_params[n] for n in base], dtype=torch.float64)}
 
-    key = {
+    key = _key(sample, settings, sizes=[units, behind], trials=trials, rng=rng)
+    best_values = load_or_make("maui-tuning", key, make)["best"].tolist()
+    return replace(settings, **dict(zip(base, best_values, strict=True)))
+
+
+def _key(
+    sample: Sample, settings: HeadSettings, *, sizes: list[int], trials: int, rng: Rng
+) -> dict[str, object]:
+    """The cache key: all that the search depends on."""
+    return {
         "version": _VERSION,
         "features": sample.features,
         "labels": sample.labels,
         "settings": {k: list(v) if isinstance(v, tuple) else v for k, v in vars(settings).items()},
-        "sizes": [units, behind],
+        "sizes": sizes,
         "trials": trials,
         "rng": rng.seed(),
     }
-    best_values = load_or_make("maui-tuning", key, make)["best"].tolist()
-    return replace(settings, **dict(zip(base, best_values, strict=True)))
 
 
 def _reach(name: str) -> float:
