@@ -64,6 +64,7 @@ class Card:
         title: for headings and sentences ("Inverting Gradients"); empty: the registered name.
         source: paper or origin, short: ``"Zhu et al. 2019, arXiv:1906.08935"``; empty for our own.
         threat: who can run it, in words; empty where it does not apply.
+        claims: of an attack: kinds of claims that it makes and that metrics can score; empty: not declared.
         grants: side knowledge that it needs, by name.
         extra: the optional dependency group that it needs; empty for none.
         details: further facts to show, e.g. ``{"chance": "1/M", "direction": "up is worse"}``.
@@ -79,6 +80,7 @@ class Card:
     title: str = ""
     source: str = ""
     threat: str = ""
+    claims: tuple[str, ...] = ()
     grants: tuple[str, ...] = ()
     extra: str = ""
     details: Mapping[str, str] = field(default_factory=dict)

@@ -50,6 +50,14 @@ def attack(name: str, **arguments: object) -> str:
 
 
 CASES: list[Case] = [
+    # what is measured
+    ("a metric of clients for images", ('audit.metrics=["psnr", "auc"]',), "audit.metrics[1]", "claim"),
+    (
+        "one victim without an interval",
+        ('audit.metrics=["mse"]', "audit.victims=1"),
+        "audit.victims",
+        "a lower and an upper end",
+    ),
     # the data: files, splits, classes, numbers of images
     ("no such file", ('data.source="npz:/nowhere/set.npz"',), "data.source", "existing file"),
     ("no such folder", ('data.source="folder:/nowhere"',), "data.source", "existing folder"),

@@ -47,6 +47,8 @@ class AttackContract:
         """At least one claim; shapes, finiteness and image range hold; it speaks of what it was asked."""
         claims = self.run(attack, view)
         assert claims
+        declared = registry.card("attacks", name).claims
+        assert not declared or {c.kind for c in claims if c.scored} <= set(declared)
         rounds = tuple(r.round for r in view.rounds)
         client = next(iter(view.rounds[0].updates), None) if attack.needs.scope == "update" else None
         check_claims(claims, view=view, unit=Unit(rounds=rounds, client=client), subject=name)

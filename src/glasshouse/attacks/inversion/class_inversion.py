@@ -59,6 +59,7 @@ class ClassInversion:
         title="Class inversion",
         summary="class representatives from FedAvg updates, by matching the gradient's direction",
         source="Takahashi et al. 2023, Breaching FedMD, CVPR, Appendix F",
+        claims=("class_representatives",),
         threat="server, sees single updates",
         control={
             "setting": "eight digits private, four clients with two each, FedAvg, one round: whose they are",

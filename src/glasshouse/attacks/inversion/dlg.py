@@ -45,6 +45,7 @@ class DLG:
         title="DLG",
         summary="gradient matching by L-BFGS, labels searched too",
         source="Zhu et al. 2019, arXiv:1906.08935",
+        claims=("reconstruction",),
         threat="server, sees single updates",
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",

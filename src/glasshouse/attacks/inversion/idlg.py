@@ -38,6 +38,7 @@ class IDLG:
         title="iDLG",
         summary="gradient matching by L-BFGS, labels inferred first",
         source="Zhao et al. 2020, arXiv:2001.02610",
+        claims=("reconstruction",),
         threat="server, sees single updates",
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",

@@ -61,6 +61,7 @@ class InvertingGradients:
         title="Inverting Gradients",
         summary="cosine gradient matching with total variation",
         source="Geiping et al. 2020, arXiv:2003.14053",
+        claims=("reconstruction",),
         threat="server, sees single updates",
         control={
             "setting": "a two-layer network, digits, one example, no defence",

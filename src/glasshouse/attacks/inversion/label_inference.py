@@ -32,6 +32,7 @@ class LabelInference:
         title="Label inference",
         summary="class counts of the batch from the last layer's gradient",
         source="Zhao et al. 2020, arXiv:2001.02610; Wainakh et al. 2022, arXiv:2105.09369",
+        claims=("labels",),
         threat="server, sees single updates",
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",

@@ -44,6 +44,7 @@ class LinearInput:
         title="Linear-layer read-out",
         summary="one input in closed form from a first linear layer with a bias",
         source="Geiping et al. 2020, arXiv:2003.14053, Proposition 3.1",
+        claims=("reconstruction",),
         threat="server, sees single updates",
         control={
             "setting": "a two-layer network, digits, one example, no defence",

@@ -50,6 +50,7 @@ class Loki:
         title="LOKI",
         summary="per-client convolutions in front of an imprint module: the sum falls apart by client",
         source="Zhao et al. 2024, arXiv:2303.12233",
+        claims=("reconstruction",),
         threat="malicious server: changes the architecture, addresses each client, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "by channel group", "structure": "changed: a client can see it"},

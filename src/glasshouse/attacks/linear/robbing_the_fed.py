@@ -45,6 +45,7 @@ class RobbingTheFed:
         title="Robbing the Fed",
         summary="a module of linear layers in front of the model copies single images into the sum",
         source="Fowl et al. 2022, arXiv:2110.13057",
+        claims=("reconstruction",),
         threat="malicious server: changes the architecture, sees only the sum",
         grants=("auxiliary",),
         details={

@@ -36,6 +36,7 @@ class Tbi:
         title="TBI",
         summary="an inversion network on clients' public logits, asked for each private class (TBI)",
         source="Yang et al. 2019, arXiv:1902.08552",
+        claims=("class_representatives",),
         threat="server, sees single uploads of logits",
         renamed={
             "epochs": "training.epochs",

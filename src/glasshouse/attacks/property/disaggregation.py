@@ -36,6 +36,7 @@ class Disaggregation(SumReader):
         title="Gradient disaggregation",
         summary="clients' mean updates from sums over rounds, judged by every round's detector",
         source="Lam et al. 2021, arXiv:2106.06089",
+        claims=("clients",),
         threat="honest-but-curious server under secure aggregation",
         grants=("auxiliary",),
         control=CONTROL,

@@ -32,6 +32,7 @@ class Ols(SumReader):
         title="OLS",
         summary="clients' features from sums over rounds, by least squares",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
+        claims=("clients",),
         threat="honest-but-curious server under secure aggregation",
         grants=("auxiliary",),
         control=CONTROL,

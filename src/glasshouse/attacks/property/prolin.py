@@ -65,6 +65,7 @@ class Prolin(SumReader):
         title="PROLIN",
         summary="the most likely assignment of a property to clients, from sums over rounds",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
+        claims=("clients",),
         threat="honest-but-curious server under secure aggregation",
         grants=("auxiliary",),
         control=CONTROL,

@@ -59,6 +59,7 @@ class ProlinPosterior(SumReader):
     card: ClassVar[Card] = Card(
         title="PROLIN posterior",
         summary="posterior of a property per client, features integrated out in closed form",
+        claims=("clients",),
         threat="honest-but-curious server under secure aggregation",
         grants=("auxiliary",),
         control=CONTROL,

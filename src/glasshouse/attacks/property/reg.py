@@ -35,6 +35,7 @@ class Reg(SumReader):
         title="REG",
         summary="clients' features from sums over rounds, by weighted ridge regression",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
+        claims=("clients",),
         threat="honest-but-curious server under secure aggregation",
         grants=("auxiliary",),
         control=CONTROL,

@@ -41,6 +41,7 @@ class Nex:
         title="NEX",
         summary="representations out of an honest head's gradient, inverted with a deep image prior",
         source="Pan et al. 2022 (USENIX Security)",
+        claims=("reconstruction", "representations"),
         threat="honest server that sees what clients send of the head",
         control={
             "setting": "6 clients with 1 digit each, untrained features, no defence",

@@ -1,14 +1,19 @@
 """Everything that an audit of a scenario would refuse, in one list, without running anything."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 from glasshouse import registry
+from glasshouse.attacks.base import Claim
 from glasshouse.audit.preflight.data import data_problems, survey_data
 from glasshouse.audit.preflight.network import network_problems
 from glasshouse.audit.preflight.refusals import refusal_in, refused_altogether
+from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
 from glasshouse.errors import BadScenario, Problem
+from glasshouse.metrics.base import Metric
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
@@ -25,7 +30,7 @@ def problems(scenario: Scenario) -> list[Problem]:
     if survey is not None:
         wrong += [*data_problems(scenario, survey), *network_problems(scenario, survey)]
         wrong += _labels(scenario, survey.classes)
-    return [*wrong, *_auxiliary(scenario), *_baselines(scenario)]
+    return [*wrong, *_auxiliary(scenario), *_baselines(scenario), *_lone(scenario)]
 
 
 def check_suite(suite: Suite) -> None:
@@ -40,6 +45,7 @@ def check_suite(suite: Suite) -> None:
         every = [one for cell in cells(scenario) for one in problems(cell.scenario)]
         if not every and (refused := refused_altogether(scenario)) is not None:
             every = [refused]
+        every = every or [one for cell in cells(scenario) for one in _unscored(cell.scenario)]
         wrong |= dict.fromkeys(replace(one, path=where + one.path) for one in every)
     if wrong:
         raise BadScenario(f"suite '{suite.name}'", list(wrong))
@@ -72,6 +78,39 @@ def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
             "from half of them, and is chosen on the other half",
             got=str(data.auxiliary),
             hint="raise data.auxiliary, or lower the examples behind an update",
+        )
+
+
+def _unscored(scenario: Scenario) -> Iterator[Problem]:
+    """Metrics that no claim of any attack feeds, where all attacks declare what they claim."""
+    declared = [registry.card("attacks", attack.name).claims for attack in scenario.attacks]
+    if not all(declared):
+        return
+    kinds = {name: cast("type[Claim]", registry.load("claims", name)) for kinds in declared for name in kinds}
+    for i, plugin in enumerate(scenario.audit.metrics):
+        metric: Metric = registry.create(registry.load("metrics", plugin.name), plugin.arguments)
+        if not any(scorer_of(kind, metric) for kind in kinds.values()):
+            yield Problem(
+                path=f"audit.metrics[{i}]",
+                needs=f"a metric of what the attacks claim: {', '.join(sorted(kinds))}",
+                got=f"'{plugin.name}', which scores claims of kind '{metric.claim}'",
+                hint="leave it out, or add an attack that makes such claims",
+            )
+
+
+def _lone(scenario: Scenario) -> Iterator[Problem]:
+    """One victim has an interval only in metrics with a lower and an upper end."""
+    audit, federation = scenario.audit, scenario.federation
+    updates = min(audit.victims, len(audit.rounds) * federation.cohort_size)
+    if updates * max(1, len(audit.seeds)) > 1 or federation.secure_sum or scenario.data.domains.targets:
+        return
+    ranges = [registry.require_declaration("metrics", m.name, "range", tuple) for m in audit.metrics]
+    if ranges and not any(math.isfinite(low) and math.isfinite(high) for low, high in ranges):
+        yield Problem(
+            path="audit.victims",
+            needs="at least 2 victims, or a metric with a lower and an upper end (psnr, ssim)",
+            got="1",
+            hint="raise federation.clients and audit.victims, or add a metric",
         )
 
 

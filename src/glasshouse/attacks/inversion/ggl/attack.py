@@ -78,6 +78,7 @@ class GGL:
         title="GGL",
         summary="searches a generator's latent space for the image whose transformed gradient fits",
         source="Li et al. 2022, arXiv:2203.15696",
+        claims=("reconstruction", "defense"),
         threat="server, sees single updates, holds auxiliary images",
         grants=("auxiliary",),
         extra="ggl",

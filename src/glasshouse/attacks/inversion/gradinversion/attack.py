@@ -80,6 +80,7 @@ class GradInversion:
         title="GradInversion",
         summary="squared-L2 gradient matching with group consistency of several seeds",
         source="Yin et al. 2021, arXiv:2104.07586",
+        claims=("reconstruction",),
         threat="server, sees single updates",
         control={
             "setting": "a two-layer network, digits, one example, no defence",

@@ -66,6 +66,7 @@ class ScaleMia:
         title="Scale-MIA",
         summary="reads a whole cohort's images out of one secure sum through crafted linear layers",
         source="Shi et al. 2025, arXiv:2311.05808",
+        claims=("reconstruction",),
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},

@@ -74,6 +74,7 @@ class Pli:
         title="PLI",
         summary="inversion networks on paired server and client logits, asked for the confidence gap (PLI)",
         source="Takahashi et al. 2023, Breaching FedMD, CVPR",
+        claims=("class_representatives",),
         threat="server, sees single uploads of logits",
         control={
             "setting": "seven of ten digits private, one client, FedGEMS, the public domain is blurred",

@@ -59,6 +59,7 @@ class Maui:
         title="Maui",
         summary="robust features and a head of sparse activations: representations, and images of them",
         source="Dabholkar et al. 2025 (Maui)",
+        claims=("reconstruction", "representations"),
         threat="malicious server: pre-trains the features, sets the head, keeps the architecture",
         grants=("auxiliary",),
         details={"structure": "unchanged", "attribution": "by client where updates are seen one by one"},
