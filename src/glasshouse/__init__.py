@@ -5,4 +5,4 @@ The public modules are listed in docs/api; importing this package loads none of 
 
 __all__ = ["__version__"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
