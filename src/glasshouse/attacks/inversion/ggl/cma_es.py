@@ -5,6 +5,8 @@ Source: Hansen 2016, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772;
 candidates are the population here; in the authors' code the population is 18, asked for in batches of 50.
 """
 
+import warnings
+
 import torch
 
 from glasshouse.attacks.inversion.ggl.search import Best, Budget, LatentLoss, Tally
@@ -13,7 +15,9 @@ from glasshouse.progress import stage
 from glasshouse.rng import Rng
 
 try:
-    import cma
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Could not import matplotlib")  # its plots are not used
+        import cma
 except ImportError as error:
     raise NotInstalled(
         "the optimiser 'cma_es'",
