@@ -32,6 +32,7 @@ INTERVALS = frozenset({"low", "high", "gain_low", "gain_high"})
 WORDS = frozenset({"chosen", "caption", "file", "title", "setting", "join"})
 TITLES = {"both ends of its scale": "lower and upper bounds for its generator"}
 CHANCE = "chance"
+CELLS = "cells are named by a hash of their settings, of which some have new names (decision 0104)"
 NULLS = "the quoted null is the known chance unless a null is shown to be above it (decision 0083)"
 
 Json = Any
@@ -69,6 +70,8 @@ def _why(key: str, *, raised: bool) -> str:
         return "intervals (decision 0080)"
     if key == "verdict":
         return "verdicts (decisions 0080, 0083, 0086)"
+    if key == "cell":
+        return CELLS
     if key == "control":
         return "controls run with the audited settings (decision 0086)"
     if raised and key in ("baseline", "baseline_value", "gain"):
@@ -76,11 +79,24 @@ def _why(key: str, *, raised: bool) -> str:
     return "words" if key in WORDS else ""
 
 
-def compare_claims(before: Path, after: Path) -> Iterator[Difference]:
-    """Every claim and every message on disk: tensors bit by bit, the rest after the renames of kinds."""
+def rename_cells(findings: list[tuple[Json, Json]]) -> dict[str, str]:
+    """Hashes of cells before and after, from the findings that belong together."""
+    return {old["cell"]: new["cell"] for old, new in findings}
+
+
+def compare_claims(before: Path, after: Path, cells: Mapping[str, str]) -> Iterator[Difference]:
+    """Every claim and every message on disk: tensors bit by bit, the rest after the renames of kinds.
+
+    Args:
+        before: run directory.
+        after: another.
+        cells: hash of each cell before, and after.
+    """
     for path in sorted((before / "cells").rglob("*")):
         relative = path.relative_to(before)
-        other = after / relative
+        folder, _, repeat = relative.parts[1].partition("-")
+        place = "-".join([cells.get(folder, folder), *([repeat] if repeat else [])])
+        other = after.joinpath(relative.parts[0], place, *relative.parts[2:])
         if not {"claims", "transcript"} & set(relative.parts) or not path.is_file():
             continue
         if not other.is_file():
@@ -163,10 +179,13 @@ def _pictures(path: Path) -> Any:
         return archive["images"]
 
 
-def compare_lists(before: Mapping[str, Json], after: Mapping[str, Json]) -> Iterator[Difference]:
+def compare_lists(
+    before: Mapping[str, Json], after: Mapping[str, Json], cells: Mapping[str, str]
+) -> Iterator[Difference]:
     """Refusals, utility and contrasts, in order."""
     for part in ("refusals", "utility", "contrasts"):
-        equal = same(before[part], after[part])
+        moved = [{**row, "cell": cells.get(row["cell"], row["cell"])} for row in before[part]]
+        equal = same(moved, after[part])
         yield ("lists equal" if equal else ""), f"{part}: {len(before[part])} and {len(after[part])} entries"
 
 
@@ -195,9 +214,13 @@ def _short(value: Json) -> str:
 def compare(before: Path, after: Path) -> list[Difference]:
     """Every difference, and every equality worth counting, of two run directories."""
     left, right = (json.loads((run / "result.json").read_text()) for run in (before, after))
-    differences: list[Difference] = [*compare_claims(before, after), *compare_lists(left, right)]
     findings, others = pair(left["findings"], right["findings"], ("scenario", "axes", "attack", "metric"))
-    differences += others
+    cells = rename_cells(findings)
+    differences: list[Difference] = [
+        *compare_claims(before, after, cells),
+        *compare_lists(left, right, cells),
+        *others,
+    ]
     for old, new in findings:
         differences += compare_findings(old, new)
         equal = all(same(old[key], new[key]) for key in ("value", "n", "unit", "median", "chance"))

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 FINDING = {
     "scenario": "s",
+    "cell": "c",
     "axes": {},
     "attack": "dlg",
     "metric": "psnr",
@@ -33,17 +34,19 @@ FINDING = {
 PICTURES = {"scenario": "s", "kind": "pictures", "title": "t", "data": {}, "file": "cells/c/truth/p.npz"}
 
 
-def write_run(folder: Path, *, tensor: float = 1.0, pixel: float = 0.5, **changes: Any) -> Path:
+def write_run(
+    folder: Path, *, tensor: float = 1.0, pixel: float = 0.5, cell: str = "c", **changes: Any
+) -> Path:
     """A run directory with one claim, one finding and one picture."""
-    unit = folder / "cells" / "c" / "claims" / "00-dlg" / "round0-client0"
+    unit = folder / "cells" / cell / "claims" / "00-dlg" / "round0-client0"
     unit.mkdir(parents=True)
     save_file({"inputs": torch.full((1, 2), tensor)}, unit / "0.safetensors")
     line = {"kind": "Reconstruction", "about": {"rounds": [0], "client": 0}, "tensors": ["inputs"]}
     (unit / "claims.json").write_text(json.dumps({"claims": [line], "refusal": None, "seconds": 1.0}))
-    (folder / "cells" / "c" / "truth").mkdir()
+    (folder / "cells" / "c" / "truth").mkdir(parents=True)
     np.savez(folder / "cells" / "c" / "truth" / "p.npz", images=np.full((1, 1, 2, 2, 1), pixel))
     result = {
-        "findings": [FINDING | changes],
+        "findings": [FINDING | {"cell": cell} | changes],
         "exhibits": [PICTURES],
         "refusals": [],
         "utility": [],
@@ -93,6 +96,12 @@ def test_what_nothing_declares_fails(tmp_path, changes):
 )
 def test_what_a_decision_declares_passes(tmp_path, changes):
     assert undeclared(write_run(tmp_path / "a"), write_run(tmp_path / "b", **changes)) == []
+
+
+def test_claims_of_a_renamed_cell_are_found_and_compared(tmp_path):
+    before = write_run(tmp_path / "a")
+    assert undeclared(before, write_run(tmp_path / "b", cell="d")) == []
+    assert undeclared(before, write_run(tmp_path / "e", cell="d", tensor=1.0000001))
 
 
 def test_numbers_are_the_same_within_a_millionth_and_truth_is_no_number():
