@@ -91,12 +91,12 @@ def _belongs(label: str, metric: str, scenario: str, result: Result) -> bool:
     something else (labels, say, and the limit is about images). Where no attack at all has a number in the
     metric, the limit was never checked, and every attack is reported.
     """
-    mine = [f for f in result.findings if f.scenario == scenario]
-    if not any(f.attack == label for f in mine) or not any(f.metric == metric for f in mine):
+    of_scenario = [f for f in result.findings if f.scenario == scenario]
+    if not any(f.attack == label for f in of_scenario) or not any(f.metric == metric for f in of_scenario):
         return True
     subject = f"metric '{metric}' of attack '{label}'"
     refused = any(r.subject == subject for r in result.refusals if r.scenario == scenario)
-    return refused or any(f.attack == label and f.metric == metric for f in mine)
+    return refused or any(f.attack == label and f.metric == metric for f in of_scenario)
 
 
 def _victims(finding: Finding, result: Result) -> tuple[Victim, ...]:
