@@ -9,7 +9,6 @@ from importlib.metadata import EntryPoint
 from typing import Annotated, Any
 
 import typer
-from typer._click.exceptions import ClickException  # typer exports it under no other name
 
 from glasshouse import __version__
 from glasshouse.cli.failure import FAILED, failure_message
@@ -42,6 +41,8 @@ COMMANDS = {
 }
 """By name: where the command is, and its line in ``--help``, which a test compares with its docstring."""
 
+ClickException: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
+"""What bad usage raises: click's own class, or since typer 0.21 its private copy."""
 INTERRUPTED = 130
 DEBUG = "--debug"
 
