@@ -7,7 +7,7 @@ from glasshouse.attacks.inversion.class_inversion import ClassInversion, classes
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import SHAPE, Recorder
 from glasshouse.transcript.cut import cut
@@ -52,10 +52,10 @@ def test_every_class_is_given_to_its_client():
 
 def test_images_come_nearer_to_the_class_means_than_their_start():
     records, means = federation()
-    few = ClassInversion(iterations=1).run(records, rng=Rng.root(0))[-1]
-    many = ClassInversion(iterations=150, learning_rate=0.1, smoothness=0.0, patience=150).run(
-        records, rng=Rng.root(0)
-    )
+    short = create(ClassInversion, {"search": {"iterations": 1}})
+    few = short.run(records, rng=Rng.root(0))[-1]
+    settings = {"smoothness": 0.0, "search": {"learning_rate": 0.1, "patience": 150}}
+    many = create(ClassInversion, settings).run(records, rng=Rng.root(0))
     assert [c.about.rounds for c in many] == [(0,), (0, 1)]
 
     def alike(images):
