@@ -86,6 +86,7 @@ class Claim:
         kind: its registered name; metrics name the kind that they score.
         grows: claims after more rounds replace those after fewer; the longest prefix is judged.
         may_be_empty: tensors of length 0 say "nothing could be read", which is scored.
+        guessed_from_images: a null adversary guesses it from auxiliary images, of which it then needs enough.
         scored: False for what is only shown, or used by the judge.
 
     Attributes:
@@ -96,6 +97,7 @@ class Claim:
     kind: ClassVar[str]
     grows: ClassVar[bool] = False
     may_be_empty: ClassVar[bool] = False
+    guessed_from_images: ClassVar[bool] = False
     scored: ClassVar[bool] = True
 
     about: About
@@ -124,6 +126,7 @@ class Reconstruction(Claim):
 
     card: ClassVar[Card] = Card(summary="these were private inputs")
     kind: ClassVar[str] = "reconstruction"
+    guessed_from_images: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
 
     inputs: Tensor
@@ -184,6 +187,7 @@ class Labels(Claim):
 
     card: ClassVar[Card] = Card(summary="the private batch held so many of each class")
     kind: ClassVar[str] = "labels"
+    guessed_from_images: ClassVar[bool] = True
 
     counts: Tensor
 

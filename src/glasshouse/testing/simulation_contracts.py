@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.attacks.property.properties import Pairs, Property, Scene
 from glasshouse.attacks.property.shadow import HONEST
+from glasshouse.data.partition import Demand, Partitioner
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Behaviour, Traits, traits_of
@@ -23,8 +24,6 @@ from glasshouse.testing.toys import CLASSES, SHAPE, toy
 from glasshouse.wire import Architecture, Batch, Terms, Trained
 
 ROOT = Rng.root(0, salt="contract")
-Partitioner = Callable[..., tuple[Tensor, ...]]
-"""``(labels, clients, *, rng)`` → rows of each client."""
 Transform = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] → as many of the same shape."""
 
@@ -66,6 +65,10 @@ class PartitionerContract:
     def labels(self) -> Tensor:
         """Labels of the images that are dealt."""
         return torch.arange(200) % CLASSES
+
+    def test_it_declares_what_it_asks_of_the_data(self, partitioner: Partitioner) -> None:
+        """``glasshouse check`` refuses a scenario whose data are too small for it."""
+        assert isinstance(partitioner.demand, Demand)
 
     def test_every_client_gets_images_and_no_image_goes_twice(
         self, partitioner: Partitioner, clients: int, labels: Tensor

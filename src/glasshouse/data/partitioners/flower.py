@@ -10,6 +10,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from glasshouse.data.partition import Demand
 from glasshouse.errors import BadValue, NotInstalled
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -43,6 +44,7 @@ class Dirichlet:
         source="Yurochkin et al. 2019, arXiv:1905.12022; Flower Datasets' DirichletPartitioner",
         extra="flower-data",
     )
+    demand: ClassVar[Demand] = Demand()
 
     alpha: float = 0.5
 
@@ -80,6 +82,7 @@ class Pathological:
         source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' PathologicalPartitioner",
         extra="flower-data",
     )
+    demand: ClassVar[Demand] = Demand(classes=2)
 
     classes: int = 2
 
@@ -117,6 +120,7 @@ class Shards:
         source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' ShardPartitioner",
         extra="flower-data",
     )
+    demand: ClassVar[Demand] = Demand(examples=2)
 
     shards: int = 2
 
