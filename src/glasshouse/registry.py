@@ -31,6 +31,7 @@ __all__ = [
     "import_factory",
     "load",
     "load_model",
+    "moved",
     "names",
     "nearest_names",
     "require_declaration",
@@ -91,6 +92,16 @@ class Card:
     def control_metric(self) -> str:
         """Name of the metric that judges the control."""
         return str(self.control.get("metric", "psnr"))
+
+
+def moved(table: str, *keys: str) -> dict[str, str]:
+    """For ``Card.renamed``: arguments that became keys of ``table`` under their old names.
+
+    Examples:
+        >>> moved("training", "epochs")
+        {'epochs': 'training.epochs'}
+    """
+    return {key: f"{table}.{key}" for key in keys}
 
 
 F = TypeVar("F", bound=Callable[..., Any])

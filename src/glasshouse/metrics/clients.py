@@ -1,8 +1,8 @@
 """The metrics over clients, as plug-ins; what they compute is in ``membership``."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import scipy
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics import membership
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import ClaimKind, Metric, Reads, ScoreContext, Wording
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
 
@@ -20,17 +20,12 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 
-class ClientMetric(ABC):
+class ClientMetric(Metric, Protocol):
     """Base class of metrics over all clients of several runs."""
 
-    card: ClassVar[Card]
-    wording: ClassVar[Wording]
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "decisions"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @abstractmethod

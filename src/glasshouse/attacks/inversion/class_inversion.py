@@ -27,7 +27,7 @@ from glasshouse.images import total_variation
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.models.build import build, load
 from glasshouse.progress import track
-from glasshouse.registry import Card
+from glasshouse.registry import Card, moved
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import RoundView, View
 
@@ -67,7 +67,7 @@ class ClassInversion:
             "scenario": EASY,
             "metric": "owner",
         },
-        renamed={key: f"search.{key}" for key in ("iterations", "learning_rate", "patience")},
+        renamed=moved("search", "iterations", "learning_rate", "patience"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="run", protocols=frozenset({"fedavg"})

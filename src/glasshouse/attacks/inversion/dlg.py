@@ -21,9 +21,9 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import RENAMED, QuasiNewton, claim_images, minimize_distance
+from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.registry import Card
+from glasshouse.registry import Card, moved
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -47,7 +47,7 @@ class DLG:
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
         },
-        renamed=RENAMED,
+        renamed=moved("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
 

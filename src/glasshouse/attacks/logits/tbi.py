@@ -17,7 +17,7 @@ from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
 from glasshouse.limits import Positive
-from glasshouse.registry import Card
+from glasshouse.registry import Card, moved
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -38,14 +38,9 @@ class Tbi:
         source="Yang et al. 2019, arXiv:1902.08552",
         claims=("class_representatives",),
         threat="server, sees single uploads of logits",
-        renamed={
-            "epochs": "training.epochs",
-            "batch_size": "training.batch_size",
-            "learning_rate": "training.learning_rate",
-            "weight_decay": "training.weight_decay",
-            "width": "training.width",
-            "bfloat16": "training.bfloat16",
-        },
+        renamed=moved(
+            "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
+        ),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})

@@ -39,7 +39,7 @@ from glasshouse.attacks.parts.matching.distance import Distance, Objective, Step
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.limits import Count, NotNegative, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, moved
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
@@ -82,14 +82,11 @@ class GGL:
         },
         renamed={
             "regulariser": "regularizer",
-            "width": "training.width",
-            "conditional": "training.conditional",
-            "mirror": "training.mirror",
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
             "training_rate": "training.learning_rate",
-            "critic_steps": "training.critic_steps",
-            **{key: f"search.{key}" for key in (one.name for one in fields(LatentSearch))},
+            **moved("training", "width", "conditional", "mirror", "critic_steps"),
+            **moved("search", *(one.name for one in fields(LatentSearch))),
         },
     )
 

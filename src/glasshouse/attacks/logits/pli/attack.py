@@ -24,7 +24,7 @@ from glasshouse.attacks.logits.pli.prior import Prior, TranslatorTraining, prior
 from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, moved
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
@@ -84,12 +84,7 @@ class Pli:
             "metric": "ssim_private",
         },
         renamed={
-            "epochs": "training.epochs",
-            "batch_size": "training.batch_size",
-            "learning_rate": "training.learning_rate",
-            "weight_decay": "training.weight_decay",
-            "width": "training.width",
-            "bfloat16": "training.bfloat16",
+            **moved("training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"),
             "translator_epochs": "translator.epochs",
         },
     )

@@ -5,7 +5,7 @@ Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -20,9 +20,6 @@ from glasshouse.rng import Rng
 
 INNER = 20
 """Iterations in one step of ``torch.optim.LBFGS``, the unit in which the papers count."""
-
-
-RENAMED: Final = {key: f"search.{key}" for key in ("restarts", "iterations", "goal")}
 
 
 @final

@@ -30,13 +30,13 @@ from glasshouse.attacks.parts.readout.frozen import (
     complete_broadcast,
     freeze_features,
 )
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, recover_claims
+from glasshouse.attacks.parts.readout.head_gradient import INVERSION_MOVED, Inversion, recover_claims
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Natural, check_ranges
-from glasshouse.registry import Card
+from glasshouse.registry import Card, moved
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted
@@ -74,26 +74,11 @@ class Maui:
             "metric": "leakage",
         },
         renamed={
-            "mode": "head.mode",
-            "shares": "head.shares",
-            "epochs": "head.epochs",
-            "batches": "head.batches",
-            "batch_size": "head.batch_size",
-            "rate": "head.rate",
-            "beta1": "head.beta1",
-            "beta2": "head.beta2",
-            "noise": "head.noise",
-            "wrong_labels": "head.wrong_labels",
-            "output_epochs": "head.output_epochs",
+            **moved("head", "mode", "shares", "epochs", "batches", "batch_size", "rate", "beta1", "beta2"),
+            **moved("head", "noise", "wrong_labels", "output_epochs"),
             "loudness": "head.update_norm",
             "head.loudness": "head.update_norm",
-            "invert": "inversion.invert",
-            "iterations": "inversion.iterations",
-            "images": "inversion.images",
-            "alpha": "inversion.distance.alpha",
-            "tv": "inversion.distance.tv",
-            "step": "inversion.step",
-            "bf16": "inversion.distance.bfloat16",
+            **INVERSION_MOVED,
         },
     )
     needs: ClassVar[Needs] = Needs(
