@@ -30,7 +30,7 @@ from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.mtadam import Floats, MTAdam
-from glasshouse.attacks.property.readers import CONTROL, SumReader
+from glasshouse.attacks.property.readers import SumReader, reader_card
 from glasshouse.attacks.property.reg import expected_features
 from glasshouse.limits import Count, NotNegative
 from glasshouse.progress import track
@@ -61,14 +61,10 @@ class Prolin(SumReader):
         iterations: at most so many; their code stops at 200,000, or after 100 without progress, as we do.
     """
 
-    card: ClassVar[Card] = Card(
+    card: ClassVar[Card] = reader_card(
         title="PROLIN",
         summary="the most likely assignment of a property to clients, from sums over rounds",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
     )
 
     name: ClassVar[str] = "prolin"

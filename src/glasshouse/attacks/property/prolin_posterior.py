@@ -28,7 +28,7 @@ from scipy.special import expit, logit
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import CONTROL, SumReader
+from glasshouse.attacks.property.readers import SumReader, reader_card
 from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -56,13 +56,9 @@ class ProlinPosterior(SumReader):
         chains: of them.
     """
 
-    card: ClassVar[Card] = Card(
+    card: ClassVar[Card] = reader_card(
         title="PROLIN posterior",
         summary="posterior of a property per client, features integrated out in closed form",
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
     )
 
     name: ClassVar[str] = "prolin_posterior"

@@ -10,7 +10,7 @@ from glasshouse import registry
 from glasshouse.data.partition import Demand
 from glasshouse.data.survey import Survey, survey
 from glasshouse.errors import GlasshouseError, Problem
-from glasshouse.scenario.requirements import metrics_requiring
+from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Scenario
 
 
@@ -74,30 +74,10 @@ def _weights(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _parts(scenario: Scenario) -> Iterator[Part]:
-    data = scenario.data
-    distractors = scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
-    heldout = max(data.heldout, distractors)
-    sizes = {
-        "private": ("data.examples", scenario.federation.clients * data.examples),
-        "auxiliary": ("data.auxiliary", data.auxiliary),
-        "heldout": ("data.heldout", heldout),
-        "public": ("data.public", data.public),
-    }
-    splits = {
-        "private": data.private_split,
-        "auxiliary": data.auxiliary_split,
-        "heldout": data.heldout_split,
-        "public": data.public_split,
-    }
-    classes = {
-        "private": data.private_classes,
-        "auxiliary": data.auxiliary_classes,
-        "heldout": data.heldout_classes,
-        "public": data.public_classes,
-    }
-    for role, (key, size) in sizes.items():
-        if size and not (role == "private" and data.private_source):
-            yield Part(key=key, role=role, size=size, split=splits[role], classes=classes[role])
+    for role, (size, split, classes) in role_requests(scenario).items():
+        if not (role == "private" and scenario.data.private_source):
+            key = "data.examples" if role == "private" else f"data.{role}"
+            yield Part(key=key, role=role, size=size, split=split, classes=classes)
 
 
 def _part(part: Part, scenario: Scenario, survey: Survey) -> Iterator[Problem]:

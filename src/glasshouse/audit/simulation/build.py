@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
-from glasshouse.scenario.requirements import metrics_requiring
+from glasshouse.scenario.requirements import distractors, metrics_requiring, role_requests
 from glasshouse.scenario.spec import Grants, Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.transcript.record import Keep
@@ -133,7 +133,10 @@ def build(scenario: Scenario, *, seed: int) -> Built:
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
-    wants, data = _wants(scenario), scenario.data
+    data, requests = scenario.data, role_requests(scenario)
+    wants = {
+        cast("Role", role): RoleRequest(size=n, split=s, classes=k) for role, (n, s, k) in requests.items()
+    }
     if not data.private_source:
         spare = _spare(scenario, source)
         return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
@@ -186,14 +189,10 @@ def _setting(
 def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Architecture]:
     """Models of the clients that run another one than the agreed."""
     models_ = scenario.federation.client_models
-    return {
-        client: replace(
-            agreed,
-            name=models_[client % len(models_)].name,
-            arguments=models_[client % len(models_)].arguments,
-        )
-        for client in range(scenario.federation.clients if models_ else 0)
-    }
+    if not models_:
+        return {}
+    every = [replace(agreed, name=model.name, arguments=model.arguments) for model in models_]
+    return {client: every[client % len(every)] for client in range(scenario.federation.clients)}
 
 
 def require_part(part: Batch | None, role: str) -> Batch:
@@ -209,31 +208,11 @@ def require_part(part: Batch | None, role: str) -> Batch:
     return part
 
 
-def _wants(scenario: Scenario) -> dict[Role, RoleRequest]:
-    data = scenario.data
-    requests: dict[Role, tuple[int, str, tuple[int, ...]]] = {
-        "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
-        "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
-        "public": (data.public, data.public_split, data.public_classes),
-        "heldout": (max(data.heldout, _distractors(scenario)), data.heldout_split, data.heldout_classes),
-    }
-    return {
-        role: RoleRequest(size=size, split=split, classes=classes)
-        for role, (size, split, classes) in requests.items()
-        if size
-    }
-
-
 def _spare(scenario: Scenario, source: DataSource) -> int:
     """Further held-out images, so that single victims can be named where the data have enough of them."""
     clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
     most = SPARE_NUMBERS // math.prod(source.input_shape)
     return max(0, min(comparisons_for(clients * scenario.data.examples), most) - scenario.data.heldout)
-
-
-def _distractors(scenario: Scenario) -> int:
-    """How many other images of the private examples' distribution the metrics need."""
-    return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
 
 
 def _guarantee(setting: Setting) -> tuple[float, float] | None:
@@ -308,19 +287,10 @@ def _behaviours(
 def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
     """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
     references: dict[str, Tensor] = {}
-    if roles.auxiliary is not None and len(roles.auxiliary):
-        references["auxiliary.inputs"], references["auxiliary.labels"] = (
-            roles.auxiliary.inputs,
-            roles.auxiliary.labels,
-        )
-    if roles.heldout is not None and len(roles.heldout):
-        references["heldout.inputs"], references["heldout.labels"] = (
-            roles.heldout.inputs,
-            roles.heldout.labels,
-        )
-    if roles.spare is not None:
-        references["spare.inputs"], references["spare.labels"] = roles.spare.inputs, roles.spare.labels
-    if count := _distractors(scenario):
+    for role, part in (("auxiliary", roles.auxiliary), ("heldout", roles.heldout), ("spare", roles.spare)):
+        if part is not None and len(part):
+            references |= {f"{role}.inputs": part.inputs, f"{role}.labels": part.labels}
+    if count := distractors(scenario):
         references["distractors"] = require_part(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
         stand_in = network(architecture.input_shape, architecture.classes)

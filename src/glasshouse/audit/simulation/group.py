@@ -43,8 +43,7 @@ from glasshouse.transcript.files import (
     write_transcript,
 )
 from glasshouse.transcript.grants import Grants
-from glasshouse.transcript.record import Log, Transcript
-from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.record import Log
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
 from glasshouse.wire import Crafted, Refusal
@@ -149,7 +148,10 @@ def _tamper(
             return None
         before = log.transcript()
         kept = any(record.broadcasts for record in before.rounds)
-        past = _cut(before, built.threat, given, log.servers, memory).rounds if kept else ()
+        seen = (
+            cut(before, threat=built.threat, grants=given, own=log.servers, memory=memory) if kept else None
+        )
+        past = seen.rounds if seen else ()
         view = View(
             terms=log.terms,
             threat=built.threat,
@@ -177,16 +179,6 @@ def _craft(attack: ActiveAttack, view: View, *, rng: Rng) -> Crafted | None:
     if isinstance(answer, Refusal):
         raise Inapplicable(answer.subject, needs=answer.needs, got=answer.got, fix=answer.fix)
     return answer
-
-
-def _cut(
-    transcript: Transcript,
-    threat: Threat,
-    grants: Grants,
-    own: Mapping[int, Mapping[str, Tensor]],
-    memory: Mapping[str, Tensor],
-) -> View:
-    return cut(transcript, threat=threat, grants=grants, own=own, memory=memory)
 
 
 def _file(
