@@ -31,7 +31,6 @@ __all__ = [
     "import_factory",
     "load",
     "load_model",
-    "moved",
     "names",
     "nearest_names",
     "require_declaration",
@@ -92,16 +91,6 @@ class Card:
     def control_metric(self) -> str:
         """Name of the metric that judges the control."""
         return str(self.control.get("metric", "psnr"))
-
-
-def moved(table: str, *keys: str) -> dict[str, str]:
-    """For ``Card.renamed``: arguments that became keys of ``table`` under their old names.
-
-    Examples:
-        >>> moved("training", "epochs")
-        {'epochs': 'training.epochs'}
-    """
-    return {key: f"{table}.{key}" for key in keys}
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -285,13 +274,13 @@ def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 
 def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]) -> Any:
     """``default`` with ``settings`` in the place of its own; None: what ``factory`` makes of them alone."""
-    given = dict(settings)
+    values = dict(settings)
     for name, parameter in arguments(factory).items():
         table, value = table_of(parameter), settings.get(name)
         if table is not None and isinstance(value, Mapping):
             inner = _default(factory, parameter) if default is None else getattr(default, name)
-            given[name] = _filled(table, inner if isinstance(inner, table) else None, value)
-    return factory(**given) if default is None else replace(default, **given)
+            values[name] = _filled(table, inner if isinstance(inner, table) else None, value)
+    return factory(**values) if default is None else replace(default, **values)
 
 
 def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,8 +310,8 @@ def _flat(
         if table is None:
             yield name, value
         else:
-            base, given = inner if isinstance(inner, table) else None, value if value is not inner else {}
-            yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, given))
+            base, inside = inner if isinstance(inner, table) else None, value if value is not inner else {}
+            yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, inside))
     yield from ((name, value) for name, value in settings.items() if name not in takes)
 
 

@@ -86,7 +86,7 @@ class Claim:
         kind: its registered name; metrics name the kind that they score.
         grows: claims after more rounds replace those after fewer; the longest prefix is judged.
         may_be_empty: tensors of length 0 say "nothing could be read", which is scored.
-        guessed_from_images: a null adversary guesses it from auxiliary images, of which it then needs enough.
+        guessed_from_images: null adversaries guess it from auxiliary images.
         scored: False for what is only shown, or used by the judge.
 
     Attributes:
@@ -112,9 +112,7 @@ class Claim:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction(Claim):
-    """Asserts: These were private inputs.
-
-    B = 0 where the attack could read nothing: that is scored like no claim at all, as a miss.
+    """Asserts: These were private inputs. B = 0: it could read nothing, which is scored as a miss.
 
     Attributes:
         inputs: (B, C, H, W) in [0, 1].

@@ -258,8 +258,8 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
 def _kept(scenario: Scenario) -> Iterator[Problem]:
     federation = scenario.federation
     last = federation.rounds if _shares_logits(scenario) else federation.rounds - 1  # one upload more
-    kept = federation.keep.rounds
-    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
+    kept_rounds = federation.keep.rounds
+    for i, number in enumerate(kept_rounds if isinstance(kept_rounds, tuple) else ()):
         if not 0 <= number <= last:
             yield Problem(
                 path=f"federation.keep.rounds[{i}]", needs=f"a round from 0 to {last}", got=str(number)

@@ -77,9 +77,9 @@ class PartitionerContract:
         parts = partitioner(labels, clients, rng=ROOT)
         assert len(parts) == clients
         assert all(len(part) > 0 and part.dtype == torch.int64 for part in parts)
-        dealt = torch.cat(list(parts))
-        assert len(set(dealt.tolist())) == len(dealt)
-        assert 0 <= int(dealt.min()) <= int(dealt.max()) < len(labels)
+        every = torch.cat(list(parts))
+        assert len(set(every.tolist())) == len(every)
+        assert 0 <= int(every.min()) <= int(every.max()) < len(labels)
 
     def test_same_rng_same_parts(self, partitioner: Partitioner, clients: int, labels: Tensor) -> None:
         """Labels and the global generator are left alone, too."""

@@ -27,8 +27,9 @@ from glasshouse.images import total_variation
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.models.build import build, load
 from glasshouse.progress import track
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import RoundView, View
 
 EASY: Mapping[str, Any] = {
@@ -67,7 +68,7 @@ class ClassInversion:
             "scenario": EASY,
             "metric": "owner",
         },
-        renamed=moved("search", "iterations", "learning_rate", "patience"),
+        renamed=move_into("search", "iterations", "learning_rate", "patience"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="run", protocols=frozenset({"fedavg"})

@@ -16,8 +16,9 @@ from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -40,7 +41,7 @@ class IDLG:
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
         },
-        renamed=moved("search", "restarts", "iterations", "goal"),
+        renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})

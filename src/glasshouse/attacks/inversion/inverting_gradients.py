@@ -34,8 +34,9 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
 from glasshouse.limits import NotNegative, check_ranges
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -65,7 +66,7 @@ class InvertingGradients:
             "setting": "a two-layer network, digits, one example, no defence",
             "scenario": {"model": {"name": "mlp"}},
         },
-        renamed=moved("search", "restarts", "iterations", "learning_rate", "signed"),
+        renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})

@@ -17,8 +17,9 @@ from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
 from glasshouse.limits import Positive
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -38,7 +39,7 @@ class Tbi:
         source="Yang et al. 2019, arXiv:1902.08552",
         claims=("class_representatives",),
         threat="server, sees single uploads of logits",
-        renamed=moved(
+        renamed=move_into(
             "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
         ),
     )
@@ -67,7 +68,7 @@ class Tbi:
             ),
             queries=one_hot(evidence.targets, classes).to(evidence.public.inputs.device),
             priors=None,
-            wanted=None,
+            goals=None,
             key=rng.child("network").key,
         )
         (images_by_round,) = each([task], processes=1, label="inversion network")

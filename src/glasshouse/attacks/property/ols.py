@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import SumReader, reader_card
+from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -28,10 +28,14 @@ class Ols(SumReader):
         every: rounds between the prefixes that are judged.
     """
 
-    card: ClassVar[Card] = reader_card(
+    card: ClassVar[Card] = Card(
         title="OLS",
         summary="clients' features from sums over rounds, by least squares",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
+        claims=("clients",),
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
     )
 
     name: ClassVar[str] = "ols"

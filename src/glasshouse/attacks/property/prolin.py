@@ -30,7 +30,7 @@ from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.mtadam import Floats, MTAdam
-from glasshouse.attacks.property.readers import SumReader, reader_card
+from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.attacks.property.reg import expected_features
 from glasshouse.limits import Count, NotNegative
 from glasshouse.progress import track
@@ -61,10 +61,14 @@ class Prolin(SumReader):
         iterations: at most so many; their code stops at 200,000, or after 100 without progress, as we do.
     """
 
-    card: ClassVar[Card] = reader_card(
+    card: ClassVar[Card] = Card(
         title="PROLIN",
         summary="the most likely assignment of a property to clients, from sums over rounds",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
+        claims=("clients",),
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
     )
 
     name: ClassVar[str] = "prolin"
@@ -222,7 +226,7 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
     for_x = MTAdam(x.size, 3, problem.starts * features)
     for_tau = MTAdam(tau.size, 1, np.arange(count) * (tau.size // count))
     best, stale = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-    kept, scores, going = tau.copy(), tau.copy(), np.ones(count, dtype=bool)
+    best_tau, scores, going = tau.copy(), tau.copy(), np.ones(count, dtype=bool)
     for _ in track(range(iterations), "property assignment", total=iterations):
         by_x, by_tau, total, odds = problem.gradients(x, tau)
         x -= for_x.step(by_x.reshape(3, -1)).reshape(x.shape)
@@ -232,11 +236,11 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
         stale = np.where(better, 0, stale + 1)
         best = np.where(better, total, best)
         chosen = np.repeat(better, tau.size // count)
-        kept, scores = np.where(chosen, tau, kept), np.where(chosen, odds, scores)
+        best_tau, scores = np.where(chosen, tau, best_tau), np.where(chosen, odds, scores)
         going &= stale < PATIENCE
         if not going.any():
             break
-    return Solution(tau=kept, scores=scores, x=x)
+    return Solution(tau=best_tau, scores=scores, x=x)
 
 
 def _sum_groups(values: Floats, groups: Ints, count: int) -> Floats:

@@ -28,7 +28,7 @@ from scipy.special import expit, logit
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
-from glasshouse.attacks.property.readers import SumReader, reader_card
+from glasshouse.attacks.property.readers import CONTROL, SumReader
 from glasshouse.limits import Count
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -56,9 +56,13 @@ class ProlinPosterior(SumReader):
         chains: of them.
     """
 
-    card: ClassVar[Card] = reader_card(
+    card: ClassVar[Card] = Card(
         title="PROLIN posterior",
         summary="posterior of a property per client, features integrated out in closed form",
+        claims=("clients",),
+        threat="honest-but-curious server under secure aggregation",
+        grants=("auxiliary",),
+        control=CONTROL,
     )
 
     name: ClassVar[str] = "prolin_posterior"
@@ -220,7 +224,7 @@ def sample_posterior(density: Density, clients: int, *, sweeps: int, chains: int
     draws = rng.numpy()
     state = (draws.random((chains, clients)) < 0.5).astype(float)
     state[0] = 0
-    share, sure, kept = np.zeros(clients), np.zeros(clients), 0
+    share, sure, samples = np.zeros(clients), np.zeros(clients), 0
     for sweep in range(sweeps):
         uniform = draws.random((clients, chains))
         late = sweep >= sweeps // 4
@@ -231,7 +235,7 @@ def sample_posterior(density: Density, clients: int, *, sweeps: int, chains: int
             if late:
                 share[client] += chance.mean()
                 sure[client] += odds.mean()
-        kept += late
-    share, sure = share / kept, sure / kept
+        samples += late
+    share, sure = share / samples, sure / samples
     inside = (share > 1e-12) & (share < 1 - 1e-12)
     return np.where(inside, logit(np.clip(share, 1e-12, 1 - 1e-12)), sure)

@@ -49,19 +49,6 @@ CONTROL: Final[Mapping[str, Any]] = {
 """The easy setting in which every estimator must succeed."""
 
 
-def reader_card(*, title: str, summary: str, source: str = "") -> Card:
-    """The card of an attack that reads clients' properties off sums."""
-    return Card(
-        title=title,
-        summary=summary,
-        source=source,
-        claims=("clients",),
-        threat="honest-but-curious server under secure aggregation",
-        grants=("auxiliary",),
-        control=CONTROL,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class SumReader(ABC):
     """An adversary who sees broadcasts and sums of many rounds, and judges clients at prefixes of them.

@@ -23,7 +23,7 @@ def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
 def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:
     """Why the threat, the grants or the protocol rule this attack out; None: it can run."""
     return first_unmet_need(
-        attack.needs, f"attack '{name}'", threat=threat, granted=grants.given(), protocol=protocol
+        attack.needs, f"attack '{name}'", threat=threat, granted=grants.names(), protocol=protocol
     )
 
 

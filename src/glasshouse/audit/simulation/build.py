@@ -89,17 +89,17 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     """
     source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
     rng = Rng.root(seed, salt=source.checksum)
-    dealt = class_roles(scenario, source, rng=rng.child("roles"))
-    roles = _deal_roles(scenario, source, rng) if dealt is None else as_roles(dealt)
+    domain_roles = class_roles(scenario, source, rng=rng.child("roles"))
+    roles = _deal_roles(scenario, source, rng) if domain_roles is None else as_roles(domain_roles)
     architecture = Architecture(
         name=scenario.model.name,
         input_shape=source.input_shape,
-        classes=classes_of(scenario, source, dealt),
+        classes=classes_of(scenario, source, domain_roles),
         arguments=scenario.model.arguments,
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     start = start_of(scenario, architecture, roles.public, rng)
-    setting = _setting(scenario, architecture, roles, start, behaviours, dealt=dealt, rng=rng)
+    setting = _setting(scenario, architecture, roles, start, behaviours, domain_roles=domain_roles, rng=rng)
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     marked |= members | holders(scenario, setting)
     attacked = frozenset(r % setting.rounds for r in scenario.audit.rounds)
@@ -116,7 +116,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         keep=_keep(scenario, attacked),
         scoring={
             **_scoring(scenario, roles, architecture, rng),
-            **({} if dealt is None else gallery_tensors(scenario, dealt)),
+            **({} if domain_roles is None else gallery_tensors(scenario, domain_roles)),
         },
         marked=marked,
         facts=Facts(
@@ -144,10 +144,10 @@ def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     channels, side, _ = source.input_shape
     other = load_source(data.private_source, resize=side, channels=channels)
     roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
-    dealt = require_part(
+    part = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
     )
-    private = Batch(inputs=dealt.inputs, labels=dealt.labels % source.classes)
+    private = Batch(inputs=part.inputs, labels=part.labels % source.classes)
     check_disjoint({**roles.parts(), "private": private})
     return replace(roles, private=private)
 
@@ -159,7 +159,7 @@ def _setting(
     start: Start,
     behaviours: Mapping[int, tuple[str, Behaviour]],
     *,
-    dealt: ClassRoles | None,
+    domain_roles: ClassRoles | None,
     rng: Rng,
 ) -> Setting:
     federation, data = scenario.federation, scenario.data
@@ -167,13 +167,13 @@ def _setting(
     shards = partition(
         private.labels,
         federation.clients,
-        kind=data.partition if dealt is None else "classes",
+        kind=data.partition if domain_roles is None else "classes",
         alpha=data.alpha,
-        examples=data.examples if dealt is None else None,
+        examples=data.examples if domain_roles is None else None,
         rng=rng.child("partition"),
     )
     return Setting(
-        terms=_terms(scenario, architecture, dealt),
+        terms=_terms(scenario, architecture, domain_roles),
         rounds=federation.rounds,
         private=private,
         shards=shards,
@@ -229,7 +229,7 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     return None if promise is None else (promise.epsilon, promise.delta)
 
 
-def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | None) -> Terms:
+def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRoles | None) -> Terms:
     federation = scenario.federation
     return Terms(
         protocol=federation.protocol,
@@ -245,9 +245,9 @@ def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | N
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
         trained=traits_of(federation.protocol).trained,
-        public=None if dealt is None else announced_public(scenario, dealt),
-        sensitive=0 if dealt is None else dealt.sensitive,
-        targets=0 if dealt is None else dealt.targets,
+        public=None if domain_roles is None else announced_public(scenario, domain_roles),
+        sensitive=0 if domain_roles is None else domain_roles.sensitive,
+        targets=0 if domain_roles is None else domain_roles.targets,
         options=federation.options,
     )
 

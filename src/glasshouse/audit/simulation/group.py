@@ -87,11 +87,11 @@ def simulate(group: Group) -> str:
     if group.active is not None:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
-        given = collect_grants(built, log.transcript(), {})
-        refusal = find_refusal(attack, spec.name, built.threat, given, built.setting.terms.protocol)
+        grants = collect_grants(built, log.transcript(), {})
+        refusal = find_refusal(attack, spec.name, built.threat, grants, built.setting.terms.protocol)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
-            tamper = _tamper(attack, built, log, declared_grants(attack, given), memory, rng=root)
+            tamper = _tamper(attack, built, log, declared_grants(attack, grants), memory, rng=root)
     protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
@@ -137,7 +137,7 @@ def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:
 
 
 def _tamper(
-    attack: Attack, built: Built, log: Log, given: Grants, memory: dict[str, Tensor], *, rng: Rng
+    attack: Attack, built: Built, log: Log, grants: Grants, memory: dict[str, Tensor], *, rng: Rng
 ) -> Tamper | None:
     if not isinstance(attack, ActiveAttack):
         return None
@@ -147,17 +147,15 @@ def _tamper(
         if number not in built.attacked or log.pending is None:
             return None
         before = log.transcript()
-        kept = any(record.broadcasts for record in before.rounds)
-        seen = (
-            cut(before, threat=built.threat, grants=given, own=log.servers, memory=memory) if kept else None
-        )
-        past = seen.rounds if seen else ()
+        past: tuple[RoundView, ...] = ()
+        if any(record.broadcasts for record in before.rounds):
+            past = cut(before, threat=built.threat, grants=grants, own=log.servers, memory=memory).rounds
         view = View(
             terms=log.terms,
             threat=built.threat,
             rounds=(*past, RoundView(round=number, broadcast=log.pending)),
             own=log.servers,
-            grants=given,
+            grants=grants,
             memory=memory,
         )
         crafted = _craft(active, copy_to(view, "cpu"), rng=rng.child(f"craft/{number}"))

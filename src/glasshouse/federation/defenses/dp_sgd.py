@@ -74,10 +74,10 @@ class DpSgd:
             delta=self.delta,
             rounds=self.rounds,
         )
-        given = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
+        levels = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
         require(
             "dp_sgd",
-            len(given) == 1 and 0 < given[0] < 1e6,
+            len(levels) == 1 and 0 < levels[0] < 1e6,
             needs="either noise_multiplier or epsilon, in (0, 1e6)",
             fix="try noise_multiplier = 1",
             noise_multiplier=self.noise_multiplier,

@@ -39,8 +39,9 @@ from glasshouse.attacks.parts.matching.distance import Distance, Objective, Step
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.limits import Count, NotNegative, check_ranges
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
 
@@ -85,8 +86,8 @@ class GGL:
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
             "training_rate": "training.learning_rate",
-            **moved("training", "width", "conditional", "mirror", "critic_steps"),
-            **moved("search", *(one.name for one in fields(LatentSearch))),
+            **move_into("training", "width", "conditional", "mirror", "critic_steps"),
+            **move_into("search", *(one.name for one in fields(LatentSearch))),
         },
     )
 

@@ -57,4 +57,4 @@ def minimize(loss: LatentLoss, dimension: int, search: LatentSearch, *, rng: Rng
                     break
                 strategy.tell(proposals, values.clamp_max(1e300).tolist())
             centre, restarts = tally.best if len(tally.best) else centre, restarts + 1
-    return tally.found()
+    return tally.result()

@@ -93,7 +93,7 @@ class Tally:
             self.best, self.value = points[lowest].detach().clone(), float(values[lowest])
         return values
 
-    def found(self) -> "Best":
+    def result(self) -> "Best":
         """The best point so far.
 
         Raises:

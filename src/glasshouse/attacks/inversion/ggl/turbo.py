@@ -108,7 +108,7 @@ def minimize(
         while tally.left:
             _one_region(evaluate, tally, dimension, how, rng=rng.child(f"turbo/{restarts}"))
             restarts += 1
-    return tally.found()
+    return tally.result()
 
 
 def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings, *, rng: Rng) -> None:

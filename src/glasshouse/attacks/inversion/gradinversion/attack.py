@@ -37,8 +37,9 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, Loss, adam, random_start, roughness
 from glasshouse.limits import NotNegative, check_ranges
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -69,7 +70,7 @@ class GradInversion:
             "scenario": {"model": {"name": "mlp"}},
         },
         details={"uses, if granted": "batch_norm, labels"},
-        renamed=moved("search", "restarts", "iterations", "learning_rate", "noise"),
+        renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels", "batch_norm"})

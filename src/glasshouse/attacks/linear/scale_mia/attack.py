@@ -39,8 +39,9 @@ from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_n
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
@@ -75,7 +76,7 @@ class ScaleMia:
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
             "training_rate": "training.learning_rate",
-            **moved("training", "mirror", "variational", "bfloat16"),
+            **move_into("training", "mirror", "variational", "bfloat16"),
         },
     )
 

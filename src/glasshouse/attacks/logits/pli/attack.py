@@ -24,8 +24,9 @@ from glasshouse.attacks.logits.pli.prior import Prior, TranslatorTraining, prior
 from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 Reads = Literal["paired", "client", "none"]
@@ -84,7 +85,9 @@ class Pli:
             "metric": "ssim_private",
         },
         renamed={
-            **moved("training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"),
+            **move_into(
+                "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
+            ),
             "translator_epochs": "translator.epochs",
         },
     )
@@ -179,7 +182,7 @@ class Pli:
             ),
             queries=self._queries(evidence).to(evidence.public.inputs.device),
             priors=priors,
-            wanted=goals,
+            goals=goals,
             key=rng.key,
             prior_weight=self.prior_weight,
             tuning=self.tuning,

@@ -12,6 +12,7 @@ Source: ours; simulating the steps is Geiping et al. 2020, arXiv:2003.14053, sec
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import torch
@@ -72,9 +73,13 @@ def match(
             iterations=max(1, (search.iterations - warm) // TURNS),
             learning_rate=search.learning_rate * SLOWER ** (turn + 1),
         )
-        given = paired
-        descent = adam(lambda x: simulated(x, given, True), points, slower, box=client.box(), rng=stream)  # noqa: B023  # called within this turn
+        loss = partial(_loss_with, simulated, paired)
+        descent = adam(loss, points, slower, box=client.box(), rng=stream)
     return descent, paired
+
+
+def _loss_with(simulated: Labelled, labels: Tensor, points: Tensor) -> Tensor:
+    return simulated(points, labels, True)
 
 
 def unknown(client: Replica) -> bool:

@@ -36,8 +36,9 @@ from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, cra
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Natural, check_ranges
-from glasshouse.registry import Card, moved
+from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted
 
@@ -74,8 +75,10 @@ class Maui:
             "metric": "leakage",
         },
         renamed={
-            **moved("head", "mode", "shares", "epochs", "batches", "batch_size", "rate", "beta1", "beta2"),
-            **moved("head", "noise", "wrong_labels", "output_epochs"),
+            **move_into(
+                "head", "mode", "shares", "epochs", "batches", "batch_size", "rate", "beta1", "beta2"
+            ),
+            **move_into("head", "noise", "wrong_labels", "output_epochs"),
             "loudness": "head.update_norm",
             "head.loudness": "head.update_norm",
             **INVERSION_MOVED,
@@ -117,7 +120,7 @@ class Maui:
         assert auxiliary is not None  # needs.grants
         model = freeze_features(view.terms.architecture, complete_broadcast(view), subject="attack 'maui'")
         sample = Sample(features=model.of(auxiliary.inputs), labels=auxiliary.labels)
-        crafted = self._made(sample, model, view)
+        crafted = self._craft_head(sample, model, view)
         number = view.rounds[-1].round
         first, second = model.tail.names
         head = {f"{first}.{n}": t for n, t in crafted.head.hidden.state_dict().items()}
@@ -135,7 +138,7 @@ class Maui:
             },
         )
 
-    def _made(self, sample: Sample, model: FrozenFeatures, view: View) -> CraftedHead:
+    def _craft_head(self, sample: Sample, model: FrozenFeatures, view: View) -> CraftedHead:
         if len(model.tail.names) != 2:
             raise Inapplicable(
                 "attack 'maui'",
