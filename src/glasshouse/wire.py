@@ -91,7 +91,7 @@ class Terms:
         cohort: clients selected per round.
         batch_size: examples per local step.
         local_epochs: passes over the client's data per round (fedavg).
-        learning_rate: of the clients' optimiser.
+        learning_rate: of the clients' optimizer.
         momentum: likewise.
         server_rate: step of the server.
         secure_sum: the server sees only the sum of updates.
@@ -164,7 +164,7 @@ class Update:
             a ``delta`` is new parameters minus received ones; ``parameters`` are the new ones.
         tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
         examples: size of the client's data behind it (public: it is the weight).
-        steps: local optimiser steps behind it.
+        steps: local optimizer steps behind it.
     """
 
     round: int
@@ -267,7 +267,7 @@ class Trained:
     Attributes:
         tensors: as in :class:`Update`.
         kind: as in :class:`Update`.
-        steps: optimiser steps taken.
+        steps: optimizer steps taken.
         order: for each step the indices into the client's data; the truth about step order.
     """
 

@@ -98,7 +98,7 @@ def invert_queries(task: Task) -> Tensor:
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step of the optimiser."""
+    """One step of the optimizer."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()

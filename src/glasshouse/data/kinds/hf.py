@@ -11,19 +11,14 @@ from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource, assemble
 from glasshouse.data.kinds.pictures import decode, stack_images
-from glasshouse.errors import BadFile, NotInstalled
+from glasshouse.errors import BadFile, not_installed
 from glasshouse.progress import track
 from glasshouse.registry import Card, carded
 
 try:
     import datasets
 except ImportError as error:
-    raise NotInstalled(
-        "data source 'hf'",
-        needs="the package datasets",
-        got=str(error),
-        fix="pip install 'glasshouse[flower-data]'",
-    ) from error
+    raise not_installed("data source 'hf'", "datasets", error, extra="flower-data") from error
 
 SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.data.partition import Demand
-from glasshouse.errors import BadValue, NotInstalled
+from glasshouse.errors import BadValue, not_installed
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -19,11 +19,12 @@ try:
     import datasets
     from flwr_datasets import partitioner as flower
 except ImportError as error:
-    raise NotInstalled(
+    raise not_installed(
         "this partition of the data",
-        needs="the packages flwr-datasets and datasets",
-        got=str(error),
-        fix="pip install 'glasshouse[flower-data]', or set data.partition = \"iid\"",
+        "flwr-datasets",
+        error,
+        extra="flower-data",
+        instead='set data.partition = "iid"',
     ) from error
 
 

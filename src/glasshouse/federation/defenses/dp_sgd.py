@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.errors import BadValue, Inapplicable, NotInstalled
+from glasshouse.errors import BadValue, Inapplicable, not_installed
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
 from glasshouse.federation.defenses.base import describe_mechanism, require
@@ -32,9 +32,7 @@ try:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 except ImportError as error:
-    raise NotInstalled(
-        "defense 'dp_sgd'", needs="the package opacus", got=str(error), fix="pip install 'glasshouse[dp]'"
-    ) from error
+    raise not_installed("defense 'dp_sgd'", "opacus", error, extra="dp") from error
 
 
 @final

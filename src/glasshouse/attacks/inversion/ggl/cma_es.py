@@ -10,7 +10,7 @@ import warnings
 import torch
 
 from glasshouse.attacks.inversion.ggl.search import Best, LatentLoss, LatentSearch, Tally
-from glasshouse.errors import NotInstalled
+from glasshouse.errors import not_installed
 from glasshouse.progress import stage
 from glasshouse.rng import Rng
 
@@ -19,11 +19,8 @@ try:
         warnings.filterwarnings("ignore", message="Could not import matplotlib")  # its plots are not used
         import cma
 except ImportError as error:
-    raise NotInstalled(
-        "the optimizer 'cma_es'",
-        needs="the package cma",
-        got=str(error),
-        fix="pip install 'glasshouse[ggl]', or set optimizer = \"adam\"",
+    raise not_installed(
+        "the optimizer 'cma_es'", "cma", error, extra="ggl", instead='set search.optimizer = "adam"'
     ) from error
 
 

@@ -1,4 +1,4 @@
-"""What the three optimisers share: a loss over latent points, a budget, the best point ever evaluated.
+"""What the three optimizers share: a loss over latent points, a budget, the best point ever evaluated.
 
 Shape letters: R points evaluated together, n coordinates of a point.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from glasshouse.attacks.inversion.ggl.search import Best, LatentLoss, LatentSearch, Tally
-from glasshouse.errors import NotInstalled
+from glasshouse.errors import not_installed
 from glasshouse.progress import stage
 from glasshouse.rng import Rng
 
@@ -29,11 +29,8 @@ try:
     from gpytorch.likelihoods import GaussianLikelihood
     from gpytorch.mlls import ExactMarginalLogLikelihood
 except ImportError as error:
-    raise NotInstalled(
-        "the optimizer 'turbo'",
-        needs="the package botorch",
-        got=str(error),
-        fix="pip install 'glasshouse[ggl]', or set optimizer = \"adam\"",
+    raise not_installed(
+        "the optimizer 'turbo'", "botorch", error, extra="ggl", instead='set search.optimizer = "adam"'
     ) from error
 
 Evaluate = Callable[[Tensor], Tensor]
