@@ -129,7 +129,7 @@ def test_a_single_scenario_is_a_suite_of_one(tmp_path):
     suite = load(written(tmp_path))
     (scenario,) = suite.scenarios
     assert suite.name == scenario.name == "toy"
-    assert suite.text == GOOD
+    assert suite.given == GOOD
     assert scenario.model.arguments == {"width": 16}
     assert scenario.attacks[0].arguments == {"steps": (1, 2)}
     assert scenario.audit.metrics[0].name == "psnr"

@@ -225,7 +225,7 @@ def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[Co
 
 def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:
     if (out / "scenario.given.toml").exists():
-        same = (out / "scenario.given.toml").read_text(encoding="utf-8") == suite.text
+        same = (out / "scenario.given.toml").read_text(encoding="utf-8") == suite.given
         if not (resume and same):
             raise BadFile(
                 f"run directory '{out}'",
@@ -234,7 +234,7 @@ def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) 
                 fix="choose another --out, or --resume the scenario that was started there",
             )
         verify_hashes(out)
-    write_text(out / "scenario.given.toml", suite.text)
+    write_text(out / "scenario.given.toml", suite.given)
     for member in suite.members:
         name = "scenario.toml" if len(suite.members) == 1 else f"scenarios/{member.scenario.name}.toml"
         write_resolved(member.scenario, out / name)

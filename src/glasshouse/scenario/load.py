@@ -50,7 +50,7 @@ def load(name: str, sets: Sequence[str] = (), *, inspect: Inspect | None = None)
     if problems:
         raise BadScenario(f"scenario '{name}'", problems)
     suite_name = str(raw["name"]) if is_suite else members[0].scenario.name
-    return Suite(name=suite_name, summary=str(raw.get("summary", "")), members=tuple(members), text=text)
+    return Suite(name=suite_name, summary=str(raw.get("summary", "")), members=tuple(members), given=text)
 
 
 def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:

@@ -48,12 +48,12 @@ class Member(Table):
 
 @final
 class Suite(Table):
-    """Scenarios in one report. ``text``: of the file as written."""
+    """Scenarios in one report. ``given``: the text of the file as written."""
 
     name: str
     summary: str = ""
     members: tuple[Member, ...]
-    text: str = ""
+    given: str = ""
 
     @property
     def scenarios(self) -> tuple[Scenario, ...]:
