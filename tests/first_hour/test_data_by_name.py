@@ -176,7 +176,9 @@ def test_public_files_are_fetched_once_with_checksum_and_progress(place, server,
     assert (source.name, source.public) == ("cifar10 (fetched)", True)
     assert {name: len(part) for name, part in source.splits.items()} == {"train": 50, "test": 10}
     kept = {path.name for path in data.fetched.iterdir()} - {".lock"}
-    assert kept == {*data.downloads[0].file_names()}, "no archive, no part of one, nothing that was not asked for"
+    assert kept == {*data.downloads[0].file_names()}, (
+        "no archive, no part of one, nothing that was not asked for"
+    )
     (server[0] / "cifar.tar.gz").unlink()
     assert load("cifar10").checksum == source.checksum
     assert load(f"cifar10:{data.fetched}").checksum == source.checksum

@@ -1,4 +1,4 @@
-"""pydantic's errors in our words: path, needs, got, and the nearest valid name."""
+"""Translates pydantic's errors: path, needs, got, and the nearest valid name."""
 
 import re
 from collections.abc import Mapping

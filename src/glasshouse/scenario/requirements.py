@@ -1,4 +1,4 @@
-"""What the metrics of a scenario need beside claims and truth, asked of the metrics themselves."""
+"""What the metrics and roles of a scenario need: context of the score, images of the data set."""
 
 from glasshouse import registry
 from glasshouse.scenario.spec import Scenario
@@ -7,7 +7,7 @@ from glasshouse.scenario.spec import Scenario
 def metrics_requiring(scenario: Scenario, requirement: str) -> tuple[str, ...]:
     """Names of the scenario's metrics that need ``requirement`` of their context.
 
-    Names that no metric has are left out: another rule reports them.
+    Unknown names are left out: another rule reports them.
     """
     known = registry.names("metrics")
     return tuple(
