@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from glasshouse.attacks.inversion.class_inversion import ClassInversion, classes_of_clients
-from glasshouse.errors import Inapplicable
+from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
 from glasshouse.registry import create, load
@@ -69,3 +69,8 @@ def test_without_named_private_classes_it_refuses():
     records, _ = federation(targets=0)
     with pytest.raises(Inapplicable, match="private classes"):
         ClassInversion().run(records, rng=Rng.root(0))
+
+
+def test_restarts_are_refused():
+    with pytest.raises(BadValue, match=r"search\.restarts = 1"):
+        create(ClassInversion, {"search": {"restarts": 2}})

@@ -15,7 +15,7 @@ from glasshouse.wire import Value
 
 MAX_CELLS = 2000
 STEP = {"none": 1.25, "fgsm": 1.25, "pgd": 0.5}
-"""Defaults of ``model.pretraining.adversarial`` by method; the hash of a cell includes the one that is used."""
+"""Default step of ``model.pretraining.adversarial`` by method; the hash of a cell includes the one used."""
 
 
 @final
@@ -95,7 +95,7 @@ def label_of(value: Any) -> Value:
 
 
 def content_hash(scenario: Scenario) -> str:
-    """Hash of everything that decides the findings, 16 hexadecimal digits; not of words, policy or key order."""
+    """Hash of everything that decides the findings, 16 hexadecimal digits; words and key order do not."""
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)

@@ -86,7 +86,7 @@ def join_path(parts: Sequence[str]) -> str:
 
 
 def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
-    """Remove axes that ``parts`` sets, write into the values of axes above it; returns how many were changed."""
+    """Remove axes that ``parts`` sets, write into values of axes above it; returns how many were changed."""
     reached = 0
     for table in _axis_tables(raw):
         for axis in list(table):
