@@ -1,5 +1,8 @@
 """What in a trace would let a server tell one example from the others."""
 
+from dataclasses import dataclass
+from typing import final
+
 import torch
 from torch import Tensor, nn
 
@@ -17,25 +20,47 @@ WITNESSES = 2
 AGREEMENT = 0.01
 
 
-def isolated(one: LayerTrace) -> Tensor:
-    """Which examples stand alone in a row of the layer's gradient, or in the difference of two: (B,) of bool.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """What stands alone in the gradient of a layer.
 
     A row shows one example where its unit answers to that example alone (trap weights, trained heads). The
     difference of two rows does where both units answer alike to all other examples (bins).
+
+    Attributes:
+        examples: which of the batch do, (B,) of bool.
+        rows: share of the rows, of those that any example reaches, that show one, alone or in a difference.
     """
+
+    examples: Tensor
+    rows: float
+
+
+def isolate(one: LayerTrace) -> Isolation:
+    """Look for examples in single rows, and where units fire once per example in differences of similar rows."""
     sizes = one.sizes()
-    shares = sizes / sizes.sum(0).clamp_min(torch.finfo(sizes.dtype).tiny)
-    alone = (shares >= OWNED).any(1)
-    return alone | _isolated_by_difference(one) if one.is_flat else alone
+    total = sizes.sum(0)
+    largest, whose = (sizes / total.clamp_min(torch.finfo(sizes.dtype).tiny)).max(0)
+    owned = largest >= OWNED
+    alone = torch.zeros(len(sizes), dtype=torch.bool)
+    alone[whose[owned]] = True
+    number = int(owned.sum())
+    if one.is_flat:
+        others, pairs = _isolated_by_difference(one)
+        alone |= others
+        number = max(number, pairs)
+    return Isolation(examples=alone, rows=number / max(int((total > 0).sum()), 1))
 
 
-def _isolated_by_difference(one: LayerTrace) -> Tensor:
-    """As ``isolated``, by row minus a multiple of a similar row."""
+def _isolated_by_difference(one: LayerTrace) -> tuple[Tensor, int]:
+    """Examples that a row minus a multiple of a similar one shows, and of how many rows that is true."""
     weighted = (one.pulls * one.inputs.norm(dim=1, keepdim=True)).T.double()  # (m, B)
     rows = _distinct(weighted[weighted.any(1)])
     alone = torch.zeros(weighted.shape[1], dtype=torch.bool)
+    pairs = 0
     if len(rows) < 2:
-        return alone
+        return alone, pairs
     unit = torch.nn.functional.normalize(rows, dim=1)
     for some, directions in zip(rows.split(256), unit.split(256), strict=True):
         cosine = directions @ unit.T
@@ -49,7 +74,8 @@ def _isolated_by_difference(one: LayerTrace) -> Tensor:
         top, who = left.max(2)
         clear = (top >= OWNED * left.sum(2)) & (top >= ROUNDING * whole.sum(2)) & (witnesses >= WITNESSES)
         alone[who[clear]] = True
-    return alone
+        pairs += int(clear.any(1).sum())
+    return alone, pairs
 
 
 def _distinct(rows: Tensor) -> Tensor:
