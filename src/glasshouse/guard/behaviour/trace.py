@@ -43,20 +43,20 @@ class LayerTrace:
 
     def contributions(self) -> Iterator[Tensor]:
         """Of some examples at a time, (b, m, n): what each adds to the gradient of each of the m units."""
-        for seen, pulls in zip(self.inputs.split(CHUNK), self.pulls.split(CHUNK), strict=True):
+        for seen, pulls in zip(torch.split(self.inputs, CHUNK), torch.split(self.pulls, CHUNK), strict=True):
             if isinstance(self.layer, nn.Linear):
                 yield torch.einsum("bpn,bpm->bmn", _tokens(seen), _tokens(pulls))
             else:
                 patches = _patches(self.layer, seen)
-                groups = self.layer.groups
-                patches = patches.unflatten(1, (groups, -1))
-                pulled = pulls.flatten(2).unflatten(1, (groups, -1))
-                yield torch.einsum("bgnp,bgmp->bgmn", patches, pulled).flatten(1, 2)
+                grouped = (len(seen), self.layer.groups, -1, patches.shape[2])
+                per_group = torch.einsum("bgnp,bgmp->bgmn", patches.reshape(grouped), pulls.reshape(grouped))
+                yield per_group.flatten(1, 2)
 
     def sizes(self) -> Tensor:
         """(B, m), how much each example adds to the gradient of each unit: lengths of the contributions."""
         if self.is_flat:
-            return self.pulls.abs() * self.inputs.norm(dim=1, keepdim=True)
+            flat: Tensor = self.pulls.abs() * self.inputs.norm(dim=1, keepdim=True)
+            return flat
         return torch.cat([part.norm(dim=2) for part in self.contributions()])
 
 
@@ -97,7 +97,9 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
         _check(logits, labels)
         losses = F.cross_entropy(logits, labels, reduction="none")
         loss = (logits * _unit_force(logits.detach(), labels)).sum() if balanced else losses.mean()
-        pulls = torch.autograd.grad(loss, [output for *_, output in calls], allow_unused=True)
+        pulls: tuple[Tensor | None, ...] = torch.autograd.grad(
+            loss, [output for *_, output in calls], allow_unused=True
+        )
     layers = tuple(
         LayerTrace(name=name, layer=layer, inputs=seen, pulls=pull)
         for (name, layer, seen, _), pull in zip(calls, pulls, strict=True)
@@ -166,13 +168,12 @@ def _check(logits: Tensor, labels: Tensor) -> None:
             needs="a batch of examples, and for each of them one row of finite logits",
             got=f"{len(labels)} labels, logits of shape {tuple(logits.shape)}"
             + ("" if logits.isfinite().all() else ", some not finite"),
-            fix="give your own examples in the form that the model takes; a model without finite logits is no "
-            "model to train on",
+            fix="give examples in the form that the model takes; do not train on a model that overflows",
         )
 
 
 def _unit_force(logits: Tensor, labels: Tensor) -> Tensor:
-    """Derivative of each example's loss by its logits, at length 1; where it has vanished, towards the label."""
+    """Each example's derivative of the loss by the logits, at length 1; if it vanished, towards the label."""
     label = F.one_hot(labels, logits.shape[1]).to(logits)
     force = logits.softmax(1) - label
     vanished = force.norm(dim=1, keepdim=True) < 1e-6
