@@ -54,8 +54,7 @@ class Needs:
         uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
         protocols: names of the protocols that it understands; by default those that exchange parameters.
-        optimizers: ``settings.Optimizer.traits`` that it undoes or repeats; with others it is refused, so that
-            the steps of no optimizer are read as another's.
+        optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
     """
 
     sees: frozenset[Sees]
