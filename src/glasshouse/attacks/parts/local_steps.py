@@ -106,9 +106,9 @@ class LocalSteps:
         kept, squared = self.how.betas
         state.mean = (1 - kept) * g + (0 if state.mean is None else kept * state.mean)
         state.square = (1 - squared) * g * g + (0 if state.square is None else squared * state.square)
-        size = (state.square / (1 - squared**number) + _LEVEL).sqrt()
-        eps = self.how.eps + self.soften * size.detach().mean()
-        return state.mean / (1 - kept**number) / (size + eps)
+        size = g.abs() if number == 1 else (state.square / (1 - squared**number) + _LEVEL).sqrt()
+        eps = self.how.eps + self.soften * float(size.detach().mean())
+        return (g if number == 1 else state.mean / (1 - kept**number)) / (size + eps)
 
 
 @dataclass(kw_only=True)

@@ -33,7 +33,7 @@ LOG = logging.getLogger("glasshouse")
 Distance = Literal["cosine", "squared"]
 Steps = Literal["simulate", "one_step"]
 
-SOFTEN = 1.0
+SOFTEN = 0.01
 """See ``LocalSteps.soften``."""
 
 
