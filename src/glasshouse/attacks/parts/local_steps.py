@@ -1,10 +1,10 @@
 """The clients' optimizer as an attack sees it: undone where that is exact, else repeated on a candidate.
 
-With plain SGD, momentum, weight decay and any schedule, one step is undone exactly; several steps are read as if
-the gradient had stayed the same along the way. Adam's first step is ``u = g / (|g| + eps)`` by coordinate, nearly
-a sign. The gradient itself does not come back, and whoever needs it refuses; but ``1 - |u|`` tells small entries
-from large ones down to the rounding of the update, which gives the gradient clamped at a level far above ``eps``:
-in a ConvNet nearly all of it. Several steps of Adam are repeated as they are.
+With plain SGD, momentum, weight decay and any schedule, one step is undone exactly; several steps are read
+as if the gradient had stayed the same along the way. Adam's first step is ``u = g / (|g| + eps)`` by
+coordinate, nearly a sign. The gradient itself does not come back, and whoever needs it refuses; but
+``1 - |u|`` tells small entries from large ones down to the rounding of the update, which gives the gradient
+clamped at a level far above ``eps``: in a ConvNet nearly all of it. Several steps are repeated as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,9 +79,9 @@ def clamped_gradient(
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """The gradient behind one step of Adam, softly clamped, and the levels: as high as rounding allows.
 
-    With ``u = g / (|g| + eps)`` and any level s, ``g s / (|g| + s) = u s eps / (eps |u| + s (1 - |u|))``. An error
-    r of ``u`` moves this by s r / eps of itself at most, so that s is ``LEVEL`` times eps / r. What exceeds 1 in
-    ``|u|`` is noise, and counts into r; under noise the level falls to ``eps``, and signs are left.
+    With ``u = g / (|g| + eps)`` and any level s, ``g s / (|g| + s) = u s eps / (eps |u| + s (1 - |u|))``. An
+    error r of ``u`` moves this by s r / eps of itself at most, so that s is ``LEVEL`` times eps / r. What
+    exceeds 1 in ``|u|`` is noise, and counts into r: under noise the level falls to ``eps``, and signs are left.
 
     Args:
         change: of the parameters, freed of known decay.
