@@ -81,7 +81,7 @@ def clamped_gradient(
 
     With ``u = g / (|g| + eps)`` and any level s, ``g s / (|g| + s) = u s eps / (eps |u| + s (1 - |u|))``. An
     error r of ``u`` moves this by s r / eps of itself at most, so that s is ``LEVEL`` times eps / r. What
-    exceeds 1 in ``|u|`` is noise, and counts into r: under noise the level falls to ``eps``, and signs are left.
+    exceeds 1 in ``|u|`` is noise, and counts into r: the level falls to ``eps``, and signs are left.
 
     Args:
         change: of the parameters, freed of known decay.
