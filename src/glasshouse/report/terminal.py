@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -30,6 +31,7 @@ def summary(result: Result) -> Group:
     Raises:
         BadValue: the result holds a number that is not finite.
     """
+    result = replace(result, utility=readings.one_per_setting(result.utility))
     choice = choose(result)
     answer = overall(result, choice)
     parts: list[RenderableType] = [heading(answer.text, answer.kind or ""), line(answer.qualification)]
