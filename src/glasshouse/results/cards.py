@@ -13,7 +13,8 @@ class ThreatCard:
     """Who sees what, and what was given, for one scenario; all in words.
 
     ``limits``: metric → largest tolerated gain; ``broken``: sentences of those broken (see :class:`Limit`).
-    ``defenses``: registered name → what it does, of those in use; ``advice``: a defence to try first.
+    ``setup``: the federation in a few plain words; ``defenses``: registered name → what it does, of those in
+    use; ``advice``: a defence to try first, and what it does.
     """
 
     scenario: str
@@ -30,6 +31,7 @@ class ThreatCard:
     limits: Mapping[str, float] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    setup: str = ""
     defenses: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
 

@@ -44,7 +44,7 @@ class Leak:
 
     Attributes:
         scenario: where.
-        setting: its defence and other axes.
+        setting: who takes part, its defence and its other axes.
         severity: the kind, as metrics declare it.
         title: the kind in words.
         what: what came out, who got it, and how much more than guessing that is.
@@ -130,7 +130,7 @@ def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
     title = f"{KINDS[kind]} came out"
     return Leak(
         scenario=f.scenario,
-        setting=where(f, capital=False),
+        setting="; ".join(part for part in (where(f, capital=False), card.setup if card else "") if part),
         severity=kind,
         title="Single victims' data came out" if single else title[0].upper() + title[1:],
         what=_what(f, choice, card),

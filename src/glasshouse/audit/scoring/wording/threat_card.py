@@ -30,6 +30,7 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
         structural=any(_structural(a) for a in attacks),
         limits=dict(scenario.policy.max_gain),
         notes=_notes(scenario),
+        setup=_setup(scenario),
         defenses=_defenses(scenario),
         advice=_advice(scenario),
     )
@@ -62,6 +63,13 @@ def _adversary(scenario: Scenario) -> str:
     if scenario.threat.changes:
         return f"a {scenario.threat.role} that manipulates what it sends (malicious)"
     return f"a {scenario.threat.role} that only reads (honest-but-curious)"
+
+
+def _setup(scenario: Scenario) -> str:
+    """Who takes part and what can be seen of it, in a few plain words."""
+    f = scenario.federation
+    seen = "only the sum of their messages is seen" if f.secure_sum else "each client's messages are seen"
+    return f"{_count_of(f.clients, 'client')}, {_count_of(f.rounds, 'round')}; {seen}"
 
 
 def _defenses(scenario: Scenario) -> dict[str, str]:
