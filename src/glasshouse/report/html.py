@@ -4,8 +4,8 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -19,7 +19,6 @@ from glasshouse.report.verdicts.choice import ORDER, Choice, choose
 from glasshouse.report.verdicts.policy import MARKS, policy
 from glasshouse.results.files import read_result
 from glasshouse.results.records import Result
-
 
 
 def write_html(run: Path, *, show_private: bool = False) -> Path:
@@ -91,10 +90,10 @@ def environment() -> Environment:
         "grant": lambda name: words.grants([name]),
         "counted": words.count,
     }
-    script = resources.files("glasshouse.report").joinpath("templates/page.js").read_text(encoding="utf-8")
+    script = env.get_template("page.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     env.globals |= {"mark": _mark, "orders": ORDER, "limit_marks": MARKS}
-    env.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}"}  # no other may run
+    env.globals["script_hash"] = f"sha256-{digest}"  # no other may run
     return env
 
 

@@ -1,4 +1,4 @@
-"""The first screen: every leak in at most 60 plain words, with what to do about it; then the rest in a line."""
+"""The first screen: every leak in at most 60 plain words, with what to do about it; the rest in a line."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ QUIET: Final[Mapping[Verdict | None, str]] = {
     "leaks": "",
     "no leak found": "No leak was found. Next, audit with stronger attacks and more victims.",
     "inconclusive": "This audit cannot tell: its ranges are too wide. Next, audit more victims.",
-    "no power": "Nothing can be said: the attack failed even where it must succeed. Next, give it more effort.",
+    "no power": "Nothing can be said: the attack failed where it must succeed. Next, give it more effort.",
     None: "Nothing about private data was measured. Next, choose an attack that fits.",
 }
 
@@ -88,7 +88,7 @@ class Setting:
 
 
 def leaks(result: Result, choice: Choice) -> list[Leak]:
-    """Every leak, one per scenario and kind: images, then membership, then labels; the most complete first."""
+    """Every leak, one per scenario and kind: images before membership before labels, complete ones first."""
     out = choice.with_victims_out()
 
     def kind(f: Finding) -> tuple[int, str]:
