@@ -202,6 +202,8 @@ def _remedy(
         before = _accuracy(result, f.cell)
         cost, loss = _cost(best, before)
         action = f"Use {_name(best)}, which closed this leak; {cost}."
+        if best.accuracy and readings.at_chance(best.accuracy):
+            action = f"Only {_name(best)} closed it, but the model is then of no use: {cost}."
         weaker = [s for s in leaking if s.family == best.family]
         if loss is not None and loss <= CHEAP:
             return action, f"Next, audit {_name(best)} with stronger attacks and more victims."
@@ -235,8 +237,7 @@ def _cost(best: Setting, before: Utility | None) -> tuple[str, float | None]:
     if best.accuracy is None or before is None:
         return "its cost in accuracy was not measured", None
     now, then = (numbers.value(u.value, ACCURACY) for u in (best.accuracy, before))
-    useless = ", no better than a constant answer" if readings.at_chance(best.accuracy) else ""
-    return f"accuracy is {now}{useless} instead of {then}", before.value - best.accuracy.value
+    return f"accuracy is {now} instead of {then}", before.value - best.accuracy.value
 
 
 def _accuracy(result: Result, cell: str) -> Utility | None:
