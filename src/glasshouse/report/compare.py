@@ -35,6 +35,7 @@ class Change:
             findings that a headline rests on.
         gain_before: with intervals, as text.
         gain_after: with intervals, as text.
+        explanation: of the metric.
     """
 
     scenario: str
@@ -45,6 +46,7 @@ class Change:
     after: Finding
     gain_before: str
     gain_after: str
+    explanation: str
     said: str
     worse: bool
     decides: bool
@@ -247,8 +249,9 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
         metric=cards.metric(a.metric).label,
         before=a,
         after=b,
-        gain_before=f"{before.gain} {before.gain_interval}",
-        gain_after=f"{after.gain} {after.gain_interval}",
+        gain_before=f"{before.measured_gain} {before.gain_interval}",
+        gain_after=f"{after.measured_gain} {after.gain_interval}",
+        explanation=cards.metric(a.metric).explanation,
         said=words_of,
         worse=words_of == WORSE or (apart and b.gain > a.gain and b.verdict == "leaks"),
         decides=decides,
