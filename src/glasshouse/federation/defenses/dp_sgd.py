@@ -51,7 +51,7 @@ class DpSgd:
     """
 
     card: ClassVar[Card] = Card(
-        summary="limits each example's share and adds noise in every training step (DP-SGD), with a proven guarantee",
+        summary="limits each example's share and adds noise in every training step (DP-SGD), with a proof",
         source="Abadi et al. 2016, arXiv:1607.00133",
         extra="dp",
         details={"neighbours": "one example more or less"},
