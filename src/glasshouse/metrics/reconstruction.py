@@ -118,6 +118,12 @@ class Psnr(ImageMetric):
         display="level",
         severity="images",
         order=64,
+        landmarks=(
+            (30.0, "nearly a copy"),
+            (18.0, "recognisable"),
+            (13.0, "shapes"),
+            (9.0, "hardly anything"),
+        ),
         note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1] "
         "reports 6.02 dB less for the same images.",
     )
@@ -153,6 +159,7 @@ class Ssim(ImageMetric):
         "where PSNR lies below guessing.",
         severity="images",
         order=70,
+        landmarks=((0.9, "nearly a copy"), (0.7, "recognisable"), (0.4, "shapes"), (0.1, "hardly anything")),
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:

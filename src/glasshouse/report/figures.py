@@ -1,6 +1,7 @@
 """The two figures that every audit has: leak against defence, and utility against leakage."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -13,6 +14,7 @@ from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Finding, Utility, Verdict
 
+PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 ROW = 30.0  # height of a row, pixels
 DISC = 9.0  # radius of a numbered disc, pixels
 
@@ -50,6 +52,7 @@ class Panel:
     Attributes:
         title: the metric.
         explanation: what it is, for a reader who never met it.
+        landmarks: (number, meaning, picture or nothing), the worst first.
         setting: the axes, empty where there are none.
         direction: which way is worse.
         unit: of values and axis.
@@ -62,6 +65,7 @@ class Panel:
 
     title: str
     explanation: str
+    landmarks: tuple[tuple[str, str, str], ...]
     setting: str
     direction: str
     unit: str
@@ -107,6 +111,10 @@ def _panel(
     return Panel(
         title=card.label,
         explanation=card.explanation,
+        landmarks=tuple(
+            (numbers.value(number, card), meaning, picture if PICTURE.fullmatch(picture) else "")
+            for number, meaning, picture in card.landmarks
+        ),
         setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),

@@ -97,6 +97,7 @@ class MetricCard:
         order: among metrics of one severity, small ones are quoted first.
         note: what a reader must know who compares the number with a paper's.
         private: the number is about private data; where False, it is never a headline.
+        landmarks: (number, its meaning, a picture of it as a ``data:`` address of a PNG), the worst first.
     """
 
     name: str
@@ -112,3 +113,4 @@ class MetricCard:
     order: int = 1000
     note: str = ""
     private: bool = True
+    landmarks: tuple[tuple[float, str, str], ...] = ()
