@@ -47,6 +47,7 @@ FRAMES = """<!doctype html>{frames}<script>addEventListener("load", () => {{
   }}).pop();
   {more}
 }});</script>"""
+FRAME = '<iframe src="{}" style="width:{}px;height:800px;border:0"></iframe>'
 FITS = {"scroll390": "390", "wide390": "", "scroll1280": "1280", "wide1280": ""}
 CSV = """const save = (box) => {
     const link = box.previousSibling.querySelector("a");
@@ -75,8 +76,7 @@ def console(stderr: str) -> list[str]:
 
 def look(browse, page: Path, more: str = "") -> tuple[list[str], dict[str, str]]:
     """Console and what the frames found: widths, elements that stick out, and ``more`` of the widest."""
-    frame = '<iframe src="{}" style="width:{}px;height:800px;border:0"></iframe>'
-    frames = "".join(frame.format(page.name, width) for width in WIDTHS)
+    frames = "".join(FRAME.format(page.name, width) for width in WIDTHS)
     place = page.with_name("frames.html")
     place.write_text(FRAMES.format(frames=frames, more=more))
     out = browse(place, "--window-size=1400,900", "--dump-dom")
@@ -102,6 +102,18 @@ def make_page(kind: str, place: Path) -> Path:
 @pytest.mark.parametrize("kind", ["large", "comparison"])
 def test_quiet_and_no_wider_than_the_screen(kind, browse, tmp_path):
     assert look(browse, make_page(kind, tmp_path)) == ([], FITS)
+
+
+def test_printed_pages_are_no_wider_than_the_paper(browse, tmp_path):
+    """A4 less its margins is 688 pixels wide; the style for paper is put on screen to be measured."""
+    page = make_page("specimen", tmp_path)
+    page.write_text(page.read_text().replace("@media print", "@media all"))
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAMES.format(frames=FRAME.format(page.name, 688), more=""))
+    found = browse(frame, "--window-size=800,900", "--dump-dom").stdout
+    assert 'data-scroll688="688"' in found
+    wide = re.search(r'data-wide688="([^"]*)"', found)[1]
+    assert re.findall(r"[A-Z]+\.", wide) == []  # names of ticks may reach into the margin
 
 
 def test_a_page_that_asks_the_network_or_is_too_wide_is_noticed(browse, tmp_path):
