@@ -151,6 +151,14 @@ def test_silence_without_power_closes_nothing():
     (leak,) = first(*rows)
     assert leak.action == "The one defence tried did not close it for certain."
     assert leak.advice == "Next, audit noise 1 with more victims: it may."
+    (leak,) = first(*rows, finding(MORE, attack="ggl", **SILENT))
+    assert leak.action.endswith("for certain.")
+
+
+def test_an_attack_without_power_says_nothing_about_what_closed_another():
+    powerless = finding(MORE, attack="dlg", verdict="no power", control=specimen.WEAK)
+    (leak,) = first(finding(), finding(MORE, **SILENT), powerless)
+    assert leak.action.startswith("Use noise 1")
 
 
 def test_what_left_least_is_to_be_strengthened():

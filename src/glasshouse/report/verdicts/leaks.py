@@ -177,11 +177,11 @@ def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
     for cell in dict.fromkeys(g.cell for g in beside):
         here = [g for g in beside if g.cell == cell]
         same = [g for g in here if (g.attack, g.metric) == (f.attack, f.metric)]
-        standings = {choice.standing(g) for g in here}
+        standings = {choice.standing(g) for g in here if g.verdict != "no power"}
         state: Verdict = "inconclusive"
         if "leaks" in standings or any(g in out for g in here):
             state = "leaks"
-        elif same and standings == {"no leak found"}:
+        elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
             state = "no leak found"
         left = max((g.gain for g in same), default=float("inf"))
         rows.append(Setting(finding=here[0], state=state, left=left, accuracy=_accuracy(result, cell)))
