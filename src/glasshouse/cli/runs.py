@@ -1,6 +1,7 @@
 """``glasshouse report``, ``compare`` and ``replay``: work on runs that are there."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from glasshouse.audit.replay import replay as replay_run
 from glasshouse.cli.options import Json, Run
 from glasshouse.report import write_html
 from glasshouse.report.compare import compare as compare_results
+from glasshouse.report.compare import write_comparison
 from glasshouse.report.markdown import markdown
 from glasshouse.report.terminal import summary
 from glasshouse.results.files import read_result
@@ -36,10 +38,27 @@ def report(
     return 0
 
 
-def compare(first: Run, second: Run) -> int:
-    """Two runs side by side: which findings changed."""
-    Console().print(compare_results(read_result(first / "result.json"), read_result(second / "result.json")))
-    return 0
+def compare(
+    first: Run,
+    second: Run,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of compare.html and compare.json; default SECOND")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """An earlier and a later run: which findings changed. Exit code 1 where one got worse."""
+    results = [read_result(run / "result.json") for run in (first, second)]
+    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
+    comparison = compare_results(*results, names=names)
+    page = write_comparison(comparison, (out or second) / "compare.html")
+    if as_json:
+        print(page.with_suffix(".json").read_text(encoding="utf-8"))
+    else:
+        console = Console()
+        console.print(comparison)
+        console.print(f"page: {page}", soft_wrap=True)
+    return comparison.exit_code
 
 
 def replay(
