@@ -27,7 +27,7 @@ def lives_in_memory(suite: Suite) -> bool:
 
 
 def record_code(suite: Suite, out: Path) -> None:
-    """Write ``code.json``, a hash for the package of each ``module:factory``, or compare it with what is there.
+    """Write ``code.json``: a hash for the package of each ``module:factory``; compare it where it is there.
 
     Hashed are all source files of the module's package, or the file of a module outside every package, not
     what it imports from elsewhere. The name of a network in memory holds its own hash.

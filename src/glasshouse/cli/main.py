@@ -33,6 +33,7 @@ COMMANDS = {
         "Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims.",
     ),
     "report": ("glasshouse.cli.runs:report", "Write report.html of RUN again, and print its summary."),
+    "export": ("glasshouse.cli.runs:export", "Write tables and figures of RUN as files of their own."),
     "compare": ("glasshouse.cli.runs:compare", "Two runs side by side: which findings changed."),
     "guard": (
         "glasshouse.cli.guard:guard",

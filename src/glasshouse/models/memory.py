@@ -16,6 +16,7 @@ from torch import nn
 from glasshouse import cache
 from glasshouse.errors import BadValue
 from glasshouse.models.adapt import AdaptedNetwork, adapt
+from glasshouse.models.base import SplitModel
 
 __all__ = ["PREFIX", "keep"]
 
@@ -38,14 +39,16 @@ def keep(net: nn.Module) -> str:
         >>> keep(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))).startswith(PREFIX + "Sequential_")
         True
     """
-    model = adapt(copy.deepcopy(net).cpu())
-    kind = type(model.net)
-    name = f"{kind.__name__}_{cache.digest([dict(model.state_dict()), repr(model.net), _source(kind)])[:12]}"
+    model = copy.deepcopy(net).cpu()
+    kind = type(model.net if isinstance(model, AdaptedNetwork) else model)
+    content = [dict(model.state_dict()), repr(model), _source(kind)]
+    model = model if isinstance(model, SplitModel) else adapt(model)
+    name = f"{kind.__name__}_{cache.digest(content)[:12]}"
     _NETWORKS[name] = model
     return PREFIX + name
 
 
-def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], AdaptedNetwork]:
+def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], nn.Module]:
     """The factory of the network kept as ``name``; its copies have the weights that were handed over."""
     if name.startswith("__"):
         raise AttributeError(name)
@@ -57,9 +60,9 @@ def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], AdaptedNetwo
             fix="hand it over again, or write a function that builds it into a file: name = 'file:function'",
         )
 
-    def factory(input_shape: tuple[int, int, int], classes: int) -> AdaptedNetwork:
+    def factory(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
         del input_shape, classes  # the network is what it is; whether it fits is checked by whoever builds it
-        return adapt(copy.deepcopy(_NETWORKS[name]))
+        return copy.deepcopy(_NETWORKS[name])
 
     return factory
 

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from glasshouse.data.survey import Survey
@@ -128,10 +129,12 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
     image = torch.full((1, *network.shape), 0.5, requires_grad=True)
     logits = model(image)
     if not logits.isfinite().all():
-        return "finite logits", "NaN or infinity for a grey image", "pixels are in [0, 1]; see glasshouse.adapt"
+        return "finite logits", "NaN or infinity for a grey image", "mind that pixels are in [0, 1]"
     try:
         loss = functional.cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
-        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True, allow_unused=True)
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(
+            loss, list(parameters.values()), create_graph=True, allow_unused=True
+        )
         if unused := [name for name, g in zip(parameters, gradients, strict=True) if g is None]:
             fix = "remove the layers that forward does not use"
             return "logits that depend on every parameter", f"they do not depend on {_few(unused)}", fix
@@ -145,3 +148,20 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def describe(network: Network) -> str:
+    """What was found in the user's own network, in a sentence."""
+    model = build(network.architecture)
+    size = sum(p.numel() for p in model.parameters())
+    kinds = [type(module).__name__ for module in model.modules()]
+    notes = [
+        f"{count} {words}"
+        for count, words in (
+            (sum("BatchNorm" in kind for kind in kinds), "BatchNorm (with the statistics received)"),
+            (sum("Dropout" in kind for kind in kinds), "dropout (off, unless the protocol turns it on)"),
+        )
+        if count
+    ]
+    head = getattr(model, "head_name", "head")
+    return ", ".join([f"{network.name}: {size:,} parameters", f"logits from layer '{head}'", *notes])
