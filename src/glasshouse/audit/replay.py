@@ -28,6 +28,7 @@ from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile
 from glasshouse.outside.files import printable
 from glasshouse.process import worker_killed
+from glasshouse.registry import nearest_names
 from glasshouse.scenario.load import read_resolved
 
 SIDE = ("transcript", "own", "grants", "adversary")
@@ -64,11 +65,12 @@ def replay(
         by_group = {g: _tasks(g, attack, place / "side" / g.name, trust_factory) for g in groups}
         tasks = [task for every in by_group.values() for task in every]
         if not tasks:
+            specs = [s.name for g in groups for s in read_resolved(g / "scenario.toml").attacks]
             raise BadFile(
                 f"replay of '{attack}' in '{run}'",
                 needs="a run that finished at least one unit of it",
                 got="none",
-                fix="name an attack of that run: see its scenario.toml",
+                fix=f"name an attack of that run: {nearest_names(attack, tuple(specs))}",
             )
         views = write_swapped(run, place / "swapped") if swap else None
         isolation = _run_apart(tasks, run, place, views)

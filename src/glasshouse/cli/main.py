@@ -22,7 +22,7 @@ COMMANDS = {
     ),
     "list": (
         "glasshouse.cli.listing:list_plugins",
-        "Everything of one GROUP: name, one line, paper, threat, grants it needs.",
+        "Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more.",
     ),
     "show": (
         "glasshouse.cli.listing:show",
@@ -87,6 +87,7 @@ def application(given: list[str]) -> typer.Typer:
         help="Measure what a federated-learning set-up leaks about its clients.",
         no_args_is_help=True,
         add_completion=False,
+        suggest_commands=False,  # click suggests already
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_options)

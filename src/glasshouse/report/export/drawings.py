@@ -74,11 +74,11 @@ def _panel(panel: figures.Panel) -> str:
     parts = [_text(heading, 12, 22, weight="bold", size=14), _text(panel.direction, 12, 40)]
     y = 52.0
     for group in panel.groups:
-        title = f"{group.defense}  {group.cost}".strip()
+        title = ": ".join(part for part in (group.defense, group.cost) if part)
         parts.append(_text(title, 12, y + 18, weight="bold"))
         y += 26
         for row in group.rows:
-            numbers = f"{row.value} {row.interval}   gain {row.gain} {row.gain_interval}"
+            numbers = f"{row.value} {row.interval}; gain {row.gain} {row.gain_interval}"
             parts += _row(row.label, row.track, numbers, y)
             y += figures.ROW
     parts.append(_nested(panel.axis, LABEL, y, WIDTH - LABEL - TEXT))
@@ -88,10 +88,10 @@ def _panel(panel: figures.Panel) -> str:
 def _trade(trade: figures.Trade) -> str:
     parts = _chart(trade.plot, x=trade.x, y=trade.y)
     legend = [
-        _text(f"{p.number}  {p.name}: {p.utility}; {p.attack} {p.gain}", 12, 350 + 18 * i)
+        _text(f"{p.number}  {p.name}: {p.utility}; {p.attack} {p.gain}", 12, 362 + 18 * i)
         for i, p in enumerate(trade.points)
     ]
-    return _file("Utility against leakage", [*parts, *legend], WIDTH, 360 + 18 * len(legend))
+    return _file("Utility against leakage", [*parts, *legend], WIDTH, 370 + 18 * len(legend))
 
 
 def _exhibit(title: str, drawing: Drawing) -> str:
