@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import Claim
@@ -22,7 +23,8 @@ from glasshouse.models.memory import keep
 from glasshouse.registry import load_model
 from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
-from glasshouse.scenario.table import Plugin
+from glasshouse.scenario.problems import found_problems
+from glasshouse.scenario.table import Plugin, freeze
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -91,7 +93,10 @@ def attack(name: str, /, **settings: Any) -> PreparedAttack:
         >>> bool((claim.inputs - image).abs().max() < 1e-4)
         True
     """
-    problems = plugin_problems("attacks", "attack", Plugin(name=name, arguments=settings))
+    try:
+        problems = plugin_problems("attacks", name, Plugin.model_validate(freeze({**settings, "name": name})))
+    except ValidationError as error:
+        problems = found_problems(error, Plugin)
     if problems:
         raise BadScenario(f"attack '{name}'", problems)
     return PreparedAttack(name=name, settings=settings)

@@ -15,6 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.process import default_jobs, prepare_process
 from glasshouse.report import write_html
 from glasshouse.scenario.axes import cells
+from glasshouse.scenario.write import resolved_toml
 
 __all__ = ["audit"]
 
@@ -62,7 +63,11 @@ def audit(
     """
     folder = run_folder(scenario, sets, out)
     check_jobs(jobs)
-    suite = ask(scenario, [*sets, *in_memory(data, model, folder)])
+    kept = in_memory(data, model, folder)
+    suite = ask(scenario, [*sets, *kept])
+    if kept:  # what was written is not all that was given: the run records, and resumes, what it came to
+        given = "\n".join(resolved_toml(one) for one in suite.scenarios)
+        suite = suite.model_copy(update={"given": given})
     with _one_thread():
         result = audit_suite(
             suite, out=folder, jobs=jobs or default_jobs(), resume=resume, device=choose_device(device)

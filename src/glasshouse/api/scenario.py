@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from glasshouse.data.base import assemble
+from glasshouse.data.kinds.npz import SPLITS
 from glasshouse.disk import write_bytes
 from glasshouse.errors import BadValue
 from glasshouse.models.memory import keep
@@ -57,6 +59,7 @@ def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> lis
 
     Raises:
         BadValue: ``data`` is neither a pair nor a table, or the network cannot be audited.
+        BadFile: the arrays are no images and labels.
         DiskFull: no room for the arrays.
     """
     sets = []
@@ -77,6 +80,12 @@ def _save(data: Arrays, folder: Path) -> Path:
         )
     named = dict(data) if isinstance(data, Mapping) else dict(zip(_PAIR, data, strict=True))
     arrays: dict[str, Any] = {name: _array(name, values) for name, values in named.items()}
+    pairs = {
+        split: (arrays[f"{split}_images"], arrays[f"{split}_labels"])
+        for split in SPLITS
+        if {f"{split}_images", f"{split}_labels"} <= arrays.keys()
+    }
+    assemble("in memory", pairs, class_names=arrays.get("class_names"), public=False, resize=None)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     content = buffer.getvalue()
@@ -93,12 +102,15 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         if _IMAGES.fullmatch(name) and values.ndim == 4:
             values = torch.movedim(values, 1, -1)
         values = values.numpy()
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.empty(0, dtype=object)
     if array.dtype.hasobject:
         raise BadValue(
             f"data in memory, '{name}'",
             needs="an array of numbers, the same shape for every example",
-            got="Python objects, or rows of different lengths",
+            got="Python objects, or examples of different shapes",
             fix="stack the images into one array: numpy.stack",
         )
     return array
