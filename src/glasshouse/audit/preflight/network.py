@@ -139,7 +139,7 @@ def derivative_fault(network: Network, trained: str = "") -> Fault | None:
             fix = "remove the layers that forward does not use"
             return "logits that depend on every parameter", f"they do not depend on {_few(unused)}", fix
         size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
-        torch.autograd.grad(size, image, allow_unused=True)
+        torch.autograd.backward(size)  # everywhere: a path that ends on the way would not be seen otherwise
     except RuntimeError as error:
         fix = "replace the layer by one of torch's ordinary ones"
         return "a network that can be differentiated twice, as attacks do", str(error).splitlines()[0], fix
