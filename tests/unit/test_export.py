@@ -1,4 +1,4 @@
-"""glasshouse export: the same numbers as files; figures that stand by themselves; private pictures blurred."""
+"""glasshouse export: the same numbers as files, figures that stand alone, private pictures blurred."""
 
 import csv
 import re

@@ -24,6 +24,7 @@ from glasshouse.results.records import Result
 WIDTH, LABEL, TEXT = 960.0, 230.0, 330.0
 """Of a figure, of the labels at its left and of the numbers at its right; pixels."""
 CHART: Final = 640.0
+MARKS: Final = "disc: leaks; ring: no leak found; diamond: inconclusive; cross: no power; dashed: guessing without the update"
 PICTURE: Final = 96
 """Pixels on a side that pictures are enlarged to, by whole factors."""
 
@@ -82,7 +83,8 @@ def _panel(panel: figures.Panel) -> str:
             parts += _row(row.label, row.track, numbers, y)
             y += figures.ROW
     parts.append(_nested(panel.axis, LABEL, y, WIDTH - LABEL - TEXT))
-    return _file(heading, parts, WIDTH, y + 28)
+    parts.append(_text(MARKS, 12, y + 40))
+    return _file(heading, parts, WIDTH, y + 52)
 
 
 def _trade(trade: figures.Trade) -> str:
