@@ -24,7 +24,7 @@ from glasshouse.results.records import Result
 WIDTH, LABEL, TEXT = 960.0, 230.0, 330.0
 """Of a figure, of the labels at its left and of the numbers at its right; pixels."""
 CHART: Final = 640.0
-MARKS: Final = "disc: leaks; ring: no leak found; diamond: inconclusive; cross: no power; dashed: guessing without the update"
+MARKS: Final = "disc: leaks; ring: no leak found; diamond: inconclusive; cross: no power; dashed: guessing"
 PICTURE: Final = 96
 """Pixels on a side that pictures are enlarged to, by whole factors."""
 
