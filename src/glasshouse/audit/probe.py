@@ -71,7 +71,6 @@ class Stopwatch:
 
         return seconds_of(play) / client_passes(short)
 
-
     def scoring(self, scenario: Scenario) -> tuple[float, float] | None:
         """CPU seconds of one metric on made-up claims: what the first one adds, and each of them.
 

@@ -63,7 +63,8 @@ def compare_with_others(
     drawn = _draws(counts, rng)
     moved = (weights * (drawn > 0)).sum(1)
     lost = (weights * gaps[np.arange(len(own)), drawn]).sum(1)
-    lost[np.abs(lost) <= ROUNDING * len(own) * max(np.abs(own).max(), max(np.abs(r).max() for r in rows))] = 0
+    largest = np.abs(np.concatenate([own, *rows])).max()
+    lost[np.abs(lost) <= ROUNDING * len(own) * largest] = 0
     # A draw does as well as the truth once a gain of at least ``bound`` is taken off the true scores.
     bound = np.sort(np.divide(lost, moved, out=np.full(len(drawn), -np.inf), where=moved > 0))
     low = float(bound[math.ceil(tail * len(bound) - ROUNDING) - 1])
@@ -71,7 +72,7 @@ def compare_with_others(
 
 
 def _gaps(own: Floats, rows: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Own score less each of a claim's scores, its own first, (n, 1 + most others); what one is worth, (n,)."""
+    """Own score less each of a claim's scores, (n, 1 + most others), its own first; the weight of a claim's."""
     gaps = np.zeros((len(own), 1 + max(map(len, rows))))
     for number, row in enumerate(rows):
         gaps[number, 1 : 1 + len(row)] = own[number] - row
