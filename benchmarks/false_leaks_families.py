@@ -129,7 +129,7 @@ def skewed_errors(random: Random, n: int, leaks: bool) -> Sample:
 
 
 def independent_pairs(shape: Shape, *, errors: bool) -> Draw:
-    """Scores independent in every pair of claim and truth: errors, or scores with the same long tail above."""
+    """Scores independent in every pair of claim and truth: errors with a long tail, or scores with one."""
 
     def draw(random: Random, n: int, leaks: bool) -> Sample:
         scores, null = _crossed(random, n, lambda a, b, e: shape(e) + 0 * (a + b))

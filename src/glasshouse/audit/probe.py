@@ -16,7 +16,7 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.cost import client_passes
-from glasshouse.audit.scoring.rehearsal import time_scoring
+from glasshouse.audit.scoring.rehearsal import metric_of, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.pretraining import ascent_of
@@ -77,7 +77,7 @@ class Stopwatch:
         Metrics that need a network trained for them count like the others.
         """
         every = scenario.audit.metrics
-        light = tuple(m for m in every if "stand_in" not in load("metrics", m.name).requires)
+        light = tuple(m for m in every if "stand_in" not in metric_of(m).requires)
         short = _short(scenario)
         timed = short.audit.model_copy(update={"metrics": light, "victims": scenario.audit.victims})
         with tempfile.TemporaryDirectory() as place:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import torch
 
@@ -14,9 +14,11 @@ from glasshouse.audit.scoring.judge import Judge, judge_of
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.tasks import CellTask
 from glasshouse.errors import GlasshouseError
-from glasshouse.registry import load
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import create, load
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 
 VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
@@ -35,22 +37,26 @@ def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float] | None
         None where none of the metrics scores a claim that can be made up.
     """
     judge = judge_of(folder, scenario)
-    kinds = {load("metrics", plugin.name).claim for plugin in scenario.audit.metrics}
+    kinds = {metric_of(plugin).claim for plugin in scenario.audit.metrics}
     units = [(unit, Outcome(claims=tuple(_claims(unit, kinds, judge)))) for unit in _units(judge, scenario)]
     runs = [Run(folder=str(folder), units=[one for one in units if one[1].claims], judge=judge)]
     task = CellTask(cell=cells(scenario)[0], groups=(), run=str(folder), controls={})
-    spent = []
+    started = time.process_time()
     try:
-        for _ in range(2):
-            started = time.process_time()
-            scores = score_attack(task, scenario.attacks[0], runs)
-            spent.append(time.process_time() - started)
+        numbers = score_attack(task, scenario.attacks[0], runs).numbers.values()
+        between = time.process_time()
+        score_attack(task, scenario.attacks[0], runs)
     except GlasshouseError:
         return None
-    claims = sum(len(scored.values) or len(scored.clients) for scored in scores.numbers.values())
-    if not claims:
-        return None
-    return max(0.0, spent[0] - spent[1]) / len(scores.numbers), spent[1] / claims
+    first, again = between - started, time.process_time() - between
+    claims = sum(len(scored.values) or len(scored.clients) for scored in numbers)
+    return (max(0.0, first - again) / len(numbers), again / claims) if claims else None
+
+
+def metric_of(plugin: Plugin) -> Metric:
+    """The metric with its settings."""
+    metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
+    return metric
 
 
 def _units(judge: Judge, scenario: Scenario) -> list[Unit]:
@@ -64,7 +70,7 @@ def _claims(unit: Unit, kinds: set[str], judge: Judge) -> Iterator[Claim]:
     rounds = unit.rounds or tuple(sorted({number for number, _ in judge.truth.used}))
     about = About(rounds=rounds, client=unit.client)
     for name in sorted(kinds):
-        kind: type[Claim] = load("claims", name)
+        kind = cast("type[Claim]", load("claims", name))
         if kind.grows == bool(unit.rounds):
             continue
         make = _MAKERS.get(name)

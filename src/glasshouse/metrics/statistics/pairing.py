@@ -72,7 +72,7 @@ def compare_with_others(
 
 
 def _gaps(own: Floats, rows: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Own score less each of a claim's scores, (n, 1 + most others), its own first; the weight of a claim's."""
+    """Own score less each of a claim's scores, its own first, (n, 1 + most others); the weight of each claim."""
     gaps = np.zeros((len(own), 1 + max(map(len, rows))))
     for number, row in enumerate(rows):
         gaps[number, 1 : 1 + len(row)] = own[number] - row
