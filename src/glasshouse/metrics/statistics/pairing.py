@@ -58,7 +58,7 @@ def compare_with_others(
     _check(own, rows)
     gaps, weights = _gaps(own, rows)
     tail, counts = (1 - level) / 2, np.array([1 + len(row) for row in rows])
-    if math.prod(counts.tolist()) * tail <= 1:
+    if math.prod(counts.tolist()) * tail <= 1 + ROUNDING:
         return None
     drawn = _draws(counts, rng)
     moved = (weights * (drawn > 0)).sum(1)
@@ -72,7 +72,7 @@ def compare_with_others(
 
 
 def _gaps(own: Floats, rows: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Own score less each of a claim's scores, its own first, (n, 1 + most others); the weight of each claim."""
+    """Own score less each of a claim's scores, its own first, (n, 1 + most others); each claim's weight."""
     gaps = np.zeros((len(own), 1 + max(map(len, rows))))
     for number, row in enumerate(rows):
         gaps[number, 1 : 1 + len(row)] = own[number] - row
@@ -82,7 +82,7 @@ def _gaps(own: Floats, rows: Sequence[Floats]) -> tuple[Floats, Floats]:
 def _draws(counts: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
     """For each draw and claim which of its scores is taken, (D, n); 0 is its own, and one draw is all 0."""
     if math.prod(counts.tolist()) <= LISTED:
-        return np.indices(counts).reshape(len(counts), -1).T
+        return np.indices(tuple(counts.tolist())).reshape(len(counts), -1).T
     number = min(EXCHANGES, 20_000_000 // len(counts))
     drawn = rng.numpy().integers(0, counts, (1 + number, len(counts)))
     drawn[0] = 0
