@@ -213,7 +213,7 @@ def _remedy(
         return action, f"Next, weaken {_name(best)}: that may cost less."
     if not settings:
         advice = (card.advice if card else "") or SOME_DEFENCE
-        return "No defence was tried.", f"Next, try {advice}."
+        return "No defence was tried against it.", f"Next, try {advice}."
     tried = f"None of the {words.count(len(settings), 'defences')} tried closed it"
     if len(settings) == 1:
         tried = "The one defence tried did not close it"
