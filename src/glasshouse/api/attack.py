@@ -22,10 +22,10 @@ from glasshouse.models.build import build
 from glasshouse.models.memory import keep
 from glasshouse.registry import load_model
 from glasshouse.rng import Rng
-from glasshouse.settings import PLAIN, Optimizer
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin, freeze
+from glasshouse.settings import PLAIN, Optimizer
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
