@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.images import total_variation
@@ -71,7 +72,10 @@ class ClassInversion:
         renamed=move_into("search", "iterations", "learning_rate", "patience"),
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="run", protocols=frozenset({"fedavg"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="run",
+        optimizers=LINEAR - {"weight_decay"},
+        protocols=frozenset({"fedavg"}),
     )
 
     search: Descent = field(

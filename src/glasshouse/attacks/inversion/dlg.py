@@ -20,6 +20,7 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
 from glasshouse.attacks.parts.replica import replica
@@ -50,7 +51,7 @@ class DLG:
         },
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR)
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

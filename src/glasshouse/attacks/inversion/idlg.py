@@ -13,6 +13,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
 from glasshouse.attacks.parts.replica import replica
@@ -44,7 +45,7 @@ class IDLG:
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
+        sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, uses=frozenset({"labels"})
     )
 
     search: QuasiNewton = field(default_factory=QuasiNewton)

@@ -111,9 +111,11 @@ class ScaleMia:
         brightness = latents @ measure
         fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds
         thresholds = fitted(brightness, tail.widths[0])
-        head = self._head(view.terms, tail, thresholds, measure, deviation=float(brightness.std()), rng=rng)
+        head = self._head(
+            view.terms, tail, thresholds, measure, deviation=float(brightness.std()), round=number, rng=rng
+        )
         decoder = {f"decoder.{name}": t for name, t in state(pair.decoder).items()}
-        levels = head.levels * (_share_of_first(view.terms) if self._once(view.terms) else 1.0)
+        levels = head.levels * (_share_of_first(view.terms, number) if self._once(view.terms) else 1.0)
         return Crafted(
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**state(pair.model), **head.tensors}
@@ -135,6 +137,7 @@ class ScaleMia:
         measure: Tensor,
         *,
         deviation: float,
+        round: int,
         rng: Rng,
     ) -> Head:
         chosen = strength(
@@ -142,7 +145,7 @@ class ScaleMia:
             sends=terms.sends,
             steps=0 if self._once(terms) else self.local_steps or 1,
             batch=terms.batch_size,
-            rate=terms.learning_rate,
+            rate=terms.rate(round),
             span=self.span,
         )
         return craft_head(
@@ -210,9 +213,11 @@ class ScaleMia:
         return tuple(claims)
 
 
-def _share_of_first(terms: Terms) -> float:
+def _share_of_first(terms: Terms, round: int) -> float:
     """What the first of several local steps moves, over steps: momentum carries it on, gradients do not."""
-    return sum(terms.momentum**step for step in range(terms.local_epochs)) / terms.local_epochs
+    how, first = terms.optimizer, terms.optimizer.share(round=round)
+    carried = [how.momentum**s * how.share(round=round, step=s) / first for s in range(terms.local_epochs)]
+    return sum(carried) / terms.local_epochs
 
 
 def _tail(terms: Terms) -> LinearTail:
