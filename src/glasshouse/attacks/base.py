@@ -78,10 +78,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Claim:
-    """Base class of everything that an attack can assert, for built-in and third-party kinds.
-
-    A kind is a frozen dataclass, registered in the entry-point group ``glasshouse.claims`` by its ``kind``.
-    Its fields hold tensors, mappings of names to tensors, or what JSON can say.
+    """Base class of what attacks assert: frozen dataclasses of tensors, mappings of them, and what JSON can say.
 
     Class attributes:
         card: what the kind asserts, in a line.
