@@ -78,7 +78,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Claim:
-    """Base class of what attacks assert: frozen dataclasses of tensors, mappings of them, and what JSON can say.
+    """Base class of what attacks assert: frozen dataclasses of tensors, mappings of them and JSON values.
 
     Class attributes:
         card: what the kind asserts, in a line.
