@@ -135,14 +135,7 @@ def view(
     Raises:
         BadValue: the network does not take such images, or the update does not fit it.
     """
-    name = keep(model)
-    architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
-    network = build(architecture)
-    fault = derivative_fault(
-        Network(name=name, shape=input_shape, classes=architecture.classes, arguments="{}")
-    )
-    if fault is not None:
-        raise BadValue(f"network '{type(model).__name__}'", needs=fault[0], got=fault[1], fix=fault[2])
+    architecture, network = _network(model, input_shape)
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
         architecture=architecture,
@@ -174,6 +167,19 @@ def view(
     )
     threat = Threat(sees=frozenset({"broadcast", "update", "own"}))
     return View(terms=terms, threat=threat, rounds=(seen,), grants=grants)
+
+
+def _network(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Architecture, nn.Module]:
+    """A name for the network, and a copy of it that takes such images and can be differentiated twice."""
+    name = keep(model)
+    architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
+    network = build(architecture)
+    fault = derivative_fault(
+        Network(name=name, shape=input_shape, classes=architecture.classes, arguments="{}")
+    )
+    if fault is not None:
+        raise BadValue(f"network '{type(model).__name__}'", needs=fault[0], got=fault[1], fix=fault[2])
+    return architecture, network
 
 
 def _classes(name: str, input_shape: tuple[int, int, int]) -> int:
