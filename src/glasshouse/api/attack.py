@@ -25,6 +25,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin, freeze
+from glasshouse.settings import PLAIN, Optimizer
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -58,7 +59,7 @@ class PreparedAttack:
         plugin = attack_of(self.name, self.settings)
         subject = f"attack '{self.name}'"
         answer: tuple[Claim, ...] | Refusal | None = find_refusal(
-            plugin, self.name, view.threat, view.grants, view.terms.protocol
+            plugin, self.name, view.threat, view.grants, view.terms
         )
         if answer is None:
             pairs = [(r.round, client) for r in view.rounds for client in r.updates]
@@ -115,7 +116,7 @@ def view(
     batch_size: int | None = None,
     local_epochs: int = 1,
     learning_rate: float = 0.1,
-    momentum: float = 0.0,
+    optimizer: Optimizer = PLAIN,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     labels: Sequence[int] | None = None,
 ) -> View:
@@ -131,7 +132,7 @@ def view(
         batch_size: examples per local step; None: all of them.
         local_epochs: passes of local training.
         learning_rate: of local training.
-        momentum: of local training.
+        optimizer: how the client steps (:class:`glasshouse.settings.Optimizer`).
         auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
@@ -148,7 +149,7 @@ def view(
         batch_size=batch_size or examples,
         local_epochs=local_epochs,
         learning_rate=learning_rate,
-        momentum=momentum,
+        optimizer=optimizer,
     )
     sent = Update(
         round=0,

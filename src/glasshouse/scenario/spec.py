@@ -8,7 +8,7 @@ also live in other packages of this layer are repeated, and a test holds them eq
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from glasshouse.interfaces import traits_of
 from glasshouse.scenario.table import (
@@ -21,7 +21,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, Positive, Share, Table
+from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table, move_momentum
 from glasshouse.wire import Kind
 
 
@@ -142,7 +142,7 @@ class Federation(Table):
         batch_size: examples per local step.
         local_epochs: passes per round (fedavg).
         learning_rate: of the clients.
-        momentum: of the clients.
+        optimizer: of the clients.
         server_rate: of the server.
         secure_sum: the server sees only the weighted sum.
         weighting: by number of examples, or all alike.
@@ -160,7 +160,7 @@ class Federation(Table):
     batch_size: Count = 1
     local_epochs: Count = 1
     learning_rate: Positive = 0.1
-    momentum: Share = 0.0
+    optimizer: Optimizer = Optimizer()
     server_rate: Positive = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -169,6 +169,8 @@ class Federation(Table):
     behaviours: tuple[Behaviour, ...] = ()
     client_models: tuple[Plugin, ...] = ()
     options: Arguments = Field(default_factory=dict)
+
+    _old = model_validator(mode="before")(move_momentum)
 
     @property
     def kind(self) -> Kind:
@@ -233,6 +235,7 @@ class Audit(Table):
         utility: measure held-out accuracy.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
         contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
+        auditor: who answers for the audit; printed on the report, else ``GLASSHOUSE_AUDITOR`` is.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -246,6 +249,7 @@ class Audit(Table):
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
+    auditor: str = ""
 
 
 @final
