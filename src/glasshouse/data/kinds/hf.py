@@ -96,7 +96,7 @@ def _arrays(
     part: Any, image: str, label: str, resize: int | None, *, name: str
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     pictures = track(part[image], "decoding pictures", total=len(part))
-    images = [decode(picture, name=name, place=f"row {i}") for i, picture in enumerate(pictures)]
+    images = (decode(picture, name=name, place=f"row {i}") for i, picture in enumerate(pictures))
     return stack_images(images, resize, name=name), np.array(part[label], dtype=np.int64)
 
 
