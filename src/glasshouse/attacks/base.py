@@ -54,6 +54,7 @@ class Needs:
         uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
         protocols: names of the protocols that it understands; by default those that exchange parameters.
+        optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
     """
 
     sees: frozenset[Sees]
@@ -63,6 +64,7 @@ class Needs:
     grants: frozenset[str] = frozenset()
     uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
+    optimizers: frozenset[str] = frozenset({"sgd"})
 
 
 @final

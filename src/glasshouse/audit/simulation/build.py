@@ -261,7 +261,7 @@ def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | N
         batch_size=federation.batch_size,
         local_epochs=federation.local_epochs,
         learning_rate=federation.learning_rate,
-        momentum=federation.momentum,
+        optimizer=federation.optimizer,
         server_rate=federation.server_rate,
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,

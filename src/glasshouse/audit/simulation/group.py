@@ -89,7 +89,7 @@ def simulate(group: Group) -> str:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
         given = collect_grants(built, log.transcript(), {})
-        refusal = find_refusal(attack, spec.name, built.threat, given, built.setting.terms.protocol)
+        refusal = find_refusal(attack, spec.name, built.threat, given, built.setting.terms)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
             tamper = _tamper(attack, built, log, declared_grants(attack, given), memory, rng=root)

@@ -31,6 +31,7 @@ from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, known_labels
+from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching.distance import Steps, objective
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
@@ -89,7 +90,10 @@ class GradInversion:
         details={"uses, if granted": "batch_norm, labels"},
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels", "batch_norm"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=ANY,
+        uses=frozenset({"labels", "batch_norm"}),
     )
 
     restarts: Count = 4
