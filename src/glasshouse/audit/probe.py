@@ -110,6 +110,7 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget) -> float:
             threat=threat_of(scenario),
             attack_seed=scenario.attack_seed,
             unit=units_of(attack, folder, victims=1, attacked=frozenset({0}))[0],
+            trust_factory=True,  # the scenario is the user's own
         )
         run_attack(task)
         warm = replace(task, out=str(folder / "again"))

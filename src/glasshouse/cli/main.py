@@ -22,7 +22,7 @@ COMMANDS = {
     ),
     "list": (
         "glasshouse.cli.listing:list_plugins",
-        "Everything of one GROUP: name, one line, paper, threat, grants it needs.",
+        "Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more.",
     ),
     "show": (
         "glasshouse.cli.listing:show",
@@ -33,6 +33,7 @@ COMMANDS = {
         "Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims.",
     ),
     "report": ("glasshouse.cli.runs:report", "Write report.html of RUN again, and print its summary."),
+    "export": ("glasshouse.cli.runs:export", "Write tables and figures of RUN as files of their own."),
     "compare": ("glasshouse.cli.runs:compare", "Two runs side by side: which findings changed."),
     "guard": (
         "glasshouse.cli.guard:guard",
@@ -86,6 +87,7 @@ def application(given: list[str]) -> typer.Typer:
         help="Measure what a federated-learning set-up leaks about its clients.",
         no_args_is_help=True,
         add_completion=False,
+        suggest_commands=False,  # click suggests already
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_options)
