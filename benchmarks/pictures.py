@@ -1,7 +1,7 @@
-"""The pictures of README.md and docs/gallery.md, out of runs: ``python -m benchmarks.pictures QUICKSTART GALLERY``.
+"""Pictures of README.md and docs/gallery.md out of runs: ``python -m benchmarks.pictures RUN...``.
 
-QUICKSTART is the run directory of ``glasshouse audit quickstart``, GALLERY that of
-``glasshouse audit benchmarks/gallery.toml``. All data in them are public.
+The runs are those of ``glasshouse audit quickstart`` and ``glasshouse audit benchmarks/gallery.toml``; of a scenario
+that is in several, the last one counts. All data in them are public.
 """
 
 import shutil
@@ -13,7 +13,7 @@ import glasshouse as gh
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 README = {
-    "quickstart-photos-linear-layer-read-out.png": "quickstart.png",
+    "quickstart-photos-the-same-examples-attack-by-attack.png": "quickstart.png",
     "quickstart-photos-identification.svg": "quickstart.svg",
 }
 GALLERY = {
@@ -23,24 +23,22 @@ GALLERY = {
     "ggl": "quickstart-ggl-the-same-examples-attack-by-attack.png",
     "inverting_gradients": "digits-inversion-the-same-examples-attack-by-attack.png",
     "label_inference": "gallery-matching-labels-read.svg",
-    "linear_input": "quickstart-photos-linear-layer-read-out.png",
-    "loki": "gallery-sums-loki.png",
+    "linear_input": "quickstart-photos-the-same-examples-attack-by-attack.png",
     "maui": "quickstart-transfer-the-same-examples-attack-by-attack.png",
     "pli": "quickstart-logits-pli.png",
     "prolin": "quickstart-rounds-f1.svg",
-    "robbing_the_fed": "gallery-sums-robbing-the-fed.png",
+    "robbing_the_fed": "gallery-sums-the-same-examples-attack-by-attack.png",
     "scale_mia": "quickstart-secure-sum-scale-mia.png",
     "tbi": "quickstart-logits-tbi.png",
 }
-"""Which exported file shows an attack; where two attacks are compared, one file shows both."""
+"""Which exported file shows an attack; where several are compared, one file shows them."""
 
 
-def main(quickstart: str, gallery: str) -> None:
+def main(*runs: str) -> None:
     """Write the pictures; every file that is named must be there."""
     with tempfile.TemporaryDirectory() as folder:
-        for run in (quickstart, gallery):
+        for run in runs:
             gh.load(run).export(figures=folder, show_private=True)
-        print(*sorted(path.name for path in Path(folder).iterdir()), sep="\n")
         PICTURES.mkdir(exist_ok=True)
         for name, target in README.items():
             shutil.copy(Path(folder, name), PICTURES / target)
