@@ -1,6 +1,6 @@
 """Pictures of README.md and docs/gallery.md out of runs: ``python -m benchmarks.pictures RUN...``.
 
-The runs are those of ``glasshouse audit quickstart`` and ``glasshouse audit benchmarks/gallery.toml``; of a scenario
+The runs are those of ``glasshouse audit quickstart`` and of ``benchmarks/gallery.toml``; of a scenario
 that is in several, the last one counts. All data in them are public.
 """
 

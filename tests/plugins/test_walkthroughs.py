@@ -7,7 +7,6 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-import pytest
 from packages import glasshouse, register, run_python
 from sklearn.datasets import load_digits
 
@@ -53,7 +52,6 @@ def test_the_researchers_new_attack_gets_its_table(tmp_path):
     assert any("loudest" in path.read_text() for path in (tmp_path / "tables").glob("*.tex"))
 
 
-@pytest.mark.slow
 def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
     """Digits, below 5 or not, in the place of chest X-rays."""
     raw = load_digits()
