@@ -10,3 +10,6 @@ from glasshouse.models.adapt import adapt as adapt
 from glasshouse.scenario.spec import Scenario as Scenario
 
 __version__: str
+PUBLIC: dict[str, str]
+
+def make_callable(package: str) -> None: ...

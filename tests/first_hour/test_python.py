@@ -16,7 +16,6 @@ from torch.nn import functional
 import glasshouse as gh
 from glasshouse.cli import main
 from glasshouse.errors import BadFile, BadScenario, BadValue, Inapplicable, NotInstalled, UnknownName
-from glasshouse.public import PUBLIC
 
 ROOT = Path(__file__).parents[2]
 IMAGES = np.random.default_rng(0).integers(0, 256, (90, 8, 8), dtype=np.uint8)
@@ -77,7 +76,7 @@ def test_the_stub_names_what_there_is():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert places == PUBLIC
+    assert places == gh.PUBLIC
     assert sorted([*places, "__version__"]) == sorted(gh.__all__)
     assert set(gh.__all__) <= set(dir(gh))
 

@@ -61,8 +61,8 @@ def audit(
         >>> run = audit("digits-inversion", out="runs/first")  # doctest: +SKIP
         >>> run.findings.where(attack="inverting_gradients", metric="psnr").to_frame()  # doctest: +SKIP
     """
+    _check_jobs(jobs)
     folder = run_folder(scenario, sets, out)
-    check_jobs(jobs)
     kept = in_memory(data, model, folder)
     suite = ask(scenario, [*sets, *kept])
     if kept:  # what was written is not all that was given: the run records, and resumes, what it came to
@@ -96,7 +96,7 @@ def run_folder(scenario: Asked, sets: Sequence[str], out: Path | str | None) -> 
     return Path(out)
 
 
-def check_jobs(jobs: int) -> None:
+def _check_jobs(jobs: int) -> None:
     """Refuse a number of worker processes that means nothing.
 
     Raises:

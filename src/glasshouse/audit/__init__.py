@@ -3,6 +3,6 @@
 ``glasshouse.audit(...)`` calls :func:`glasshouse.api.audit.audit`.
 """
 
-from glasshouse.public import make_callable
+from glasshouse import make_callable
 
 make_callable(__name__)

@@ -16,6 +16,7 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.cost import client_passes
+from glasshouse.audit.scoring.rehearsal import metric_of, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.pretraining import ascent_of
@@ -69,6 +70,21 @@ class Stopwatch:
             return protocol.play(built.setting, recorder=recorder, rng=built.rng.child("federation"))
 
         return seconds_of(play) / client_passes(short)
+
+    def scoring(self, scenario: Scenario) -> tuple[float, float] | None:
+        """CPU seconds of one metric on made-up claims: what the first one adds, and each of them.
+
+        Metrics that need a network trained for them count like the others.
+        """
+        every = scenario.audit.metrics
+        light = tuple(m for m in every if "stand_in" not in metric_of(m).requires)
+        short = _short(scenario)
+        timed = short.audit.model_copy(update={"metrics": light, "victims": scenario.audit.victims})
+        with tempfile.TemporaryDirectory() as place:
+            resolved = short.model_copy(update={"audit": timed})
+            write_resolved(resolved, Path(place) / "scenario.toml")
+            simulate(Group(folder=place, seed=scenario.seed))
+            return time_scoring(resolved, Path(place))
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -113,6 +113,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     log = RunLog(out)
     facts = manifest(
         suite=suite.name,
+        auditor=", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor})),
         seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
         device=device,
         jobs=jobs,

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from glasshouse.api.audit import audit as run_audit
-from glasshouse.api.audit import check_jobs, run_folder
+from glasshouse.api.audit import run_folder
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
@@ -29,7 +29,6 @@ def audit(
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
-    check_jobs(jobs)
     place = run_folder(name, sets, out)
     console = Console(stderr=as_json)
     with FailureReport(place), bars(console):

@@ -14,11 +14,21 @@ from glasshouse.api.guard import guard as inspect_model
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.outside.files import printable
+from glasshouse.report import words
 from glasshouse.report.numbers import plain
-from glasshouse.report.single import write_page
+from glasshouse.report.single import Verdict, write_page
 from glasshouse.results.records import Exhibit
 
 COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
+TERMS = (
+    (
+        "Layer, row, column, bias",
+        "a model is a stack of layers, each a table of numbers with some extra ones.",
+    ),
+    ("Vector", "the numbers of one filter, one table or one bias, looked at together."),
+    ("Entropy", "how much the numbers of a vector differ: 1 all, 0 none. Crafted layers repeat themselves."),
+    ("Rows that repeat or are zero", "let a server copy single examples out of what a client sends."),
+)
 _SHOWN = 3
 
 
@@ -44,7 +54,10 @@ def guard(
     if reference and honest is not None:
         inspected[f"{reference.stem} (reference)"] = inspect_model(honest)
     if page is not None:
-        write_page(page, title="Models received", tagline="what a client sees", exhibits=exhibits(inspected))
+        judged = _verdict(dict(list(inspected.items())[: len(models)]), compared=bool(agreed))
+        write_page(
+            page, verdict=judged, tagline="models as a client received them", exhibits=exhibits(inspected)
+        )
     if as_json:
         print(json.dumps({name: _plain(one) for name, one in inspected.items()}))
     else:
@@ -55,8 +68,24 @@ def guard(
     return 1 if any(one.inspection.findings for one in own) else 0
 
 
+def _verdict(models: dict[str, Seen], *, compared: bool) -> Verdict:
+    """May a client train on these models?"""
+    odd = {name: len(one.inspection.findings) for name, one in models.items() if one.inspection.findings}
+    total, names = words.count(len(models), "models"), words.join_words(list(odd))
+    if odd:
+        title = "Do not train on this model" if len(models) == 1 else f"Do not train on {len(odd)} of {total}"
+        lead = f"{words.count(sum(odd.values()), 'findings')} in {names} that honest models do not show."
+        lead += " The others passed every rule, which is no proof." if len(odd) < len(models) else ""
+    else:
+        title = "Nothing odd was found"
+        lead = f"No rule found anything in {total}. A model that was trained to leak can pass every rule."
+    if not compared:
+        lead += " Names and shapes were not compared: no architecture was given."
+    return Verdict(title=title, lead=lead, kind="leaks" if odd else "no leak found", terms=TERMS)
+
+
 def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
-    """A box per model, and the table."""
+    """What was found, a row per model, and a box per model."""
     series = [{"name": name, "values": one.entropies.tolist()} for name, one in models.items()]
     series = [one for one in series if one["values"]]
     rows = [
@@ -74,30 +103,24 @@ def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
             data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
         )
     ]
-    drawn_exhibits = [
-        *(boxes if series else ()),
-        Exhibit(
-            kind="table",
-            scenario="guard",
-            title="Models",
-            caption="In honest models of Maui's authors no entropy is below 0.88; below 0.5 is a finding. "
-            f"Too small: vectors of fewer than {SMALLEST} values, whose entropy is not measured. Not looked "
-            "at: tensors that are no weight of a convolution or linear layer and no bias; only whether their "
-            "values are finite was tested.",
-            data={"columns": columns, "rows": rows},
-        ),
-    ]
-    if sentences:
-        drawn_exhibits.append(
-            Exhibit(
-                kind="table",
-                scenario="guard",
-                title="Findings",
-                caption="Each is enough to refuse to train.",
-                data={"columns": ["model", "finding"], "rows": sentences},
-            )
-        )
-    return tuple(drawn_exhibits)
+    found = Exhibit(
+        kind="table",
+        scenario="guard",
+        title="Findings",
+        caption="Each is enough to refuse to train.",
+        data={"columns": ["model", "finding"], "rows": sentences},
+    )
+    table = Exhibit(
+        kind="table",
+        scenario="guard",
+        title="Entropy, model by model",
+        caption="In honest models of Maui's authors no entropy is below 0.88; below 0.5 is a finding. "
+        f"Too small: vectors of fewer than {SMALLEST} values, whose entropy is not measured. Not looked "
+        "at: tensors that are no weight of a convolution or linear layer and no bias; only whether their "
+        "values are finite was tested.",
+        data={"columns": columns, "rows": rows},
+    )
+    return (*([found] if sentences else []), table, *(boxes if series else ()))
 
 
 def _numbers(one: Seen) -> list[float | None]:

@@ -14,6 +14,7 @@ from glasshouse.cli.options import Json, Run
 from glasshouse.errors import UnknownName
 from glasshouse.registry import nearest_names
 from glasshouse.report.compare import compare as compare_results
+from glasshouse.report.compare import write_comparison
 from glasshouse.report.markdown import markdown
 
 
@@ -64,10 +65,27 @@ def _known_metrics(metrics: list[str], loaded: LoadedRun) -> list[str]:
     return metrics
 
 
-def compare(first: Run, second: Run) -> int:
-    """Two runs side by side: which findings changed."""
-    Console().print(compare_results(load(first).result, load(second).result))
-    return 0
+def compare(
+    first: Run,
+    second: Run,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of compare.html and compare.json; default SECOND")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """An earlier and a later run: which findings changed. Exit code 1 where one got worse."""
+    results = [load(run).result for run in (first, second)]
+    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
+    comparison = compare_results(*results, names=names)
+    page = write_comparison(comparison, (out or second) / "compare.html")
+    if as_json:
+        print(page.with_suffix(".json").read_text(encoding="utf-8"))
+    else:
+        console = Console()
+        console.print(comparison)
+        console.print(f"page: {page}", soft_wrap=True)
+    return comparison.exit_code
 
 
 def replay(

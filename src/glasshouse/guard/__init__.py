@@ -3,6 +3,6 @@
 ``glasshouse.guard(...)`` calls :func:`glasshouse.api.guard.guard`.
 """
 
-from glasshouse.public import make_callable
+from glasshouse import make_callable
 
 make_callable(__name__)

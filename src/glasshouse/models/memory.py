@@ -7,6 +7,7 @@ it. Another process does not have it and says so.
 
 import copy
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ __all__ = ["PREFIX", "keep"]
 PREFIX: Final = f"{__name__}:"
 """How the names of these networks begin."""
 
+_NAME: Final = re.compile(r"\w+_[0-9a-f]{12}")
 _NETWORKS: dict[str, nn.Module] = {}
 
 
@@ -50,8 +52,8 @@ def keep(net: nn.Module) -> str:
 
 def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], nn.Module]:
     """The factory of the network kept as ``name``; its copies have the weights that were handed over."""
-    if name.startswith("__"):
-        raise AttributeError(name)
+    if not _NAME.fullmatch(name):
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     if name not in _NETWORKS:
         raise BadValue(
             f"network '{name}'",

@@ -100,6 +100,7 @@ def content_hash(scenario: Scenario) -> str:
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
+    content["audit"].pop("auditor", None)
     against = content["model"]["pretraining"]["adversarial"]
     against.setdefault("step", STEP[against["method"]])
     text = json.dumps(content, sort_keys=True, allow_nan=False)

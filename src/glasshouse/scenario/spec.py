@@ -235,6 +235,7 @@ class Audit(Table):
         utility: measure held-out accuracy.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
         contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
+        auditor: who answers for the audit; printed on the report, else ``GLASSHOUSE_AUDITOR`` is.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -248,6 +249,7 @@ class Audit(Table):
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
+    auditor: str = ""
 
 
 @final

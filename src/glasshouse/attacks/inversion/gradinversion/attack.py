@@ -7,7 +7,7 @@ The loss of a seed is the squared L2 distance of gradients + total variation + s
 + distance to the seeds' registered mean (group consistency) + distance to the private batch-norm
 statistics where these are granted. Adam with warm-up and cosine decay, Gaussian noise on every step,
 inside the image range. Labels by column-wise minima (no class twice), unless granted; a batch larger than
-the number of classes falls back to counts.
+the number of classes, and steps by Adam (whose minima are all alike), fall back to counts.
 
 Where we differ: the distance is divided by the received squared norm and every other term is a mean over
 entries, so that the weights mean the same on every model and image size (the paper's are tied to ImageNet
@@ -123,7 +123,8 @@ class GradInversion:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
         client = replica(view, subject="attack 'gradinversion'")
-        rule: Rule = "minima" if client.images <= client.classes else "sums"
+        some_twice = client.images > client.classes or client.adaptive
+        rule: Rule = "sums" if some_twice else "minima"
         labels = known_labels(view, client, rng=rng.child("labels"), rule=rule)
         how = Descent(
             iterations=self.iterations,
