@@ -65,7 +65,7 @@ def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
     image = ["attacks.inverting_gradients.iterations=20", "audit.controls=false"]
     shrink = {
         "all": ["audit.seeds=[0]"],
-        "hospitals": ["federation.rounds=2", "data.examples=20"],
+        "hospitals": ["federation.rounds=2", "data.examples=40"],
         "small-practice": image,
         "ci": image,
     }
