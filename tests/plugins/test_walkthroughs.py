@@ -62,7 +62,7 @@ def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
     arrays |= {f"{split}_labels": labels[part] for split, part in parts.items()}
     np.savez(tmp_path / "chest_xray_28.npz", **arrays)
     monkeypatch.setenv("GLASSHOUSE_DATA", str(tmp_path))
-    image = ["attacks.inverting_gradients.iterations=20", "audit.controls=false"]
+    image = ["attacks.inverting_gradients.search.iterations=20", "audit.controls=false"]
     shrink = {
         "all": ["audit.seeds=[0]"],
         "hospitals": ["federation.rounds=2", "data.examples=40"],

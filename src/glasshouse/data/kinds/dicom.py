@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from glasshouse.data.base import DataSource
 from glasshouse.data.kinds.folder import read_tree
-from glasshouse.errors import BadFile, NotInstalled
+from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited
 from glasshouse.registry import Card, carded
@@ -29,12 +29,7 @@ try:
     from pydicom.pixels.processing import apply_modality_lut, apply_voi
     from pydicom.uid import DeflatedExplicitVRLittleEndian
 except ImportError as error:
-    raise NotInstalled(
-        "data source 'dicom'",
-        needs="the package pydicom",
-        got=str(error),
-        fix="pip install 'glasshouse[dicom]'",
-    ) from error
+    raise not_installed("data source 'dicom'", "pydicom", error, extra="dicom") from error
 
 SUFFIXES: Final = frozenset({".dcm", ".dicom"})
 _TAGS: Final = [
