@@ -17,6 +17,7 @@ from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
 from glasshouse.audit.scoring.cell import score_cell
+from glasshouse.audit.scoring.certificate import certify
 from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
 from glasshouse.audit.scoring.verdicts.family import with_family
@@ -33,11 +34,12 @@ from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, Result
+from glasshouse.results.records import Exhibit, Result, Search
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
+from glasshouse.wire import Refusal
 
 T = TypeVar("T")
 _PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
@@ -118,13 +120,22 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         control_tasks = _control_tasks(plans, Path(place), device)
         with Workers(jobs, apart=True, preload=_PRELOAD) as plugin_workers:
             _run_plugins(plans, control_tasks, plugin_workers, device, log)
+        # all claims are filed: the truth meets the attacks' own losses, where no attack runs any more
+        with Workers(jobs, apart=True, preload=_PRELOAD) as workers:
+            searches = _check_searches(plans, workers, device, log)
         # new processes: no attack ran where claims are scored
         with Workers(jobs, preload=_PRELOAD) as workers:
             judged = _collect(
                 workers.each(judge_control, control_tasks), len(control_tasks), "controls judged", log
             )
             pieces = [
-                CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=dict(judged))
+                CellTask(
+                    cell=p.cell,
+                    groups=p.groups,
+                    run=str(out.resolve()),
+                    controls=dict(judged),
+                    searches={t.out: searches[t.out] for t in attack_tasks(p, device)},
+                )
                 for p in plans
             ]
             scored = dict(_collect(workers.each(score_cell, pieces), len(pieces), "scores", log))
@@ -206,6 +217,18 @@ def _run_plugins(
     tasks = [t for p in plans for t in attack_tasks(p, device)]
     _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)
     _collect(workers.each(run_control, controls), len(controls), "controls", log)
+
+
+def _check_searches(
+    plans: tuple[Plan, ...], workers: Workers, device: str, log: RunLog
+) -> dict[str, tuple[Search, ...]]:
+    """Certificates by the folder of a unit's claims; empty ones where an attack's loss failed."""
+    tasks = [t for p in plans for t in attack_tasks(p, device)]
+    checked = dict(_collect(workers.each(certify, tasks), len(tasks), "searches checked", log))
+    for rows in checked.values():
+        if isinstance(rows, Refusal):
+            log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
+    return {out: () if isinstance(rows, Refusal) else rows for out, rows in checked.items()}
 
 
 def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:

@@ -15,6 +15,7 @@ __all__ = [
     "Reference",
     "Refused",
     "Result",
+    "Search",
     "Settings",
     "Utility",
     "Verdict",
@@ -99,6 +100,44 @@ class Victim:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Search:
+    """Was the search for one victim finished? The attack's own loss at its claim and at the truth.
+
+    Attributes:
+        name: of the victim, e.g. ``round 0, client 3``.
+        loss: of the claim.
+        truth: of the private images, in the order of the claim and with its labels.
+        noise: losses that differ by no more are alike.
+        projected: for an attack through a generator, of the generator's images nearest to the truth; None:
+            any image could have been claimed.
+        curve: (step, smallest loss so far) of the attack's search, where it reports them.
+    """
+
+    name: str
+    loss: float
+    truth: float
+    noise: float
+    projected: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether no point is known that fits better than the claim: the truth, or its projection."""
+        known = self.truth if self.projected is None else self.projected
+        return self.loss <= known + self.noise
+
+    @property
+    def falling(self) -> bool:
+        """Whether the last tenth of the search lowered its loss by more than a hundredth."""
+        if len(self.curve) < 2:
+            return False
+        end = self.curve[-1][0]
+        before = [loss for step, loss in self.curve if step <= 0.9 * end]
+        return bool(before) and before[-1] - self.curve[-1][1] > 0.01 * abs(before[-1])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Reference:
     """What the same attack with the same settings got where no defence was on: a cell's power."""
 
@@ -150,6 +189,8 @@ class Finding:
         claimed: victims of whom anything was claimed; the others count as misses.
         runs: independent federations behind the number; below 4 the interval rests on few of them.
         victims: one verdict each, for metrics that compare single examples.
+        searches: one per claim, of attacks that search and say what for; of primary findings.
+        unfinished: claims whose search was not finished; None: the attack does not say what it minimises.
     """
 
     scenario: str
@@ -188,6 +229,8 @@ class Finding:
     claimed: int | None = None
     runs: int | None = None
     victims: tuple[Victim, ...] = ()
+    searches: tuple[Search, ...] = ()
+    unfinished: int | None = None
 
 
 @final

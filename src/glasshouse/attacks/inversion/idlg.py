@@ -9,12 +9,11 @@ the paper covers one image). Granted labels are used instead where there are any
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
-from glasshouse.attacks.parts import detect
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import claim_images, search
+from glasshouse.attacks.parts.matching.exact import claim_images, exact_distance, search, searched_loss
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
@@ -69,8 +68,7 @@ class IDLG:
         """
         client = replica(view, subject="attack 'idlg'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
+        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
         match = search(
             client,
             distance,
@@ -81,3 +79,10 @@ class IDLG:
             rng=rng,
         )
         return (claim_images(client, match.inputs, labels, loss=match.loss),)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The squared distance of gradients."""
+        del about  # a view of one update
+        client = replica(view, subject="attack 'idlg'")
+        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
+        return searched_loss(distance, goal=self.goal)

@@ -151,7 +151,8 @@ def _runs(
         paths = sorted(folder.glob("*/claims.json"), key=_unit_order)
         units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
         judge = judges[group.folder].of(outcome for _, outcome in units)
-        runs.append(Run(folder=group.folder, units=units, judge=judge))
+        searches = tuple(s for path in paths for s in task.searches.get(str(path.parent), ()))
+        runs.append(Run(folder=group.folder, units=units, judge=judge, searches=searches))
     return runs
 
 

@@ -12,6 +12,7 @@ from glasshouse.audit.scoring.claims.silence import claimed_kinds, score_silence
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.errors import NothingClaimed
 from glasshouse.metrics.base import Metric
+from glasshouse.results.records import Search
 
 
 @final
@@ -23,11 +24,13 @@ class Run:
         folder: of the group.
         units: what it was called for, with what came out.
         judge: of the group, with the attack's own prior as a further null.
+        searches: certificates of its claims, of an attack that says what it minimises.
     """
 
     folder: str
     units: Sequence[tuple[Unit, Outcome]]
     judge: Judge
+    searches: tuple[Search, ...] = ()
 
     @property
     def outcomes(self) -> list[Outcome]:

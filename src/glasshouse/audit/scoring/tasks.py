@@ -8,7 +8,7 @@ from typing import final
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.figures.drawing import Drawings
-from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
+from glasshouse.results.records import Contrast, Control, Finding, Refused, Search, Utility
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 
@@ -23,12 +23,14 @@ class CellTask:
         groups: its federations.
         run: the run's folder.
         controls: by attack and its settings as JSON.
+        searches: certificates by the folder of a unit's claims.
     """
 
     cell: Cell
     groups: tuple[Group, ...]
     run: str
     controls: Mapping[str, Control | None]
+    searches: Mapping[str, tuple[Search, ...]] = field(default_factory=dict)
 
 
 @final

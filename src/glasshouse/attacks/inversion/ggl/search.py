@@ -15,6 +15,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.search.adam import stepwise
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.progress import track
@@ -76,6 +77,7 @@ class Tally:
         lowest = int(values.argmin())
         if float(values[lowest]) < self.value:
             self.best, self.value = points[lowest].detach().clone(), float(values[lowest])
+        record_loss(self.spent, torch.tensor(self.value))
         return values
 
     def found(self) -> "Best":
@@ -126,6 +128,7 @@ def adam(
             reached = values.double().cpu()
             better = reached < losses  # False for NaN
             points[better], losses[better] = here.detach()[better], reached[better]
+            record_loss(i, losses)
             here.grad = slope.sign() if signed else slope
             optimizer.param_groups[0]["lr"] = learning_rate * stepwise(i / budget.evaluations)
             optimizer.step()

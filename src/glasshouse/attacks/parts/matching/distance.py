@@ -152,6 +152,11 @@ class Objective:
         return 1 - dot / (square.clamp_min(1e-30) * self.target_square).sqrt()
 
 
+def rounding(*, bf16: bool = False) -> float:
+    """What the arithmetic leaves of a distance that is 0, as a share of the received (squared) norm."""
+    return 2e-2 if bf16 else 1e-5
+
+
 def repeats_steps(replica: Replica, steps: Steps) -> bool:
     """Whether the change after several local steps is matched, and not one gradient."""
     return replica.update.kind != "gradient" and replica.update.steps > 1 and steps == "simulate"

@@ -10,8 +10,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Reconstruction
-from glasshouse.attacks.parts.matching.distance import Objective
+from glasshouse.attacks.base import About, Claim, Reconstruction
+from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.parts import detect
+from glasshouse.attacks.parts.matching.distance import Objective, objective, rounding
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search import lbfgs
 from glasshouse.progress import track
@@ -37,9 +39,28 @@ class Match:
     loss: float
 
 
+def exact_distance(replica: Replica, *, adaptive: bool, rng: Rng) -> Objective:
+    """The squared distance to the update, read as one gradient; ``rng``: of the detector."""
+    adaptation = detect.detect_adaptation(replica, adaptive=adaptive, rng=rng)
+    return objective(replica, distance="squared", steps="one_step", adaptive=adaptation, form="explicit")
+
+
+def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
+    """What :func:`search` minimises, as a share of the received squared norm; its point is not clipped."""
+
+    def loss(pixels: Tensor, labels: Tensor) -> Tensor:
+        return distance(pixels, labels, create_graph=False) / distance.target_square
+
+    def reached(claim: Claim) -> float:
+        assert isinstance(claim, Reconstruction)
+        return -float(claim.confidence[0])
+
+    return SearchedLoss(loss=loss, noise=max(goal, rounding() ** 2), reached=reached)
+
+
 def search(
     replica: Replica,
-    objective: Objective,
+    distance: Objective,
     *,
     labels: Tensor | None,
     restarts: int,
@@ -47,14 +68,14 @@ def search(
     goal: float,
     rng: Rng,
 ) -> Match:
-    """Minimise ``objective`` over images, and over soft labels where ``labels`` (B,) are not known.
+    """Minimise ``distance`` over images, and over soft labels where ``labels`` (B,) are not known.
 
     Args:
-        replica: the model and the update behind ``objective``.
+        replica: the model and the update behind ``distance``.
         restarts: R, independent N(0, 1) starts, optimised in one batch.
         steps: outer steps of at most 20 iterations each.
         goal: all restarts end when one is this close; as :attr:`Match.loss`.
-        objective: what is minimised.
+        distance: what is minimised.
         labels: (B,); None: soft labels are searched, too.
         rng: of the starts.
     """
@@ -66,19 +87,20 @@ def search(
     def loss(points: Tensor) -> Tensor:
         images = points[:, :size].reshape(-1, *shape)
         if labels is not None:
-            return objective(replica.to_pixels(images), labels.expand(len(points), -1))
+            return distance(replica.to_pixels(images), labels.expand(len(points), -1))
         scores = points[:, size:].reshape(-1, replica.images, classes)
-        return objective(replica.to_pixels(images), scores.softmax(-1))
+        return distance(replica.to_pixels(images), scores.softmax(-1))
 
     iterations: Iterable[int] = track(range(steps * INNER), "matching the gradient")
-    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=goal * objective.target_square)
+    unit = distance.target_square
+    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=goal * unit, unit=unit)
     best = int(descent.losses.argmin())
     point = descent.points[best]
     low, high = replica.terms.image_range
     return Match(
         inputs=replica.to_pixels(point[:size].reshape(shape)).clamp(low, high),
         scores=None if labels is not None else point[size:].reshape(-1, classes),
-        loss=float(descent.losses[best]) / objective.target_square,
+        loss=float(descent.losses[best]) / unit,
     )
 
 

@@ -13,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import Undefined
 from glasshouse.images import total_variation
@@ -122,6 +123,7 @@ def adam(
         with torch.no_grad():
             better = values < losses  # False for NaN
             points[better], losses[better] = here.detach()[better], values.detach().double()[better]
+            record_loss(i, losses)
             fell = losses < 0.999 * marks
             marks, since = torch.where(fell, losses, marks), 0 if bool(fell.any()) else since + 1
             if since >= PATIENCE and how.pace(i / how.iterations) <= SETTLED:

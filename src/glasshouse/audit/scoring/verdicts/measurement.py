@@ -1,9 +1,10 @@
 """One finding: the numbers of one metric of one attack, with interval, null, exchange and verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
+from glasshouse.attacks.base import ClassRepresentatives, Reconstruction
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.verdicts.exchange import exchange
@@ -18,7 +19,7 @@ from glasshouse.audit.scoring.verdicts.finding import (
 )
 from glasshouse.audit.scoring.wording.wording import chosen_words, defense_labels, given_words
 from glasshouse.metrics.base import Metric
-from glasshouse.results.records import Control, Finding, Victim
+from glasshouse.results.records import Control, Finding, Search, Victim
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -61,6 +62,16 @@ def finding_of(
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
     null, other = null_of(scored, metric), exchange(scored, metric, rng=stream)
     over_exchange = other.gain if other else None
+    searches = _searches(measured, runs)
+    unfinished = sum(not s.finished for s in searches) if searches else None
+    verdict = verdict_of(
+        metric=metric,
+        gain=gain,
+        null=null,
+        control=control,
+        exchange=over_exchange,
+        finished=not unfinished,
+    )
     return Finding(
         scenario=scenario.name,
         cell=cell.hash,
@@ -82,7 +93,7 @@ def finding_of(
         gain_low=gain.low,
         gain_high=gain.high,
         control=control,
-        verdict=verdict_of(metric=metric, gain=gain, null=null, control=control, exchange=over_exchange),
+        verdict=verdict,
         chosen=chosen_words(attack),
         given=given_words(scenario, attack),
         seconds=sum(outcome.seconds for run in runs for outcome in run.outcomes),
@@ -96,6 +107,20 @@ def finding_of(
         claimed=len(scored.claimed),
         runs=len(scored.runs),
         victims=measured.victims,
+        searches=searches if measured.primary else (),
+        unfinished=unfinished,
+    )
+
+
+def _searches(measured: Measurement, runs: Sequence[Run]) -> tuple[Search, ...]:
+    """Certificates of the claims that were scored, from all federations."""
+    if measured.claim not in (Reconstruction.kind, ClassRepresentatives.kind):
+        return ()
+    several = len(runs) > 1
+    return tuple(
+        replace(s, name=f"run {position}, {s.name}") if several else s
+        for position, run in enumerate(runs, start=1)
+        for s in run.searches
     )
 
 
