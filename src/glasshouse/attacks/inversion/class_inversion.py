@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.objective import SearchedLoss, record_loss
-from glasshouse.attacks.parts.matching.distance import rounding
+from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.errors import Inapplicable
 from glasshouse.images import total_variation
 from glasshouse.limits import Count, NotNegative, Positive
@@ -139,7 +139,7 @@ class ClassInversion:
                 values.append(torch.stack(each).mean())
             return torch.stack(values)
 
-        return SearchedLoss(loss=loss, noise=rounding())
+        return SearchedLoss(loss=loss, noise=ROUNDING)
 
     def _mismatch(
         self,

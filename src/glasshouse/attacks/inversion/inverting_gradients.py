@@ -17,7 +17,7 @@ Breaks when: the update is noisy (a smooth image without content fits as well), 
 network pools early and is trained to convergence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from torch import Tensor
@@ -28,7 +28,7 @@ from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching import step_order
-from glasshouse.attacks.parts.matching.distance import Steps, objective, rounding
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, objective
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
@@ -121,10 +121,10 @@ class InvertingGradients:
         del about  # a view of one update
         client = replica(view, subject="attack 'inverting_gradients'")
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = self._loss(client, self.local_steps, adaptive)
+        loss = replace(self, bf16=False)._loss(client, self.local_steps, adaptive)
         return SearchedLoss(
             loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
-            noise=rounding(bf16=self.bf16),
+            noise=ROUNDING,
         )
 
     def _loss(self, client: Replica, steps: Steps, adaptive: Adaptation | bool) -> step_order.Labelled:

@@ -1,7 +1,7 @@
 """Was the search finished? The attack's own loss at the truth, after its claims are filed.
 
-A certificate reads claims and writes nothing. The attack hands over its loss before the truth is read. It then
-sees the truth as the argument of that function, in a process in which no attack runs afterwards.
+A certificate reads claims and writes nothing. The attack hands over its loss before the truth is read. It
+then sees the truth as the argument of that function, in a process in which no attack runs afterwards.
 
 Shape letters: B images, C channels, H and W pixels.
 """

@@ -36,7 +36,7 @@ from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective, rounding
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Distance, Objective, Steps, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
@@ -187,12 +187,12 @@ class GGL:
         del about  # a view of one update
         client = replica(view, subject="attack 'ggl'")
         _, adaptation = self._detected(client, view, rng=rng.child("detect"))
-        distance = self._distance(client, adaptation)
+        distance = replace(self, bf16=False)._distance(client, adaptation)
         scale = self._unit(client, distance)
         square = distance.target_square if self.distance == "squared" else 1.0
         return SearchedLoss(
             loss=lambda pixels, labels: scale * distance(pixels, labels, create_graph=False),
-            noise=scale * square * rounding(bf16=self.bf16),
+            noise=scale * square * ROUNDING,
         )
 
     def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[detect.Finding, Adaptation]:

@@ -20,7 +20,7 @@ image), or the update is noisy.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from torch import Tensor
@@ -32,7 +32,7 @@ from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, known_labels
-from glasshouse.attacks.parts.matching.distance import Steps, objective, rounding
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, objective
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.step_order import Labelled
 from glasshouse.attacks.parts.matching.transforms import Adaptation
@@ -145,10 +145,10 @@ class GradInversion:
         del about  # a view of one update
         client = replica(view, subject="attack 'gradinversion'")
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = self._loss(view, client, adaptive)
+        loss = replace(self, bf16=False)._loss(view, client, adaptive)
         return SearchedLoss(
             loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
-            noise=rounding(bf16=self.bf16),
+            noise=ROUNDING,
         )
 
     def _loss(self, view: View, client: Replica, adaptive: Adaptation | bool) -> Labelled:

@@ -30,6 +30,10 @@ LOG = logging.getLogger("glasshouse")
 Distance = Literal["cosine", "squared"]
 Steps = Literal["simulate", "one_step"]
 
+ROUNDING = 1e-6
+"""What float32 leaves of a distance that is 0, as a share of the received (squared) norm. bfloat16
+leaves up to 1e-2, so searches in it are judged in float32."""
+
 
 class Engine(Protocol):
     """Computes moments of candidates; ``ghost.Ghost`` is the fast one."""
@@ -150,11 +154,6 @@ class Objective:
         if self._distance == "squared":
             return square - 2 * dot + self.target_square
         return 1 - dot / (square.clamp_min(1e-30) * self.target_square).sqrt()
-
-
-def rounding(*, bf16: bool = False) -> float:
-    """What the arithmetic leaves of a distance that is 0, as a share of the received (squared) norm."""
-    return 2e-2 if bf16 else 1e-5
 
 
 def repeats_steps(replica: Replica, steps: Steps) -> bool:

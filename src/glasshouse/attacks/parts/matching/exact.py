@@ -13,7 +13,7 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Reconstruction
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching.distance import Objective, objective, rounding
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Objective, objective
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search import lbfgs
 from glasshouse.progress import track
@@ -55,7 +55,7 @@ def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
         assert isinstance(claim, Reconstruction)
         return -float(claim.confidence[0])
 
-    return SearchedLoss(loss=loss, noise=max(goal, rounding() ** 2), reached=reached)
+    return SearchedLoss(loss=loss, noise=max(goal, ROUNDING**2), reached=reached)
 
 
 def search(

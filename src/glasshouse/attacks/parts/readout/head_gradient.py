@@ -14,7 +14,7 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
 from glasshouse.attacks.budget import PROBE, Budget, Piece
 from glasshouse.attacks.objective import SearchedLoss
-from glasshouse.attacks.parts.matching.distance import rounding
+from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
 from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.readout.summed import sum_of_round
@@ -152,12 +152,14 @@ def searched_loss(
     by_client = dict(_read_parts(model, one, terms=terms, readout=readout, subject=subject))
     vectors = by_client[about.client].vectors[: inversion.images].float()
 
+    distance = replace(inversion.distance, bfloat16=False)
+
     def loss(pixels: Tensor, labels: Tensor) -> Tensor:
         del labels
         with torch.no_grad():
-            return torch.stack([inversion.distance(model, images, vectors).mean() for images in pixels])
+            return torch.stack([distance(model, images, vectors).mean() for images in pixels])
 
-    return SearchedLoss(loss=loss, noise=rounding(bf16=inversion.distance.bfloat16))
+    return SearchedLoss(loss=loss, noise=ROUNDING)
 
 
 def _read_parts(
