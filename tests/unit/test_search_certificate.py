@@ -23,7 +23,8 @@ from glasshouse.audit.scoring.verdicts.policy import state_of_gain
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.metrics.statistics.interval import Interval
-from glasshouse.results.records import Control, Search
+from glasshouse.results.records import Control
+from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict, write_resolved
 from glasshouse.testing.toys import toy

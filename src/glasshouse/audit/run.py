@@ -34,7 +34,8 @@ from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, Result, Search
+from glasshouse.results.records import Exhibit, Result
+from glasshouse.results.strength import Search
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite

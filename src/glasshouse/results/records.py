@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from glasshouse.results.cards import AttackCard, Limit, MetricCard, ThreatCard
+from glasshouse.results.strength import EmpiricalEpsilon, Search, UpperBound
 
 __all__ = [
     "Contrast",
@@ -15,14 +16,13 @@ __all__ = [
     "Reference",
     "Refused",
     "Result",
-    "Search",
     "Settings",
     "Utility",
     "Verdict",
     "Victim",
 ]
 
-Verdict = Literal["leaks", "no leak found", "inconclusive", "no power"]
+Verdict = Literal["contradiction", "leaks", "no leak found", "inconclusive", "no power"]
 Settings = Mapping[str, Any]
 
 
@@ -100,44 +100,6 @@ class Victim:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """Was the search for one victim finished? The attack's own loss at its claim and at the truth.
-
-    Attributes:
-        name: of the victim, e.g. ``round 0, client 3``.
-        loss: of the claim.
-        truth: of the private images, in the order of the claim and with its labels.
-        noise: losses that differ by no more are alike.
-        projected: for an attack through a generator, of the generator's images nearest to the truth; None:
-            any image could have been claimed.
-        curve: (step, smallest loss so far) of the attack's search, where it reports them.
-    """
-
-    name: str
-    loss: float
-    truth: float
-    noise: float
-    projected: float | None = None
-    curve: tuple[tuple[int, float], ...] = ()
-
-    @property
-    def finished(self) -> bool:
-        """Whether no point is known that fits better than the claim: the truth, or its projection."""
-        known = self.truth if self.projected is None else self.projected
-        return self.loss <= known + self.noise
-
-    @property
-    def falling(self) -> bool:
-        """Whether the last tenth of the search lowered its loss by more than a hundredth."""
-        if len(self.curve) < 2:
-            return False
-        end = self.curve[-1][0]
-        before = [loss for step, loss in self.curve if step <= 0.9 * end]
-        return bool(before) and before[-1] - self.curve[-1][1] > 0.01 * abs(before[-1])
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class Reference:
     """What the same attack with the same settings got where no defence was on: a cell's power."""
 
@@ -191,6 +153,7 @@ class Finding:
         victims: one verdict each, for metrics that compare single examples.
         searches: one per claim, of attacks that search and say what for; of primary findings.
         unfinished: claims whose search was not finished; None: the attack does not say what it minimises.
+        bound: the most that any attack could get; None: no guarantee covers this number.
     """
 
     scenario: str
@@ -231,6 +194,7 @@ class Finding:
     victims: tuple[Victim, ...] = ()
     searches: tuple[Search, ...] = ()
     unfinished: int | None = None
+    bound: UpperBound | None = None
 
 
 @final
@@ -336,6 +300,7 @@ class Result:
     exhibits: tuple[Exhibit, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
     limits: tuple[Limit, ...] = ()
+    epsilons: tuple[EmpiricalEpsilon, ...] = ()
     attacks: tuple[AttackCard, ...] = ()
     metrics: tuple[MetricCard, ...] = ()
     manifest: Settings = field(default_factory=dict)

@@ -152,7 +152,15 @@ def _runs(
         units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
         judge = judges[group.folder].of(outcome for _, outcome in units)
         searches = tuple(s for path in paths for s in task.searches.get(str(path.parent), ()))
-        runs.append(Run(folder=group.folder, units=units, judge=judge, searches=searches))
+        runs.append(
+            Run(
+                folder=group.folder,
+                units=units,
+                judge=judge,
+                searches=searches,
+                guarantee=record.facts.guarantee,
+            )
+        )
     return runs
 
 
@@ -202,7 +210,7 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
             continue
         active = record.active
         tampered = f", under {cell.scenario.attacks[active].name}" if active is not None else ""
-        guarantee = record.facts.guarantee or (None, None)
+        guarantee = record.facts.guarantee
         yield Utility(
             scenario=cell.scenario.name,
             cell=cell.hash,
@@ -210,8 +218,8 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
             defenses=defense_labels(cell.scenario),
             metric="accuracy" + tampered,
             rounds=record.rounds,
-            epsilon=guarantee[0],
-            delta=guarantee[1],
+            epsilon=guarantee.epsilon if guarantee else None,
+            delta=guarantee.delta if guarantee else None,
             value=record.utility["value"],
             low=record.utility["low"],
             high=record.utility["high"],

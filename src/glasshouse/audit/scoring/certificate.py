@@ -32,7 +32,7 @@ from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.score import longest_prefix
 from glasshouse.figures.generator_scale import invert_generator
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
-from glasshouse.results.records import Search
+from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.truth.record import Truth, read_truth

@@ -8,7 +8,8 @@ from typing import final
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.figures.drawing import Drawings
-from glasshouse.results.records import Contrast, Control, Finding, Refused, Search, Utility
+from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
+from glasshouse.results.strength import Search
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 

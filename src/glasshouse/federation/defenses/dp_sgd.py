@@ -115,14 +115,20 @@ class DpSgd:
 
     def spent(self, exposure: Exposure) -> Guarantee:
         """The budget over ``exposure``. Every round counts, as if the client took part in all of them."""
+        noise = self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps)
+        steps = exposure.steps * exposure.rounds
         epsilon = spent_epsilon(
-            self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
-            delta=self.delta,
-            rate=exposure.batch_rate,
-            steps=exposure.steps * exposure.rounds,
-            neighbours="example",
+            noise, delta=self.delta, rate=exposure.batch_rate, steps=steps, neighbours="example"
         )
-        return Guarantee(epsilon=epsilon, delta=self.delta, neighbours="example", defense="dp_sgd")
+        return Guarantee(
+            epsilon=epsilon,
+            delta=self.delta,
+            neighbours="example",
+            defense="dp_sgd",
+            noise_multiplier=noise,
+            steps=steps,
+            rate=exposure.batch_rate,
+        )
 
 
 @final

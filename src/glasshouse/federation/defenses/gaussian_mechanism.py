@@ -100,4 +100,12 @@ class GaussianMechanism:
             steps=exposure.rounds,
             neighbours="update",
         )
-        return Guarantee(epsilon=epsilon, delta=self.delta, neighbours="update", defense="gaussian_mechanism")
+        return Guarantee(
+            epsilon=epsilon,
+            delta=self.delta,
+            neighbours="update",
+            defense="gaussian_mechanism",
+            noise_multiplier=self.noise_multiplier,
+            steps=exposure.rounds,
+            rate=exposure.sampling,
+        )

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
-from glasshouse.report import readings, words
+from glasshouse.report import readings, strength, words
 from glasshouse.report.verdicts.choice import ORDER, Choice, severity
 from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
@@ -20,6 +20,9 @@ from glasshouse.report.verdicts.sentences import (
     where,
 )
 from glasshouse.results.records import Finding, Result, Utility, Verdict
+
+OUT: Final = ("contradiction", "leaks")
+"""Verdicts that say that something came out."""
 
 
 @final
@@ -71,6 +74,11 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
         lines += _unpowered(choice, first)
         lines += _tell_distances(choice)
     lines += _not_private(choice)
+    lines += [
+        Sentence(kind="contradiction" if one.contradicted else "note", text=strength.epsilon(one))
+        for one in result.epsilons
+        if one.scenario == name
+    ]
     if refusals:
         subjects = list(dict.fromkeys(r.subject for r in refusals))
         lines.append(
@@ -111,7 +119,7 @@ def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -
         if finding.defenses:
             cells.setdefault(place(finding), []).append(finding)
     powered = {name: [f for f in fs if standing(f) != "no power"] for name, fs in cells.items()}
-    leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) == "leaks"}
+    leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) in OUT}
     quiet = [name for name, fs in powered.items() if fs and all(standing(f) == "no leak found" for f in fs)]
     still_open = {
         name: fs for name, fs in powered.items() if fs and name not in leaking and name not in quiet

@@ -7,6 +7,7 @@ from typing import final
 from glasshouse.attacks.base import ClassRepresentatives, Reconstruction
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.score import Run
+from glasshouse.audit.scoring.verdicts.bounds import with_bound
 from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.audit.scoring.verdicts.finding import (
     gain_of,
@@ -18,8 +19,10 @@ from glasshouse.audit.scoring.verdicts.finding import (
     with_chance,
 )
 from glasshouse.audit.scoring.wording.wording import chosen_words, defense_labels, given_words
+from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import Metric
-from glasshouse.results.records import Control, Finding, Search, Victim
+from glasshouse.results.records import Control, Finding, Victim
+from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -72,7 +75,7 @@ def finding_of(
         exchange=over_exchange,
         finished=not unfinished,
     )
-    return Finding(
+    finding = Finding(
         scenario=scenario.name,
         cell=cell.hash,
         axes=dict(cell.axes),
@@ -110,6 +113,14 @@ def finding_of(
         searches=searches if measured.primary else (),
         unfinished=unfinished,
     )
+    marked = frozenset(name for run in runs for name in run.judge.truth.marked)
+    return with_bound(finding, metric, scored, _weakest(runs), marked=marked, rng=stream.child("bound"))
+
+
+def _weakest(runs: Sequence[Run]) -> Guarantee | None:
+    """What holds in every federation; None where one of them proves nothing."""
+    known = [run.guarantee for run in runs if run.guarantee is not None]
+    return max(known, key=lambda g: g.epsilon) if len(known) == len(runs) else None
 
 
 def _searches(measured: Measurement, runs: Sequence[Run]) -> tuple[Search, ...]:
