@@ -16,7 +16,7 @@ from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.scoring.cell import score_cell
+from glasshouse.audit.scoring.cell import refusal_record, score_cell
 from glasshouse.audit.scoring.certificate import certify
 from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
@@ -24,6 +24,7 @@ from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
+from glasshouse.audit.simulation.epsilon import measure_epsilon
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.data.fetch import ensure
@@ -34,8 +35,8 @@ from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, Result
-from glasshouse.results.strength import Search
+from glasshouse.results.records import Exhibit, Refused, Result
+from glasshouse.results.strength import EmpiricalEpsilon, Search
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
@@ -121,6 +122,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         control_tasks = _control_tasks(plans, Path(place), device)
         with Workers(jobs, apart=True, preload=_PRELOAD) as plugin_workers:
             _run_plugins(plans, control_tasks, plugin_workers, device, log)
+            epsilons = _measure_epsilons(plans, plugin_workers, log)
         # all claims are filed: the truth meets the attacks' own losses, where no attack runs any more
         with Workers(jobs, apart=True, preload=_PRELOAD) as workers:
             searches = _check_searches(plans, workers, device, log)
@@ -144,6 +146,11 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     drawings = draw_run([one.drawings for _, one in parts])
     manifest_facts = {**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)}
     result = _gather(suite, parts, drawings.exhibits, cards, manifest_facts)
+    result = replace(
+        result,
+        epsilons=tuple(one for one in epsilons if isinstance(one, EmpiricalEpsilon)),
+        refusals=(*result.refusals, *(one for one in epsilons if isinstance(one, Refused))),
+    )
     _write_notes(plans, log)
     for planned, one in parts:
         for note in one.notes:
@@ -218,6 +225,21 @@ def _run_plugins(
     tasks = [t for p in plans for t in attack_tasks(p, device)]
     _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)
     _collect(workers.each(run_control, controls), len(controls), "controls", log)
+
+
+def _measure_epsilons(
+    plans: tuple[Plan, ...], workers: Workers, log: RunLog
+) -> list[EmpiricalEpsilon | Refused]:
+    """What a federation with canaries shows, for every cell that claims an ε, or why that could not be."""
+    claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
+    if not claiming:
+        return []
+    cells_ = list(claiming.values())
+    measured = dict(_collect(workers.each(measure_epsilon, cells_), len(cells_), "canaries", log))
+    return [
+        refusal_record(cell, one) if isinstance(one := measured[name], Refusal) else one
+        for name, cell in claiming.items()
+    ]
 
 
 def _check_searches(

@@ -71,7 +71,7 @@ def shares(result: Result) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """0 done, and every limit was shown to hold; 1 a limit is broken or a guarantee contradicted; 3 not shown.
+    """0 done, every limit was shown to hold; 1 a limit is broken or a guarantee contradicted; 3 not shown.
 
     Not shown: a limit is undecided or unmeasured, no attack of a scenario had power, or nothing was measured.
     """

@@ -20,7 +20,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, Positive, Share, Table
+from glasshouse.settings import Count, Natural, NotNegative, Positive, Share, Table
 from glasshouse.wire import Kind
 
 
@@ -219,6 +219,23 @@ class Grants(Table):
 
 
 @final
+class Epsilon(Table):
+    """``[audit.epsilon]``: is a claimed ε real? A further federation with canaries shows a lower bound.
+
+    Attributes:
+        claimed: the ε that is claimed; 0: nothing is, and no canaries are used.
+        delta: δ at which it is claimed.
+        unit: what a canary is; empty: what the defences protect.
+        canaries: how many, each in by its own fair coin.
+    """
+
+    claimed: NotNegative = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    unit: Literal["", "example", "client"] = ""
+    canaries: Annotated[int, Field(ge=20)] = 1000
+
+
+@final
 class Audit(Table):
     """``[audit]``: what is attacked, and how that is scored.
 
@@ -232,6 +249,7 @@ class Audit(Table):
         utility: measure held-out accuracy.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
         contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
+        epsilon: the ε that is claimed, and how it is tested.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -245,6 +263,7 @@ class Audit(Table):
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
+    epsilon: Epsilon = Epsilon()
 
 
 @final

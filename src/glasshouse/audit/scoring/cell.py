@@ -186,12 +186,13 @@ def _refusals(
         reasons = [record.refusal for group, record in groups if group.active == own]
         reasons += [outcome.refusal for run in runs[position] for outcome in run.outcomes]
         for refusal in dict.fromkeys(one for one in reasons if one is not None):
-            yield _refusal_record(task.cell, refusal)
+            yield refusal_record(task.cell, refusal)
         for refusal in scores[position].refusals:
-            yield _refusal_record(task.cell, refusal)
+            yield refusal_record(task.cell, refusal)
 
 
-def _refusal_record(cell: Cell, refusal: Refusal) -> Refused:
+def refusal_record(cell: Cell, refusal: Refusal) -> Refused:
+    """A refusal of one cell, for the result."""
     return Refused(
         scenario=cell.scenario.name,
         cell=cell.hash,

@@ -107,5 +107,6 @@ class GaussianMechanism:
             defense="gaussian_mechanism",
             noise_multiplier=self.noise_multiplier,
             steps=exposure.rounds,
+            clip=self.clip,
             rate=exposure.sampling,
         )

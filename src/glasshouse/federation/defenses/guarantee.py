@@ -51,6 +51,7 @@ class Guarantee:
         defense: name of the defence that proves it.
         noise_multiplier: of its Gaussian releases: standard deviation ÷ sensitivity of one unit.
         steps: how many releases there are.
+        clip: norm of the largest contribution of one unit.
         rate: chance of a unit to be in one of them, where the adversary cannot see that.
     """
 
@@ -60,6 +61,7 @@ class Guarantee:
     defense: str
     noise_multiplier: float
     steps: int
+    clip: float = 1.0
     rate: float = 1.0
 
 

@@ -47,7 +47,14 @@ class Story:
 
 def scenarios(result: Result) -> list[str]:
     """Names of the scenarios in the order of the suite."""
-    rows = (result.threats, result.findings, result.refusals, result.utility, result.exhibits)
+    rows = (
+        result.threats,
+        result.findings,
+        result.refusals,
+        result.utility,
+        result.exhibits,
+        result.epsilons,
+    )
     return list(dict.fromkeys(row.scenario for group in rows for row in group))
 
 

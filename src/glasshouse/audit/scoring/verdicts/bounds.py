@@ -82,7 +82,7 @@ def _covers(guarantee: Guarantee, finding: Finding, marked: frozenset[str]) -> b
 
 
 def _best_guess(metric: Metric, scored: ScoredMetric, chance: float | None, rng: Rng) -> float | None:
-    """The best success without the update: the better of chance and null, or the end of the null's interval."""
+    """The best success without the update: the better of chance and null, or the null's interval's end."""
     nulls = ScoredMetric(values=scored.nulls, nulls=scored.nulls, victims=scored.victims)
     try:
         interval = value_of(nulls, metric, rng=rng)
