@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.pages PAGE [--out runs/results] [--list]``. Each piece is a command. What it prints is
 kept in ``OUT/PAGE/NN.txt``, and an audit's run beside it in ``OUT/PAGE/NN``. A piece that ended is not run
-again, an audit that was interrupted goes on where it was. The cost is what the page measured, in CPU seconds of
-one core; None: the page does not say.
+again, an audit that was interrupted goes on where it was. The cost is what the page measured, in CPU seconds
+of one core; None: the page does not say.
 """
 
 import argparse

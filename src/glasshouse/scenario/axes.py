@@ -99,7 +99,9 @@ def content_hash(scenario: Scenario) -> str:
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
-    if not content["audit"]["epsilon"]["claimed"]:  # cells that claim nothing keep their names
+    if content["data"]["people"] == "groups":  # cells without what came later keep their names
+        content["data"].pop("people")
+    if not content["audit"]["epsilon"]["claimed"]:
         content["audit"].pop("epsilon")
     against = content["model"]["pretraining"]["adversarial"]
     against.setdefault("step", STEP[against["method"]])

@@ -66,6 +66,7 @@ class Data(Table):
         public_split: split that the part comes from; empty: dealt by the seed from all that the others leave.
         heldout_split: as ``private_split``.
         deal: what is dealt to parts: single images, or whole labels (people, classes).
+        people: who is in a picture: as the data say (``groups``), or its label.
         examples: private examples per client.
         members: clients that hold the challenge example, each in place of one of theirs.
         auxiliary: images in that part.
@@ -90,6 +91,7 @@ class Data(Table):
     public_split: Split = ""
     heldout_split: Split = ""
     deal: Literal["image", "label"] = "image"
+    people: Literal["groups", "label"] = "groups"
     examples: Count = 1
     members: Natural = 0
     auxiliary: Natural = 200

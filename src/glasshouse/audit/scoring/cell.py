@@ -87,6 +87,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
                 continue
             single = name in primary.values() and can_judge_victims(metric)
             victims = victims_of(name, metric, scored, runs) if single else ()
+            scored = scored.by_people()
             if isinstance(victims, SkippedVictims):
                 notes.append(f"{attack.label or attack.name}: {victims.reason}")
                 victims = ()

@@ -161,6 +161,8 @@ def _setting(
 ) -> Setting:
     federation, data = scenario.federation, scenario.data
     private = require_part(roles.private, "private")
+    if data.people == "label":
+        private = replace(private, groups=private.labels)
     shards = partition(
         private.labels,
         federation.clients,
