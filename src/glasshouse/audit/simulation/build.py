@@ -144,7 +144,7 @@ def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     dealt = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
     )
-    private = Batch(inputs=dealt.inputs, labels=dealt.labels % source.classes)
+    private = replace(dealt, labels=dealt.labels % source.classes)
     check_disjoint({**roles.parts(), "private": private})
     return replace(roles, private=private)
 
