@@ -72,7 +72,8 @@ def test_without_a_guarantee_there_is_no_bound():
 
 def test_single_examples_protect_neither_labels_nor_properties_of_many():
     assert bounded(Identification(), images(0), EXAMPLE, chance=0.01).bound is not None
-    assert bounded(LabelAccuracy(), images(0), EXAMPLE, claim="labels").bound is None
+    for claim in ("labels", "reconstruction"):  # labels of a batch, also as the labels of images
+        assert bounded(LabelAccuracy(), images(0), EXAMPLE, claim=claim).bound is None
     assert bounded(LabelAccuracy(), images(0), UPDATE, claim="labels").bound is not None
     asked = {"claim": "clients", "unit": "clients", "chance": 0.5}
     assert bounded(Auc(), clients(), EXAMPLE, marked=["attribute 3"], **asked).bound is None

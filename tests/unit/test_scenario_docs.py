@@ -20,7 +20,8 @@ TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
     spec.Scenario, spec.Data, spec.Domains, table.Model, table.Pretraining, table.Adversarial,
     spec.Federation, spec.Keep, spec.Behaviour,
-    Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Epsilon, spec.Policy, spec.Tuning, suite.SuiteFile, suite.Entry,
+    Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Epsilon, spec.Policy, spec.Tuning,
+    suite.SuiteFile, suite.Entry,
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -17,7 +17,7 @@ from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
 from glasshouse.audit.scoring.cell import refusal_record, score_cell
-from glasshouse.audit.scoring.certificate import certify
+from glasshouse.audit.scoring.certificate import certificates
 from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
 from glasshouse.audit.scoring.verdicts.family import with_family
@@ -35,7 +35,7 @@ from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, Refused, Result
+from glasshouse.results.records import Control, Exhibit, Refused, Result
 from glasshouse.results.strength import EmpiricalEpsilon, Search
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
@@ -125,32 +125,19 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
             epsilons = _measure_epsilons(plans, plugin_workers, log)
         # all claims are filed: the truth meets the attacks' own losses, where no attack runs any more
         with Workers(jobs, apart=True, preload=_PRELOAD) as workers:
-            searches = _check_searches(plans, workers, device, log)
+            filed = [t for p in plans for t in attack_tasks(p, device)]
+            searches = certificates(filed, workers, log)
         # new processes: no attack ran where claims are scored
         with Workers(jobs, preload=_PRELOAD) as workers:
             judged = _collect(
                 workers.each(judge_control, control_tasks), len(control_tasks), "controls judged", log
             )
-            pieces = [
-                CellTask(
-                    cell=p.cell,
-                    groups=p.groups,
-                    run=str(out.resolve()),
-                    controls=dict(judged),
-                    searches={t.out: searches[t.out] for t in attack_tasks(p, device)},
-                )
-                for p in plans
-            ]
+            pieces = [_cell_task(p, out, dict(judged), searches, device) for p in plans]
             scored = dict(_collect(workers.each(score_cell, pieces), len(pieces), "scores", log))
     parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
     manifest_facts = {**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)}
-    result = _gather(suite, parts, drawings.exhibits, cards, manifest_facts)
-    result = replace(
-        result,
-        epsilons=tuple(one for one in epsilons if isinstance(one, EmpiricalEpsilon)),
-        refusals=(*result.refusals, *(one for one in epsilons if isinstance(one, Refused))),
-    )
+    result = _with_epsilons(_gather(suite, parts, drawings.exhibits, cards, manifest_facts), epsilons)
     _write_notes(plans, log)
     for planned, one in parts:
         for note in one.notes:
@@ -242,16 +229,28 @@ def _measure_epsilons(
     ]
 
 
-def _check_searches(
-    plans: tuple[Plan, ...], workers: Workers, device: str, log: RunLog
-) -> dict[str, tuple[Search, ...]]:
-    """Certificates by the folder of a unit's claims; empty ones where an attack's loss failed."""
-    tasks = [t for p in plans for t in attack_tasks(p, device)]
-    checked = dict(_collect(workers.each(certify, tasks), len(tasks), "searches checked", log))
-    for rows in checked.values():
-        if isinstance(rows, Refusal):
-            log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
-    return {out: () if isinstance(rows, Refusal) else rows for out, rows in checked.items()}
+def _cell_task(
+    planned: Plan,
+    out: Path,
+    controls: Mapping[str, Control | None],
+    searches: Mapping[str, tuple[Search, ...]],
+    device: str,
+) -> CellTask:
+    return CellTask(
+        cell=planned.cell,
+        groups=planned.groups,
+        run=str(out.resolve()),
+        controls=controls,
+        searches={t.out: searches[t.out] for t in attack_tasks(planned, device)},
+    )
+
+
+def _with_epsilons(result: Result, measured: Sequence[EmpiricalEpsilon | Refused]) -> Result:
+    return replace(
+        result,
+        epsilons=tuple(one for one in measured if isinstance(one, EmpiricalEpsilon)),
+        refusals=(*result.refusals, *(one for one in measured if isinstance(one, Refused))),
+    )
 
 
 def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:

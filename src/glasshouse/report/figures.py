@@ -7,8 +7,9 @@ from typing import final
 
 from markupsafe import Markup
 
-from glasshouse.report import numbers, readings, strength, svg, words
+from glasshouse.report import numbers, readings, svg, words
 from glasshouse.report.cards import ACCURACY, Cards
+from glasshouse.report.verdicts import strength
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Finding, Utility, Verdict

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from glasshouse.report import strength, words
+from glasshouse.report import words
 from glasshouse.report.cards import KINDS, SEVERITIES, Cards
+from glasshouse.report.verdicts import strength
 from glasshouse.report.verdicts.choice import ORDER, Choice
 from glasshouse.report.verdicts.sentences import NOT_SAFE, where
 from glasshouse.results.judgement import ONE_SIDE, expected_by_luck

@@ -6,8 +6,9 @@ it and how the number was chosen. "No power" never reads as "safe".
 
 from collections.abc import Sequence
 
-from glasshouse.report import numbers, readings, strength, words
+from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import Cards
+from glasshouse.report.verdicts import strength
 from glasshouse.report.verdicts.choice import Choice
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Control, Finding, Refused, Utility, Victim

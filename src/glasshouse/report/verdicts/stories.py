@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from glasshouse.report import readings, strength, words
+from glasshouse.report import readings, words
+from glasshouse.report.verdicts import strength
 from glasshouse.report.verdicts.choice import ORDER, Choice, severity
 from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
@@ -142,10 +143,9 @@ def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -
         text = " ".join([text, *(part for part in additions(worst, choice) if part)])
         lines.append(Sentence(kind="leaks", text=text))
     if any(f is not first for fs in still_open.values() for f in fs):
-        unsure = [
-            cards.attack(f.attack) for fs in still_open.values() for f in fs if standing(f) == "inconclusive"
-        ]
-        why = f"the interval of {few(unsure)} is too wide"
+        unsure = [f for fs in still_open.values() for f in fs if standing(f) == "inconclusive"]
+        why = f"the interval of {few([cards.attack(f.attack) for f in unsure])} is too wide"
+        why += ", or the search was not finished" if any(f.unfinished for f in unsure) else ""
         text = f"Under {few(list(still_open))} this audit cannot tell: {why}."
         lines.append(Sentence(kind="inconclusive", text=text))
     if quiet and not all(f is first for n in quiet for f in powered[n]):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEMBERSHIP = "membership"
 EXAMPLES = (Reconstruction.kind, Representations.kind)
-"""Kinds of claims whose metrics are means over single private examples."""
+"""Kinds of claims whose own metrics are means over single private examples."""
 
 
 def with_bound(
@@ -47,7 +47,11 @@ def with_bound(
         marked: properties that clients were asked about.
         rng: of the null's interval.
     """
-    if guarantee is None or not metric.wording.private or not _covers(guarantee, finding, marked):
+    if (
+        guarantee is None
+        or not metric.wording.private
+        or not _covers(guarantee, metric, marked, clients=bool(scored.clients))
+    ):
         return finding
     ceiling = _ceiling(guarantee.noise_multiplier, guarantee.steps, guarantee.rate, guarantee.neighbours)
     chance = finding.chance
@@ -75,10 +79,10 @@ def with_bound(
     return replace(finding, bound=bound, verdict="contradiction" if beyond else finding.verdict)
 
 
-def _covers(guarantee: Guarantee, finding: Finding, marked: frozenset[str]) -> bool:
+def _covers(guarantee: Guarantee, metric: Metric, marked: frozenset[str], *, clients: bool) -> bool:
     if guarantee.neighbours == "update":
         return True
-    return marked == {MEMBERSHIP} if finding.unit == "clients" else finding.claim in EXAMPLES
+    return marked == {MEMBERSHIP} if clients else metric.claim in EXAMPLES
 
 
 def _best_guess(metric: Metric, scored: ScoredMetric, chance: float | None, rng: Rng) -> float | None:

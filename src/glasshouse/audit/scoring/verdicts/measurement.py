@@ -53,11 +53,33 @@ class Measurement:
 def finding_of(
     cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run], *, control: Control | None
 ) -> Finding:
-    """The finding.
+    """The finding, with what is known of its searches and the bound above it.
 
     Raises:
         Undefined: too few victims, or the metric is not determined.
     """
+    searches = _searches(measured, runs)
+    unfinished = sum(not s.finished for s in searches) if searches else None
+    finding = _finding(cell, attack, measured, runs, control=control, finished=not unfinished)
+    return with_bound(
+        replace(finding, searches=searches if measured.primary else (), unfinished=unfinished),
+        measured.metric,
+        measured.scored,
+        _weakest(runs),
+        marked=frozenset(name for run in runs for name in run.judge.truth.marked),
+        rng=Rng.root(cell.scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}"),
+    )
+
+
+def _finding(
+    cell: Cell,
+    attack: Plugin,
+    measured: Measurement,
+    runs: Sequence[Run],
+    *,
+    control: Control | None,
+    finished: bool,
+) -> Finding:
     scenario, metric = cell.scenario, measured.metric
     chance = metric.chance(runs[0].judge.context)
     scored = with_chance(measured.scored, metric, chance)
@@ -65,17 +87,10 @@ def finding_of(
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
     null, other = null_of(scored, metric), exchange(scored, metric, rng=stream)
     over_exchange = other.gain if other else None
-    searches = _searches(measured, runs)
-    unfinished = sum(not s.finished for s in searches) if searches else None
     verdict = verdict_of(
-        metric=metric,
-        gain=gain,
-        null=null,
-        control=control,
-        exchange=over_exchange,
-        finished=not unfinished,
+        metric=metric, gain=gain, null=null, control=control, exchange=over_exchange, finished=finished
     )
-    finding = Finding(
+    return Finding(
         scenario=scenario.name,
         cell=cell.hash,
         axes=dict(cell.axes),
@@ -110,11 +125,7 @@ def finding_of(
         claimed=len(scored.claimed),
         runs=len(scored.runs),
         victims=measured.victims,
-        searches=searches if measured.primary else (),
-        unfinished=unfinished,
     )
-    marked = frozenset(name for run in runs for name in run.judge.truth.marked)
-    return with_bound(finding, metric, scored, _weakest(runs), marked=marked, rng=stream.child("bound"))
 
 
 def _weakest(runs: Sequence[Run]) -> Guarantee | None:
