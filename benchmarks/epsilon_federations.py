@@ -71,9 +71,9 @@ def main() -> None:
     if arguments.out.is_file():
         lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
         known = {(one["kind"], one["noise"], one["seed"]): one for one in lines}
-    for seed in range(arguments.federations):
-        for kind in ON:
-            for noise in (True, False):
+    for noise in (False, True):
+        for seed in range(arguments.federations):
+            for kind in ON:
                 if (kind, noise, seed) in known:
                     continue
                 started = time.process_time()

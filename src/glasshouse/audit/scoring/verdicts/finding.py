@@ -187,7 +187,7 @@ def verdict_of(
     gains = [gain] if exchange is None else [gain, exchange]
     if all(g.above_zero for g in gains):
         return "leaks"
-    if control is not None and finished and min(g.high for g in gains) <= small_gain(metric, null):
+    if control is not None and min(g.high for g in gains) <= small_gain(metric, null) and finished:
         return "no leak found"
     return "inconclusive"
 
