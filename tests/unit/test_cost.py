@@ -2,15 +2,19 @@
 
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 from glasshouse.attacks.inversion.ggl.attack import GGL
+from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
+from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit import cost as costs
 from glasshouse.audit import probe as probes
+from glasshouse.audit.scoring import rehearsal
 from glasshouse.scenario.load import load
 
 
@@ -28,6 +32,9 @@ def test_evaluations_are_calls_times_trials_times_the_length_of_a_search():
     assert result["GGL"]["seconds"] is None
 
 
+THREE_STEPS = {"training": asdict(GeneratorTraining(steps=3))}
+
+
 def test_a_closed_form_has_no_budget_and_counts_once_per_call():
     assert LinearInput().budget is None
     assert costs._units(None, None, 5) == 5
@@ -36,16 +43,16 @@ def test_a_closed_form_has_no_budget_and_counts_once_per_call():
 @pytest.mark.parametrize(
     ("attack", "short"),
     [
-        (InvertingGradients(), {"iterations": 3}),
-        (InvertingGradients(iterations=2), {"iterations": 2}),
-        (GGL(), {"evaluations": 50, "training": asdict(GeneratorTraining(steps=3)), "processes": 1}),
+        (InvertingGradients(), {"search": asdict(Descent(iterations=3, signed=True))}),
+        (InvertingGradients(search=Descent(iterations=2)), {"search": asdict(Descent(iterations=2))}),
+        (GGL(), {"search": asdict(LatentSearch(evaluations=50)), **THREE_STEPS}),
         (
-            GGL(population=2, processes=4),
-            {"evaluations": 3, "training": asdict(GeneratorTraining(steps=3)), "processes": 1},
+            GGL(search=LatentSearch(population=2, processes=4)),
+            {"search": asdict(LatentSearch(population=2, evaluations=3)), **THREE_STEPS},
         ),
         (
-            GGL(evaluations=7),
-            {"evaluations": 7, "training": asdict(GeneratorTraining(steps=3)), "processes": 1},
+            GGL(search=LatentSearch(evaluations=7)),
+            {"search": asdict(LatentSearch(evaluations=7)), **THREE_STEPS},
         ),
     ],
 )
@@ -58,9 +65,9 @@ def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypat
     tasks, ran = [], probes.run_attack
     monkeypatch.setattr(probes, "run_attack", lambda task: (tasks.append(task), ran(task))[1])
     monkeypatch.setattr(probes.time, "process_time", lambda: 2.0 * len(tasks))  # two seconds a call
-    short = ["defenses=[]", "attacks.0.restarts=2", "attacks.0.evaluations=1000", "attacks.0.population=4"]
+    short = ["defenses=[]", "attacks.0.search={restarts=2, evaluations=1000, population=4}"]
     row = rows("quickstart-ggl", *short, probe=True)["ggl"]
-    assert {json.loads(task.arguments)["evaluations"] for task in tasks} == {4}
+    assert {json.loads(task.arguments)["search"]["evaluations"] for task in tasks} == {4}
     assert row["evaluations"] == 8 * 2 * 1000
     assert row["seconds"] == pytest.approx(2.0 / (2 * 4) * row["evaluations"])
 
@@ -138,7 +145,10 @@ def test_a_federation_counts_the_images_that_clients_train_on():
 
 def test_axes_over_an_attacks_arguments_are_added_up():
     result = rows(
-        "quickstart-ggl", 'axes={"attacks.0.evaluations"=[10, 30]}', "defenses=[]", "attacks.0.restarts=2"
+        "quickstart-ggl",
+        'axes={"attacks.0.search.evaluations"=[10, 30]}',
+        "defenses=[]",
+        "attacks.0.search.restarts=2",
     )
     assert result["ggl"]["evaluations"] == 8 * 2 * (10 + 30)
     assert result["control: ggl"]["calls"] == 2
@@ -159,3 +169,41 @@ def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     total = costs.total("suite", [a, b])
     assert (total["calls"], total["seconds"], total["unmeasured"]) == (4, 1.5, ["b"])
     assert costs.total("suite", [b])["seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "metrics", "claims"),
+    [
+        ([], ["psnr", "identification"], 2 * 2),  # two victims of each
+        (["federation.rounds=3"], ["psnr", "perceptual"], 2),  # the latter needs a network of its own
+    ],
+)
+def test_scoring_is_probed_by_made_up_claims(tmp_path, monkeypatch, sets, metrics, claims):
+    """Seven seconds where the null is chosen, three where it is known: both are in the row and the total."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    ticks = iter([0.0, 7.0, 10.0])
+    monkeypatch.setattr(rehearsal, "time", SimpleNamespace(process_time=lambda: next(ticks)))
+    sets = ['axes={"federation.batch_size"=[1, 2]}', "audit.seeds=[0, 1]", "data.examples=2", *sets]
+    names = json.dumps(metrics)
+    (scenario,) = load("quickstart-ggl", ["defenses=[]", f"audit.metrics={names}", *sets]).scenarios
+    timer = probes.Stopwatch()
+    monkeypatch.setattr(timer, "attack", lambda *_: None)
+    row = next(r for r in costs.cost(scenario, timer=timer) if r["part"] == "scoring")
+    timed, federations = len(metrics) - ("perceptual" in metrics), 2 * 2 * len(metrics)
+    assert row["seconds"] == pytest.approx(4.0 / timed * federations + 3.0 / claims * row["calls"])
+    assert "scoring" not in costs.total("all", [row])["unmeasured"]
+
+
+def test_scoring_of_claims_that_cannot_be_made_up_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    (scenario,) = load("quickstart-ggl", ["defenses=[]", 'audit.metrics=["perceptual"]']).scenarios
+    assert probes.Stopwatch().scoring(scenario) is None
+
+
+def test_scoring_is_timed_for_sums_and_for_claims_about_classes_and_clients(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    for name in ("quickstart-secure-sum", "quickstart-logits", "quickstart-rounds"):
+        (scenario,) = load(name, []).scenarios
+        timed = probes.Stopwatch().scoring(scenario)
+        assert timed is not None
+        assert timed[1] > 0

@@ -20,7 +20,7 @@ def scored(people: dict[str, set[int]]) -> ScoredMetric:
     return ScoredMetric(
         values=tuple(np.array([float(i)]) for i in range(count)),
         nulls=tuple(np.zeros(1) for _ in range(count)),
-        exchanged=tuple(np.full(1, 0.5) for _ in range(count)),
+        exchanged=tuple(np.full((2, 1), 0.5) for _ in range(count)),
         victims=tuple(people),
         people={name: frozenset(group) for name, group in people.items() if group},
         claimed=frozenset(people),
@@ -32,7 +32,7 @@ def test_victims_who_share_a_person_are_one():
     assert one.victims == ("a", "b", "e")
     assert [v.tolist() for v in one.values] == [[0.0, 2.0, 3.0], [1.0], [4.0]]
     assert one.claimed == {"a", "b", "e"}
-    assert [len(v) for v in one.exchanged] == [3, 1, 1]
+    assert [v.shape for v in one.exchanged] == [(2, 3), (2, 1), (2, 1)]
 
 
 def test_a_later_victim_can_join_two_earlier_ones():

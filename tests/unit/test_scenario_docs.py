@@ -15,12 +15,13 @@ from glasshouse.scenario.problems import condition
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical, freeze
 from glasshouse.scenario.write import toml
+from glasshouse.settings import Optimizer
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
     spec.Scenario, spec.Data, spec.Domains, table.Model, table.Pretraining, table.Adversarial,
-    spec.Federation, spec.Keep, spec.Behaviour,
-    Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Epsilon, spec.Policy, spec.Tuning,
+    spec.Federation, Optimizer, spec.Keep, spec.Behaviour,
+    Plugin, spec.Threat, spec.Grants, spec.Audit, table.Epsilon, spec.Policy, spec.Tuning,
     suite.SuiteFile, suite.Entry,
 ]  # fmt: skip
 
@@ -87,7 +88,7 @@ def test_the_assignments_can_be_made():
         assign(table, *split_assignment(line))
     assert table == {
         "federation": {"batch_size": 4},
-        "attacks": [{"name": "dlg", "iterations": 50, "restarts": 8}],
+        "attacks": [{"name": "dlg", "search": {"iterations": 50, "restarts": 8}}],
         "axes": {"federation.batch_size": [1, 2]},
     }
 

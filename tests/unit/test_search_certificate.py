@@ -12,6 +12,7 @@ from glasshouse.attacks.base import About, ClassRepresentatives, Reconstruction
 from glasshouse.attacks.inversion.dlg import DLG
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.objective import SearchedLoss, collect_losses, record_loss, thinned
+from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.attacking import call
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
@@ -53,7 +54,7 @@ def federation(tmp_path_factory):
     return folder, scenario
 
 
-def tasks(federation, out: Path, victims: int = VICTIMS, **arguments) -> list[AttackTask]:
+def tasks(federation, out: Path, victims: int = VICTIMS, *, iterations, **arguments) -> list[AttackTask]:
     folder, scenario = federation
     units = units_of(InvertingGradients(), folder, victims=victims, attacked=frozenset({0}))
     return [
@@ -61,7 +62,7 @@ def tasks(federation, out: Path, victims: int = VICTIMS, **arguments) -> list[At
             folder=str(folder),
             out=str(out / unit.name),
             attack="inverting_gradients",
-            arguments=json.dumps({"restarts": 1, **arguments}),
+            arguments=json.dumps({"search": {"restarts": 1, "iterations": iterations}, **arguments}),
             threat=threat_of(scenario),
             attack_seed=0,
             unit=unit,
@@ -116,7 +117,7 @@ class Remembers:
     seen: list[torch.Tensor] = []  # noqa: RUF012 - that it is shared is the point
 
     def __init__(self):
-        self.honest = InvertingGradients(iterations=2, restarts=1)
+        self.honest = InvertingGradients(search=Descent(iterations=2, restarts=1))
         self.needs = self.honest.needs
 
     def objective(self, view, about, *, rng):

@@ -7,7 +7,6 @@ with a mid-grey image (``match.take``) by the distances, and is a miss for the s
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording, check_images
+from glasshouse.metrics.base import Hits, Metric, Requirement, ScoreContext, Wording, check_images
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.registry import Card
 
@@ -43,32 +42,9 @@ def as_array(x: Tensor) -> NDArray[np.float64]:
     return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
 
 
-class ImageMetric(ABC):
-    """Base class of metrics that give one number per original image."""
-
-    card: ClassVar[Card]
-    wording: ClassVar[Wording]
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
-
-    def chance(self, context: ScoreContext) -> float | None:
-        """Not known without the data: the null baseline tells."""
-        del context
-        return None
-
-    @abstractmethod
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """(B,), one number per original; see the metric."""
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
-class Mse(ImageMetric):
+class Mse(Metric):
     """Mean squared error per original; 0 is exact, pixel units squared."""
 
     card: ClassVar[Card] = Card(
@@ -77,7 +53,7 @@ class Mse(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="squared error",
-        sentence="rebuilt private images with mean squared error {}",
+        sentence="rebuilt private images with mean squared error {} (0 is a perfect copy)",
         explanation="Mean squared difference of the pixels: 0 is a perfect copy, so lower is worse. What "
         "guessing reaches depends on the images.",
         severity="images",
@@ -98,7 +74,7 @@ class Mse(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Psnr(ImageMetric):
+class Psnr(Metric):
     """Peak signal-to-noise ratio per original, dB, capped at 100 dB; peak is the width of the image range."""
 
     card: ClassVar[Card] = Card(
@@ -111,13 +87,19 @@ class Psnr(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="PSNR",
-        sentence="rebuilt private images at PSNR {}",
+        sentence="rebuilt private images at PSNR {} (closeness; a small picture is recognisable above 18)",
         explanation="Closeness of the pixels in decibels: higher is worse, and above about 18 dB a small "
         "picture is recognisable. Images count as rebuilt where this lies above what guessing"
         " reaches.",
         display="level",
         severity="images",
         order=64,
+        landmarks=(
+            (30.0, "nearly a copy"),
+            (18.0, "recognisable"),
+            (13.0, "shapes"),
+            (9.0, "hardly anything"),
+        ),
         note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1] "
         "reports 6.02 dB less for the same images.",
     )
@@ -136,7 +118,7 @@ class Psnr(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ssim(ImageMetric):
+class Ssim(Metric):
     """Structural similarity per original; see ``images.ssim`` for the window on small images."""
 
     card: ClassVar[Card] = Card(
@@ -147,12 +129,13 @@ class Ssim(ImageMetric):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     wording: ClassVar[Wording] = Wording(
         label="SSIM",
-        sentence="rebuilt private images with SSIM {}",
+        sentence="rebuilt private images with SSIM {} (likeness; 1 is a perfect copy)",
         explanation="Similarity of local structure: 1 is a perfect copy, about 0 an unrelated picture. "
         "Higher is worse. Textures alone can raise it, so SSIM does not count as rebuilt "
         "where PSNR lies below guessing.",
         severity="images",
         order=70,
+        landmarks=((0.9, "nearly a copy"), (0.7, "recognisable"), (0.4, "shapes"), (0.1, "hardly anything")),
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -161,7 +144,7 @@ class Ssim(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MseR(ImageMetric):
+class MseR(Metric):
     """Mean squared error between feature vectors (the input of the last layer), paired by pixels."""
 
     card: ClassVar[Card] = Card(
@@ -171,7 +154,7 @@ class MseR(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="feature error",
-        sentence="rebuilt private images with feature error {}",
+        sentence="rebuilt private images with feature error {} (0: the model sees no difference)",
         explanation="Mean squared difference of what the audited model sees in both images: 0 is the "
         "same, so lower is worse. What guessing reaches depends on the images.",
         severity="images",
@@ -192,7 +175,7 @@ class MseR(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Perceptual(ImageMetric):
+class Perceptual(Metric):
     """Distance between features of a separately trained public network; replaces LPIPS where it cannot run.
 
     At every position of every layer the channel vectors are scaled to length 1; the squared differences are
@@ -208,7 +191,7 @@ class Perceptual(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="perceptual distance",
-        sentence="rebuilt private images at perceptual distance {}",
+        sentence="rebuilt private images at perceptual distance {} (0 is a perfect copy)",
         explanation="Difference of both images as a separate network sees them: 0 is the same, so lower "
         "is worse. What guessing reaches depends on the images.",
         severity="images",
@@ -237,7 +220,7 @@ class Perceptual(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Identification(ImageMetric):
+class Identification(Hits):
     """1 where the image nearest to a reconstruction is its original, among M - 1 distractors and it; else 0.
 
     Nearest by mean squared error. A tie counts against the attack, so a constant image over equal distractors
@@ -259,9 +242,6 @@ class Identification(ImageMetric):
         order=62,
     )
     requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)

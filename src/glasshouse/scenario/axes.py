@@ -15,7 +15,7 @@ from glasshouse.wire import Value
 
 MAX_CELLS = 2000
 STEP = {"none": 1.25, "fgsm": 1.25, "pgd": 0.5}
-"""Of ``model.pretraining.adversarial`` by method, where none is given: a cell is named by the one taken."""
+"""Default step of ``model.pretraining.adversarial`` by method; the hash of a cell includes the one used."""
 
 
 @final
@@ -54,7 +54,8 @@ def expand_axes(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[st
     base = {k: v for k, v in raw.items() if k not in ("axes", "axes_zipped")}
     _check_paths(raw)
     groups = [
-        [{path: choice} for choice in _some(path, values)] for path, values in raw.get("axes", {}).items()
+        [{path: choice} for choice in _different(path, _some(path, values))]
+        for path, values in raw.get("axes", {}).items()
     ]
     groups += [_rows(i, table) for i, table in enumerate(raw.get("axes_zipped", []))]
     total = 1
@@ -95,7 +96,7 @@ def label_of(value: Any) -> Value:
 
 
 def content_hash(scenario: Scenario) -> str:
-    """16 hexadecimal digits of what decides the findings; words, policy and the order of keys do not."""
+    """Hash of everything that decides the findings, 16 hexadecimal digits; words and key order do not."""
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
@@ -103,6 +104,7 @@ def content_hash(scenario: Scenario) -> str:
         content["data"].pop("people")
     if not content["audit"]["epsilon"]["claimed"]:
         content["audit"].pop("epsilon")
+    content["audit"].pop("auditor", None)
     against = content["model"]["pretraining"]["adversarial"]
     against.setdefault("step", STEP[against["method"]])
     text = json.dumps(content, sort_keys=True, allow_nan=False)
@@ -110,7 +112,7 @@ def content_hash(scenario: Scenario) -> str:
 
 
 def plain(scenario: Scenario) -> dict[str, Any]:
-    """The scenario with all defaults, as TOML has it: flat plug-ins, lists, no missing values."""
+    """The scenario with all defaults as plain data: flat plug-ins, lists, no missing values."""
     dumped = canonical(_without_none(scenario.model_dump()))
     assert isinstance(dumped, dict)
     return dumped
@@ -136,6 +138,20 @@ def _check_paths(raw: dict[str, Any]) -> None:
 def _some(path: str, values: Any) -> list[Any]:
     if not isinstance(values, list) or not values:
         raise PathError(f'axes."{path}"', needs="a list of at least one value", got=repr(values))
+    return values
+
+
+def _different(path: str, values: list[Any]) -> list[Any]:
+    """Refuse a value that stands twice: two cells would be one, counted twice."""
+    texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
+    for value, text in zip(values, texts, strict=True):
+        if texts.count(text) > 1:
+            raise PathError(
+                f'axes."{path}"',
+                needs="different values",
+                got=f"{label_of(value)} {texts.count(text)} times",
+                hint="audit.seeds repeats a cell with other seeds",
+            )
     return values
 
 

@@ -5,14 +5,16 @@ builds anything: :mod:`glasshouse.scenario.load` does the first, ``audit.build``
 also live in other packages of this layer are repeated, and a test holds them equal.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from glasshouse.interfaces import traits_of
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
+    Epsilon,
     Message,
     Model,
     Name,
@@ -20,7 +22,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, NotNegative, Positive, Share, Table
+from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table, move_momentum
 from glasshouse.wire import Kind
 
 
@@ -143,7 +145,7 @@ class Federation(Table):
         batch_size: examples per local step.
         local_epochs: passes per round (fedavg).
         learning_rate: of the clients.
-        momentum: of the clients.
+        optimizer: of the clients.
         server_rate: of the server.
         secure_sum: the server sees only the weighted sum.
         weighting: by number of examples, or all alike.
@@ -161,7 +163,7 @@ class Federation(Table):
     batch_size: Count = 1
     local_epochs: Count = 1
     learning_rate: Positive = 0.1
-    momentum: Share = 0.0
+    optimizer: Optimizer = Optimizer()
     server_rate: Positive = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -170,6 +172,8 @@ class Federation(Table):
     behaviours: tuple[Behaviour, ...] = ()
     client_models: tuple[Plugin, ...] = ()
     options: Arguments = Field(default_factory=dict)
+
+    _old = model_validator(mode="before")(move_momentum)
 
     @property
     def kind(self) -> Kind:
@@ -221,23 +225,6 @@ class Grants(Table):
 
 
 @final
-class Epsilon(Table):
-    """``[audit.epsilon]``: is a claimed ε real? A further federation with canaries shows a lower bound.
-
-    Attributes:
-        claimed: the ε that is claimed; 0: nothing is, and no canaries are used.
-        delta: δ at which it is claimed.
-        unit: what a canary is; empty: what the defences protect.
-        canaries: how many, each in by its own fair coin.
-    """
-
-    claimed: NotNegative = 0.0
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    unit: Literal["", "example", "client"] = ""
-    canaries: Annotated[int, Field(ge=20)] = 1000
-
-
-@final
 class Audit(Table):
     """``[audit]``: what is attacked, and how that is scored.
 
@@ -252,6 +239,7 @@ class Audit(Table):
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
         contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
         epsilon: the ε that is claimed, and how it is tested.
+        auditor: who answers for the audit; printed on the report, else ``GLASSHOUSE_AUDITOR`` is.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -266,6 +254,7 @@ class Audit(Table):
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
     epsilon: Epsilon = Epsilon()
+    auditor: str = ""
 
 
 @final
@@ -324,6 +313,21 @@ class Scenario(Table):
     tuning: Tuning = Tuning()
     axes: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     axes_zipped: tuple[dict[str, tuple[Any, ...]], ...] = ()
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "Scenario":
+        """A scenario from plain data, the tables of a TOML file as dictionaries; checked like a file.
+
+        Raises:
+            BadScenario: all that is wrong.
+
+        Examples:
+            >>> Scenario.from_dict({"name": "mine", "attacks": ["idlg"]}).data.source
+            'digits'
+        """
+        from glasshouse.scenario.load import from_dict  # noqa: PLC0415 - it imports this module
+
+        return from_dict(raw)
 
     @property
     def sees(self) -> frozenset[Message]:

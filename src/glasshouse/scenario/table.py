@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from glasshouse.settings import Count, Natural, Positive, Recipe, Table
+from glasshouse.settings import Count, Natural, NotNegative, Positive, Recipe, Table
 
 Name = Annotated[str, Field(min_length=1)]
 Split = Literal["", "train", "val", "test"]
@@ -66,7 +66,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (str, int, float, bool))
 
 
-# Keyword arguments as TOML holds them, except dates and times: JSON, and so a cell's hash, has none.
+# Keyword arguments as TOML stores them, without dates and times: JSON, and hence the hash, has none.
 Arguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
 
 
@@ -104,14 +104,14 @@ class Plugin(Table):
 
 
 def canonical(value: Any) -> Any:
-    """Lists for tuples, all the way down: the form that TOML and JSON have."""
+    """Converts tuples to lists recursively, as TOML and JSON have them."""
     if isinstance(value, Mapping):
         return {k: canonical(v) for k, v in value.items()}
     return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def freeze(value: Any) -> Any:
-    """Tuples for lists, all the way down: what the spec holds."""
+    """Converts lists to tuples recursively, as the spec stores them."""
     if isinstance(value, Mapping):
         return {k: freeze(v) for k, v in value.items()}
     return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value
@@ -165,3 +165,20 @@ class Model(Plugin):
     name: Name = "convnet"
     weights: str | None = None
     pretraining: Pretraining = Pretraining()
+
+
+@final
+class Epsilon(Table):
+    """``[audit.epsilon]``: is a claimed ε real? A further federation with canaries shows a lower bound.
+
+    Attributes:
+        claimed: the ε that is claimed; 0: nothing is, and no canaries are used.
+        delta: δ at which it is claimed.
+        unit: what a canary is; empty: what the defences protect.
+        canaries: how many, each in by its own fair coin.
+    """
+
+    claimed: NotNegative = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    unit: Literal["", "example", "client"] = ""
+    canaries: Annotated[int, Field(ge=20)] = 1000

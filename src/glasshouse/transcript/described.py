@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from glasshouse.errors import BadFile
@@ -26,6 +26,7 @@ from glasshouse.outside.schema import (
     check_name,
     parse_as,
 )
+from glasshouse.settings import Optimizer, move_momentum
 from glasshouse.store import read_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.grants import Cohort
@@ -59,8 +60,8 @@ class TermsFile(Described):
     cohort: Annotated[int, Field(ge=1, le=limits.CLIENTS)]
     batch_size: Count
     local_epochs: Count = 1
-    learning_rate: float = 0.1
-    momentum: float = 0.0
+    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    optimizer: Optimizer = Optimizer()
     server_rate: float = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -73,6 +74,8 @@ class TermsFile(Described):
         Field(max_length=limits.ARGUMENTS),
     ] = Field(default_factory=dict)
     has_public: bool
+
+    _old = model_validator(mode="before")(move_momentum)
 
 
 class _Message(Described):
@@ -167,8 +170,8 @@ def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
     if stated.has_public:
         path = plain_file(folder, "public.safetensors", subject=f"transcript '{folder.name}', public data")
         public = batch_of(path, architecture)
-    kept = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
-    return Terms(**kept, architecture=architecture, public=public)
+    fields = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
+    return Terms(**fields, architecture=architecture, public=public)
 
 
 def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bool) -> Architecture:
@@ -207,13 +210,13 @@ def message_of(
     trust_factory: bool,
 ) -> Broadcast | Update | Aggregate:
     """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
-    kept = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
+    fields = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
     if isinstance(line, BroadcastLine):
         described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
-        return Broadcast(**kept, architecture=described, tensors=tensors)
+        return Broadcast(**fields, architecture=described, tensors=tensors)
     if isinstance(line, UpdateLine):
-        return Update(**kept, tensors=tensors)
-    return Aggregate(**kept, tensors=tensors)
+        return Update(**fields, tensors=tensors)
+    return Aggregate(**fields, tensors=tensors)
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:

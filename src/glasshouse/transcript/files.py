@@ -50,7 +50,8 @@ def write_transcript(transcript: Transcript, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     terms = transcript.terms
     plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
-    plain = {**plain, "architecture": _plain(terms.architecture), "options": dict(terms.options)}
+    plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
+    plain["options"] = dict(terms.options)
     if terms.public is not None:
         write_tensors(
             folder / "public.safetensors", {"inputs": terms.public.inputs, "labels": terms.public.labels}
@@ -156,7 +157,7 @@ def write_grants(grants: Grants, folder: Path) -> None:
         write_tensors(folder / "batch_norm.safetensors", flat)
     known = None if grants.defense is None else [asdict(m) for m in grants.defense]
     cohorts = {str(number): asdict(c) for number, c in grants.cohorts.items()}
-    write_json(folder / "grants.json", {"given": list(grants.given()), "defense": known, "cohorts": cohorts})
+    write_json(folder / "grants.json", {"given": list(grants.names()), "defense": known, "cohorts": cohorts})
 
 
 def read_grants(folder: Path) -> Grants:

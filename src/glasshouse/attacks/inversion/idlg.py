@@ -6,18 +6,25 @@ As ``dlg``, with labels from the last layer's gradient (the sign rule for one im
 the paper covers one image). Granted labels are used instead where there are any.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.labels import known_labels
-from glasshouse.attacks.parts.matching.exact import claim_images, exact_distance, search, searched_loss
+from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.matching.exact import (
+    QuasiNewton,
+    claim_images,
+    exact_distance,
+    minimize_distance,
+    searched_loss,
+)
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -27,9 +34,7 @@ class IDLG:
     """Images by L-BFGS on the squared distance of gradients; labels inferred.
 
     Args:
-        restarts: as in ``DLG``.
-        iterations: as in ``DLG``.
-        goal: as in ``DLG``.
+        search: as in ``DLG``.
         adaptive: as in ``DLG``.
     """
 
@@ -42,23 +47,19 @@ class IDLG:
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
         },
+        renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
+        sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, uses=frozenset({"labels"})
     )
 
-    restarts: Count = 4
-    iterations: Count = 300
-    goal: NotNegative = 1e-8
+    search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "attack 'idlg'")
 
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
-        return search_budget(self.iterations, restarts=self.restarts)
+        return search_budget(self.search)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update, with the inferred labels.
@@ -69,15 +70,7 @@ class IDLG:
         client = replica(view, subject="attack 'idlg'")
         labels = known_labels(view, client, rng=rng.child("labels"))
         distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        match = search(
-            client,
-            distance,
-            labels=labels,
-            restarts=self.restarts,
-            steps=self.iterations,
-            goal=self.goal,
-            rng=rng,
-        )
+        match = minimize_distance(client, distance, self.search, labels=labels, rng=rng)
         return (claim_images(client, match.inputs, labels, loss=match.loss),)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
@@ -85,4 +78,4 @@ class IDLG:
         del about  # a view of one update
         client = replica(view, subject="attack 'idlg'")
         distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        return searched_loss(distance, goal=self.goal)
+        return searched_loss(distance, goal=self.search.goal)

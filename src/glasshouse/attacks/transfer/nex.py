@@ -19,9 +19,15 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import check_tail
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, recover_claims, searched_loss
+from glasshouse.attacks.parts.readout.head_gradient import (
+    INVERSION_MOVED,
+    Inversion,
+    recover_claims,
+    searched_loss,
+)
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -52,20 +58,13 @@ class Nex:
             },
             "metric": "leakage",
         },
-        renamed={
-            "invert": "inversion.invert",
-            "iterations": "inversion.iterations",
-            "images": "inversion.images",
-            "alpha": "inversion.distance.alpha",
-            "tv": "inversion.distance.tv",
-            "step": "inversion.step",
-            "bf16": "inversion.distance.bfloat16",
-        },
+        renamed=INVERSION_MOVED,
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast"}),
         any_of=frozenset({"update", "aggregate"}),
         scope="round",
+        optimizers=LINEAR,
         protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
     )
 

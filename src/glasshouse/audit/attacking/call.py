@@ -101,7 +101,7 @@ def run_attack(task: AttackTask) -> str:
         return task.out
     side = adversary_side(task.folder, trust_factory=task.trust_factory)
     attack = attack_of(task.attack, json.loads(task.arguments))
-    refusal = find_refusal(attack, task.attack, task.threat, side.grants, side.transcript.terms.protocol)
+    refusal = find_refusal(attack, task.attack, task.threat, side.grants, side.transcript.terms)
     started = time.process_time()
     outcome = Outcome(refusal=refusal)
     if refusal is None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.errors import BadValue, Inapplicable, NotInstalled
+from glasshouse.errors import BadValue, Inapplicable, not_installed
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
 from glasshouse.federation.defenses.base import describe_mechanism, require
@@ -32,9 +32,7 @@ try:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 except ImportError as error:
-    raise NotInstalled(
-        "defense 'dp_sgd'", needs="the package opacus", got=str(error), fix="pip install 'glasshouse[dp]'"
-    ) from error
+    raise not_installed("defense 'dp_sgd'", "opacus", error, extra="dp") from error
 
 
 @final
@@ -51,7 +49,7 @@ class DpSgd:
     """
 
     card: ClassVar[Card] = Card(
-        summary="DP-SGD in local training: per-example clipping and noise in every step",
+        summary="limits each example's share and adds noise in every training step (DP-SGD), with a proof",
         source="Abadi et al. 2016, arXiv:1607.00133",
         extra="dp",
         details={"neighbours": "one example more or less"},
@@ -74,10 +72,10 @@ class DpSgd:
             delta=self.delta,
             rounds=self.rounds,
         )
-        given = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
+        levels = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
         require(
             "dp_sgd",
-            len(given) == 1 and 0 < given[0] < 1e6,
+            len(levels) == 1 and 0 < levels[0] < 1e6,
             needs="either noise_multiplier or epsilon, in (0, 1e6)",
             fix="try noise_multiplier = 1",
             noise_multiplier=self.noise_multiplier,
@@ -172,7 +170,7 @@ class PrivateTraining:
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
         before = {name: p.detach().clone() for name, p in parameters.items()}
         optimizer = DPOptimizer(
-            torch.optim.SGD(parameters.values(), lr=self.inner.learning_rate, momentum=self.inner.momentum),
+            self.inner.stepper(parameters.values()),
             noise_multiplier=self.defense.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
             max_grad_norm=self.defense.clip,
             expected_batch_size=min(self.inner.batch_size, len(data)),
@@ -184,7 +182,7 @@ class PrivateTraining:
         with torch.random.fork_rng(devices=[], enabled=self.inner.dropout):
             if self.inner.dropout:
                 torch.manual_seed(rng.child("dropout").seed())
-            for rows in order:
+            for step, rows in enumerate(order):
                 optimizer.zero_grad()
                 _per_example_gradients(hooked, parameters, data.pick(rows), sign=-1.0 if ascend else 1.0)
                 if drawn is not None:
@@ -192,6 +190,7 @@ class PrivateTraining:
                 if self.inner.kind == "gradient":
                     optimizer.pre_step()
                 else:
+                    optimizer.param_groups[0]["lr"] = self.inner.rate(step)
                     optimizer.step()
         return Trained(
             tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order

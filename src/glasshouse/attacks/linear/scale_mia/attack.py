@@ -35,12 +35,13 @@ from glasshouse.attacks.parts.readout.linear_leakage import (
     smoothed_thresholds,
 )
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail
-from glasshouse.attacks.parts.readout.summed import sum_of_round
+from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
@@ -70,24 +71,12 @@ class ScaleMia:
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control={
-            "setting": "2 clients with 4 digits each, 4 rounds, no defence",
-            "scenario": {
-                "data": {"auxiliary": 800, "examples": 150},
-                "model": {"name": "scale_mia_cnn", "bins": 128},
-                "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
-                "audit": {"rounds": [0, 1, 2, 3]},
-                "threat": {"changes": ["parameters"]},
-            },
-            "metric": "rate_blind",
-        },
+        control=crafting_control("parameters", auxiliary=800, model={"name": "scale_mia_cnn", "bins": 128}),
         renamed={
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
             "training_rate": "training.learning_rate",
-            "mirror": "training.mirror",
-            "variational": "training.variational",
-            "bfloat16": "training.bfloat16",
+            **move_into("training", "mirror", "variational", "bfloat16"),
         },
     )
 
@@ -104,15 +93,7 @@ class ScaleMia:
                 "attack 'scale_mia'", needs="span >= 1 or 0", got=f"span = {self.span}", fix="correct it"
             )
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(
-            sees=frozenset({"broadcast"}),
-            any_of=frozenset({"update", "aggregate"}),
-            scope="round",
-            changes=frozenset({"parameters"}),
-            grants=frozenset({"auxiliary"}),
-        )
+    needs: ClassVar[Needs] = crafting_needs("parameters")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The agreed model with the autoencoder's encoder and the crafted linear layers.
@@ -130,9 +111,11 @@ class ScaleMia:
         brightness = latents @ measure
         fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds
         thresholds = fitted(brightness, tail.widths[0])
-        head = self._head(view.terms, tail, thresholds, measure, deviation=float(brightness.std()), rng=rng)
+        head = self._head(
+            view.terms, tail, thresholds, measure, deviation=float(brightness.std()), round=number, rng=rng
+        )
         decoder = {f"decoder.{name}": t for name, t in state(pair.decoder).items()}
-        levels = head.levels * (_share_of_first(view.terms) if self._once(view.terms) else 1.0)
+        levels = head.levels * (_share_of_first(view.terms, number) if self._once(view.terms) else 1.0)
         return Crafted(
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**state(pair.model), **head.tensors}
@@ -154,6 +137,7 @@ class ScaleMia:
         measure: Tensor,
         *,
         deviation: float,
+        round: int,
         rng: Rng,
     ) -> Head:
         chosen = strength(
@@ -161,7 +145,7 @@ class ScaleMia:
             sends=terms.sends,
             steps=0 if self._once(terms) else self.local_steps or 1,
             batch=terms.batch_size,
-            rate=terms.learning_rate,
+            rate=terms.rate(round),
             span=self.span,
         )
         return craft_head(
@@ -229,9 +213,11 @@ class ScaleMia:
         return tuple(claims)
 
 
-def _share_of_first(terms: Terms) -> float:
+def _share_of_first(terms: Terms, round: int) -> float:
     """What the first of several local steps moves, over steps: momentum carries it on, gradients do not."""
-    return sum(terms.momentum**step for step in range(terms.local_epochs)) / terms.local_epochs
+    how, first = terms.optimizer, terms.optimizer.share(round=round)
+    carried = [how.momentum**s * how.share(round=round, step=s) / first for s in range(terms.local_epochs)]
+    return sum(carried) / terms.local_epochs
 
 
 def _tail(terms: Terms) -> LinearTail:

@@ -16,11 +16,31 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import ROUNDING, Objective, objective
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search import lbfgs
+from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 INNER = 20
 """Iterations in one step of ``torch.optim.LBFGS``, the unit in which the papers count."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class QuasiNewton:
+    """A search by L-BFGS with unit steps: the table ``search`` of DLG and iDLG.
+
+    Attributes:
+        iterations: outer steps, each of at most 20 evaluations.
+        restarts: independent starts from N(0, 1), in one batch, of which the attack's own loss picks one.
+        goal: all restarts end when one is this close; squared distance, as a share of the received norm.
+    """
+
+    iterations: Count = 300
+    restarts: Count = 4
+    goal: NotNegative = 1e-8
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "search by L-BFGS")
 
 
 @final
@@ -46,7 +66,7 @@ def exact_distance(replica: Replica, *, adaptive: bool, rng: Rng) -> Objective:
 
 
 def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
-    """What :func:`search` minimises, as a share of the received squared norm; its point is not clipped."""
+    """What the search minimises, as a share of the received squared norm; its point is not clipped."""
 
     def loss(pixels: Tensor, labels: Tensor) -> Tensor:
         return distance(pixels, labels, create_graph=False) / distance.target_square
@@ -58,31 +78,22 @@ def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
     return SearchedLoss(loss=loss, noise=max(goal, ROUNDING**2), reached=reached)
 
 
-def search(
-    replica: Replica,
-    distance: Objective,
-    *,
-    labels: Tensor | None,
-    restarts: int,
-    steps: int,
-    goal: float,
-    rng: Rng,
+def minimize_distance(
+    replica: Replica, distance: Objective, search: QuasiNewton, *, labels: Tensor | None, rng: Rng
 ) -> Match:
     """Minimise ``distance`` over images, and over soft labels where ``labels`` (B,) are not known.
 
     Args:
         replica: the model and the update behind ``distance``.
-        restarts: R, independent N(0, 1) starts, optimised in one batch.
-        steps: outer steps of at most 20 iterations each.
-        goal: all restarts end when one is this close; as :attr:`Match.loss`.
         distance: what is minimised.
+        search: how long.
         labels: (B,); None: soft labels are searched, too.
         rng: of the starts.
     """
     shape, classes = (replica.images, *replica.shape), replica.classes
     size = torch.Size(shape).numel()
     unknowns = size if labels is not None else size + replica.images * classes
-    start = torch.randn(restarts, unknowns, generator=rng.child("starts").torch()).to(replica.device)
+    start = torch.randn(search.restarts, unknowns, generator=rng.child("starts").torch()).to(replica.device)
 
     def loss(points: Tensor) -> Tensor:
         images = points[:, :size].reshape(-1, *shape)
@@ -91,9 +102,9 @@ def search(
         scores = points[:, size:].reshape(-1, replica.images, classes)
         return distance(replica.to_pixels(images), scores.softmax(-1))
 
-    iterations: Iterable[int] = track(range(steps * INNER), "matching the gradient")
+    iterations: Iterable[int] = track(range(search.iterations * INNER), "matching the gradient")
     unit = distance.target_square
-    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=goal * unit, unit=unit)
+    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=search.goal * unit, unit=unit)
     best = int(descent.losses.argmin())
     point = descent.points[best]
     low, high = replica.terms.image_range

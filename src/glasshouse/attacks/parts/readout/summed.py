@@ -5,14 +5,44 @@ Shape letters: N clients that answered, S local steps.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 
+from glasshouse.attacks.base import Needs
+from glasshouse.attacks.parts.local_steps import LINEAR, check_linear, known_decay
 from glasshouse.errors import Inapplicable
 from glasshouse.tensors import map_tensors, weighted_sum
+from glasshouse.transcript.threat import Changes
 from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Kind, Terms
+
+
+def crafting_needs(*changes: Changes) -> Needs:
+    """Needs of an attack that alters what is sent, by auxiliary images, and reads the sum of the answers."""
+    return Needs(
+        sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
+        scope="round",
+        optimizers=LINEAR,
+        changes=frozenset(changes),
+        grants=frozenset({"auxiliary"}),
+    )
+
+
+def crafting_control(*changes: Changes, auxiliary: int = 400, **tables: Any) -> dict[str, Any]:
+    """Control of such an attack: four secure sums of 2 × 4 digits; ``tables`` join the scenario."""
+    return {
+        "setting": "2 clients with 4 digits each, 4 rounds, no defence",
+        "scenario": {
+            "data": {"auxiliary": auxiliary, "examples": 150},
+            "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
+            "audit": {"rounds": [0, 1, 2, 3]},
+            "threat": {"changes": list(changes)},
+            **tables,
+        },
+        "metric": "rate_blind",
+    }
 
 
 @final
@@ -40,11 +70,12 @@ class RoundSum:
 def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: str) -> RoundSum:
     """The part ``names`` of a round's sum, as a gradient.
 
-    A change of parameters is divided by the learning rate and turned round; of sent parameters the difference
-    to what was broadcast is taken first, in float64. Clients are assumed to hold equally many examples.
+    A change of parameters is divided by the learning rate and turned round, after what weight decay took off
+    the broadcast was given back; of sent parameters the difference to what was broadcast is taken first, in
+    float64. Clients are assumed to hold equally many examples.
 
     Raises:
-        Inapplicable: neither a sum nor updates are seen, or a name is missing from it.
+        Inapplicable: neither a sum nor updates are seen, a name is missing from it, or clients step by Adam.
     """
     if view.aggregate is not None:
         total: Mapping[str, Tensor] = view.aggregate.tensors
@@ -72,18 +103,20 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
             fix="let clients train all layers (this protocol trains a part)",
         )
     mean = {name: total[name].double() / weight for name in names}
-    gradient = _as_gradient(mean, kind, view, terms, subject=subject)
+    gradient = _as_gradient(mean, kind, view, terms, steps=steps, subject=subject)
     return RoundSum(gradient=gradient, examples=examples, steps=steps)
 
 
 def _as_gradient(
-    mean: dict[str, Tensor], kind: Kind, view: RoundView, terms: Terms, *, subject: str
+    mean: dict[str, Tensor], kind: Kind, view: RoundView, terms: Terms, *, steps: int, subject: str
 ) -> dict[str, Tensor]:
     if kind == "gradient":
         return mean
+    check_linear(terms, subject=subject)
+    wanted = mean if kind == "parameters" or terms.optimizer.weight_decay else ()
+    before = {name: view.broadcast.tensors[name].double() for name in wanted}
     if kind == "parameters":
-        before = view.broadcast.tensors
-        mean = {name: t - before[name].double() for name, t in mean.items()}
+        mean = {name: t - before[name] for name, t in mean.items()}
     elif kind != "delta":
         raise Inapplicable(
             subject,
@@ -91,4 +124,6 @@ def _as_gradient(
             got=f"'{kind}'",
             fix="use protocol fedsgd or fedavg",
         )
-    return map_tensors(mean, lambda t: -t / terms.learning_rate)
+    decay = known_decay(before, terms, round=view.round, steps=steps)
+    moved = {name: t + decay[name] if decay else t for name, t in mean.items()}
+    return map_tensors(moved, lambda t: -t / terms.rate(view.round))
