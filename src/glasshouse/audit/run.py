@@ -3,7 +3,7 @@
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -17,13 +17,15 @@ from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.scoring.cell import score_cell
+from glasshouse.audit.scoring.cell import refusal_record, score_cell
+from glasshouse.audit.scoring.certificate import certificates
 from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
 from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
+from glasshouse.audit.simulation.epsilon import measure_epsilon
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.data.fetch import ensure
@@ -34,11 +36,13 @@ from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, Result
+from glasshouse.results.records import Control, Exhibit, Refused, Result
+from glasshouse.results.strength import EmpiricalEpsilon, Search
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
+from glasshouse.wire import Refusal
 
 T = TypeVar("T")
 _PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
@@ -125,20 +129,22 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         control_tasks = _control_tasks(plans, Path(place), device)
         with Workers(jobs, apart=not in_memory, preload=_PRELOAD) as plugin_workers:
             _run_plugins(plans, control_tasks, plugin_workers, device, log)
+            epsilons = _measure_epsilons(plans, plugin_workers, log)
+        # all claims are filed: the truth meets the attacks' own losses, where no attack runs any more
+        with Workers(jobs, apart=True, preload=_PRELOAD) as workers:
+            filed = [t for p in plans for t in attack_tasks(p, device)]
+            searches = certificates(filed, workers, log)
         # new processes: no attack ran where claims are scored
         with Workers(jobs, preload=_PRELOAD) as workers:
             judged = _collect(
                 workers.each(judge_control, control_tasks), len(control_tasks), "controls judged", log
             )
-            pieces = [
-                CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=dict(judged))
-                for p in plans
-            ]
+            pieces = [_cell_task(p, out, dict(judged), searches, device) for p in plans]
             scored = dict(_collect(workers.each(score_cell, pieces), len(pieces), "scores", log))
     parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
     manifest_facts = {**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)}
-    result = _gather(suite, parts, drawings.exhibits, cards, manifest_facts)
+    result = _with_epsilons(_gather(suite, parts, drawings.exhibits, cards, manifest_facts), epsilons)
     _write_notes(plans, log)
     for planned, one in parts:
         for note in one.notes:
@@ -213,6 +219,45 @@ def _run_plugins(
     tasks = [t for p in plans for t in attack_tasks(p, device)]
     _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)
     _collect(workers.each(run_control, controls), len(controls), "controls", log)
+
+
+def _measure_epsilons(
+    plans: tuple[Plan, ...], workers: Workers, log: RunLog
+) -> list[EmpiricalEpsilon | Refused]:
+    """What a federation with canaries shows, for every cell that claims an ε, or why that could not be."""
+    claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
+    if not claiming:
+        return []
+    cells_ = list(claiming.values())
+    measured = dict(_collect(workers.each(measure_epsilon, cells_), len(cells_), "canaries", log))
+    return [
+        refusal_record(cell, one) if isinstance(one := measured[name], Refusal) else one
+        for name, cell in claiming.items()
+    ]
+
+
+def _cell_task(
+    planned: Plan,
+    out: Path,
+    controls: Mapping[str, Control | None],
+    searches: Mapping[str, tuple[Search, ...]],
+    device: str,
+) -> CellTask:
+    return CellTask(
+        cell=planned.cell,
+        groups=planned.groups,
+        run=str(out.resolve()),
+        controls=controls,
+        searches={t.out: searches[t.out] for t in attack_tasks(planned, device)},
+    )
+
+
+def _with_epsilons(result: Result, measured: Sequence[EmpiricalEpsilon | Refused]) -> Result:
+    return replace(
+        result,
+        epsilons=tuple(one for one in measured if isinstance(one, EmpiricalEpsilon)),
+        refusals=(*result.refusals, *(one for one in measured if isinstance(one, Refused))),
+    )
 
 
 def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
