@@ -57,9 +57,8 @@ def audit(
         BadScenario: the scenario cannot be audited; everything that is wrong with it.
         BadValue: an argument is out of range, or the device is not there.
 
-    Examples:
-        >>> run = audit("digits-inversion", out="runs/first")  # doctest: +SKIP
-        >>> run.findings.where(attack="inverting_gradients", metric="psnr").to_frame()  # doctest: +SKIP
+    As ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md``, which is
+    run as a test, has more.
     """
     _check_jobs(jobs)
     folder = run_folder(scenario, sets, out)
