@@ -18,12 +18,15 @@ __all__ = [
     "Architecture",
     "Batch",
     "Broadcast",
+    "ClientMetrics",
     "Crafted",
+    "Dropout",
     "Inspection",
     "Kind",
     "Mechanism",
     "Place",
     "Refusal",
+    "Stage",
     "Terms",
     "Trained",
     "Update",
@@ -32,6 +35,7 @@ __all__ = [
 
 Kind = Literal["gradient", "delta", "parameters", "logits"]
 Place = Literal["local", "gradient", "update"]
+Stage = Literal["train", "evaluate"]
 Value = float | int | str | bool
 
 
@@ -198,6 +202,40 @@ class Aggregate:
     dropped: tuple[int, ...] = ()
     examples: int
     steps: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClientMetrics:
+    """Client → server, in clear beside the tensors, under secure aggregation too: counts, losses, accuracies.
+
+    Attributes:
+        round: from 0.
+        client: from 0.
+        stage: what the client was asked for.
+        values: by name, as the client sent them; a number that is not finite is a text.
+    """
+
+    round: int
+    client: int
+    stage: Stage
+    values: Mapping[str, Value]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    """A client that was asked and sent no update.
+
+    Attributes:
+        round: from 0.
+        client: from 0.
+        reason: the error that came back; empty: nothing came back.
+    """
+
+    round: int
+    client: int
+    reason: str = ""
 
 
 @final

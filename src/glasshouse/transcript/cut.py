@@ -79,12 +79,15 @@ def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView
     if threat.role != "server":
         addressed = {c: b for c, b in addressed.items() if c == mine}
     updates = {u.client: u for u in record.updates if "update" in threat.sees and client in (None, u.client)}
+    receives = bool(threat.sees & {"update", "aggregate"})
     return RoundView(
         round=record.round,
         broadcast=everybody[0] if everybody else next(iter(addressed.values())),
         addressed=addressed,
         updates=updates,
         aggregate=record.aggregate if "aggregate" in threat.sees else None,
+        metrics=tuple(m for m in record.metrics if receives and client in (None, m.client)),
+        dropouts=tuple(d for d in record.dropouts if receives and client in (None, d.client)),
     )
 
 

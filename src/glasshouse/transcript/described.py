@@ -29,7 +29,21 @@ from glasshouse.outside.schema import (
 from glasshouse.store import read_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.grants import Cohort
-from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Kind, Mechanism, Place, Terms, Update
+from glasshouse.transcript.record import Message
+from glasshouse.wire import (
+    Aggregate,
+    Architecture,
+    Batch,
+    Broadcast,
+    ClientMetrics,
+    Dropout,
+    Kind,
+    Mechanism,
+    Place,
+    Stage,
+    Terms,
+    Update,
+)
 
 Clients = Annotated[tuple[Client, ...], Field(max_length=limits.CLIENTS)]
 
@@ -76,14 +90,15 @@ class TermsFile(Described):
 
 
 class _Message(Described):
-    file: Text
     round: Round
 
 
 class BroadcastLine(_Message):
-    """A line of kind ``broadcast``."""
+    """A line of kind ``broadcast``; ``base``: file of an earlier one, whose tensors fill what is missing."""
 
     message: Literal["broadcast"]
+    file: Text
+    base: Text = ""
     architecture: ArchitectureFile
     client: Client | None = None
 
@@ -92,6 +107,7 @@ class UpdateLine(_Message):
     """A line of kind ``update``."""
 
     message: Literal["update"]
+    file: Text
     client: Client
     kind: Kind
     examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
@@ -102,6 +118,7 @@ class AggregateLine(_Message):
     """A line of kind ``aggregate``."""
 
     message: Literal["aggregate"]
+    file: Text
     kind: Kind
     weight: float
     selected: Clients
@@ -110,10 +127,30 @@ class AggregateLine(_Message):
     steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
 
 
-LINES: Final[Mapping[str, type[BroadcastLine] | type[UpdateLine] | type[AggregateLine]]] = {
+class MetricsLine(_Message):
+    """A line of kind ``metrics``."""
+
+    message: Literal["metrics"]
+    client: Client
+    stage: Stage
+    values: Values
+
+
+class DropoutLine(_Message):
+    """A line of kind ``dropout``."""
+
+    message: Literal["dropout"]
+    client: Client
+    reason: Text = ""
+
+
+Line = BroadcastLine | UpdateLine | AggregateLine | MetricsLine | DropoutLine
+LINES: Final[Mapping[str, type[Line]]] = {
     "broadcast": BroadcastLine,
     "update": UpdateLine,
     "aggregate": AggregateLine,
+    "metrics": MetricsLine,
+    "dropout": DropoutLine,
 }
 
 
@@ -181,7 +218,7 @@ def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bo
     return Architecture(**dict(stated))
 
 
-def line_of(raw: object, *, subject: str) -> BroadcastLine | UpdateLine | AggregateLine:
+def line_of(raw: object, *, subject: str) -> Line:
     """One line of ``rounds.jsonl``.
 
     Raises:
@@ -191,7 +228,7 @@ def line_of(raw: object, *, subject: str) -> BroadcastLine | UpdateLine | Aggreg
     if not (isinstance(kind, str) and kind in LINES):
         raise BadFile(
             subject,
-            needs="messages broadcast, update or aggregate",
+            needs=f"messages {', '.join(LINES)}",
             got=repr(kind)[: limits.TEXT],
             fix="correct rounds.jsonl",
         )
@@ -199,21 +236,21 @@ def line_of(raw: object, *, subject: str) -> BroadcastLine | UpdateLine | Aggreg
     return parse_as(LINES[kind], raw, subject=subject, fix=fix)
 
 
-def message_of(
-    line: BroadcastLine | UpdateLine | AggregateLine,
-    tensors: Mapping[str, Tensor],
-    *,
-    subject: str,
-    trust_factory: bool,
-) -> Broadcast | Update | Aggregate:
+def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust_factory: bool) -> Message:
     """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
-    kept = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
-    if isinstance(line, BroadcastLine):
-        described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
-        return Broadcast(**kept, architecture=described, tensors=tensors)
-    if isinstance(line, UpdateLine):
-        return Update(**kept, tensors=tensors)
-    return Aggregate(**kept, tensors=tensors)
+    kept = {k: v for k, v in dict(line).items() if k not in ("message", "file", "base", "architecture")}
+    match line:
+        case BroadcastLine():
+            described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
+            return Broadcast(**kept, architecture=described, tensors=tensors)
+        case UpdateLine():
+            return Update(**kept, tensors=tensors)
+        case AggregateLine():
+            return Aggregate(**kept, tensors=tensors)
+        case MetricsLine():
+            return ClientMetrics(**kept)
+        case DropoutLine():
+            return Dropout(**kept)
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:

@@ -1,0 +1,148 @@
+"""Small Flower apps on the digits: clients of both APIs, and servers of every kind that capture supports."""
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from sklearn.datasets import load_digits
+from torch import nn
+
+from glasshouse.integrations.flower import watch
+from glasshouse.models import build as models
+from glasshouse.rng import Rng
+from glasshouse.wire import Architecture
+
+MODEL = Architecture(name="lenet5", input_shape=(1, 8, 8), classes=10)
+RATE, BATCH, EPOCHS, EXAMPLES = 0.05, 8, 1, 16
+TERMS = {"batch_size": BATCH, "local_epochs": EPOCHS, "learning_rate": RATE}
+
+
+def start(model=MODEL):
+    """The network with its first weights."""
+    return models.build(model, rng=Rng.root(3))
+
+
+def shard(number):
+    """The private digits of client ``number``: pixels in [0, 1], and labels."""
+    rows = slice(number * EXAMPLES, (number + 1) * EXAMPLES)
+    digits = load_digits()
+    images = torch.tensor(digits.images[rows] / 16, dtype=torch.float32)
+    return images[:, None], torch.tensor(digits.target[rows])
+
+
+def train(network, number, *, loss=None):
+    """One pass of SGD over the data, in their order; returns the mean loss."""
+    images, labels = shard(number)
+    criterion = loss or nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+    network.train()
+    total = 0.0
+    for _ in range(EPOCHS):
+        for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
+            optimizer.zero_grad()
+            value = criterion(network(x), y)
+            value.backward()
+            optimizer.step()
+            total += value.item() * len(y) / len(labels) / EPOCHS
+    return total
+
+
+def message_client(model=MODEL, mods=(), fails=()):
+    """A client of the Message API; clients in ``fails`` raise."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def _train(message: Message, context: Context) -> Message:
+        number = context.node_config["partition-id"]
+        if number in fails:
+            raise RuntimeError("out of memory")
+        network = start(model)
+        network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        loss = train(network, number)
+        metrics = MetricRecord({"train_loss": loss, "num-examples": EXAMPLES})
+        content = RecordDict({"arrays": ArrayRecord(network.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def _evaluate(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"eval_loss": 1.5, "num-examples": EXAMPLES})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def numpy_client(mods=()):
+    """A client of the legacy API: lists of arrays."""
+
+    class Client(NumPyClient):
+        def __init__(self, number):
+            self.number = number
+
+        def fit(self, parameters, config):
+            network = start()
+            state = zip(network.state_dict(), parameters, strict=True)
+            network.load_state_dict({name: torch.tensor(a) for name, a in state})
+            loss = train(network, self.number)
+            return [t.numpy() for t in network.state_dict().values()], EXAMPLES, {"train_loss": loss}
+
+        def evaluate(self, parameters, config):
+            return 1.5, EXAMPLES, {"accuracy": 0.5}
+
+    return ClientApp(
+        client_fn=lambda context: Client(context.node_config["partition-id"]).to_client(), mods=list(mods)
+    )
+
+
+def message_server(rounds=2, model=MODEL, strategy=None):
+    """FedAvg of the Message API."""
+    app = ServerApp()
+
+    @app.main()
+    def _main(grid, context):
+        (strategy or FedAvg()).start(
+            grid=grid,
+            initial_arrays=ArrayRecord(start(model).state_dict()),
+            num_rounds=rounds,
+            train_config=ConfigRecord({"lr": RATE}),
+        )
+
+    return app
+
+
+def _legacy_strategy():
+    arrays = [t.numpy() for t in start().state_dict().values()]
+    return LegacyFedAvg(initial_parameters=ndarrays_to_parameters(arrays))
+
+
+def strategy_server(rounds=2):
+    """A legacy strategy, through ``server_fn``."""
+    return ServerApp(
+        server_fn=lambda context: ServerAppComponents(
+            strategy=_legacy_strategy(), config=ServerConfig(num_rounds=rounds)
+        )
+    )
+
+
+def workflow_server(rounds=2, secure=False):
+    """A legacy strategy in a workflow, with SecAgg+ or without."""
+    app = ServerApp()
+
+    @app.main()
+    def _main(grid, context):
+        fit = (
+            SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, max_weight=100.0) if secure else None
+        )
+        legacy = LegacyContext(
+            context=context,
+            config=ServerConfig(num_rounds=rounds),
+            strategy=watch(_legacy_strategy(), grid),
+        )
+        (DefaultWorkflow(fit_workflow=fit) if fit else DefaultWorkflow())(grid, legacy)
+
+    return app
