@@ -169,6 +169,8 @@ class Update:
         tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
         examples: size of the client's data behind it (public: it is the weight).
         steps: local optimiser steps behind it.
+        buffers: what travels beside the parameters and is not trained (running statistics), as it is after
+            training whatever ``kind`` says.
     """
 
     round: int
@@ -177,6 +179,7 @@ class Update:
     tensors: Mapping[str, Tensor]
     examples: int
     steps: int = 1
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @final

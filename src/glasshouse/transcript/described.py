@@ -108,6 +108,7 @@ class UpdateLine(_Message):
 
     message: Literal["update"]
     file: Text
+    buffers: tuple[Text, ...] = ()
     client: Client
     kind: Kind
     examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
@@ -238,13 +239,16 @@ def line_of(raw: object, *, subject: str) -> Line:
 
 def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust_factory: bool) -> Message:
     """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
-    kept = {k: v for k, v in dict(line).items() if k not in ("message", "file", "base", "architecture")}
+    elsewhere = ("message", "file", "base", "buffers", "architecture")
+    kept = {k: v for k, v in dict(line).items() if k not in elsewhere}
     match line:
         case BroadcastLine():
             described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
             return Broadcast(**kept, architecture=described, tensors=tensors)
         case UpdateLine():
-            return Update(**kept, tensors=tensors)
+            buffers = {name: tensors[name] for name in line.buffers if name in tensors}
+            trained = {name: t for name, t in tensors.items() if name not in buffers}
+            return Update(**kept, tensors=trained, buffers=buffers)
         case AggregateLine():
             return Aggregate(**kept, tensors=tensors)
         case MetricsLine():

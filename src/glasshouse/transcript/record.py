@@ -39,8 +39,10 @@ class Keep:
             self.clients is not None and message.client not in self.clients
         ):
             return None
+        if self.tensors == ("",):
+            return message
         tensors = {n: t for n, t in message.tensors.items() if n.startswith(self.tensors)}
-        return message if self.tensors == ("",) else replace(message, tensors=tensors)
+        return replace(message, tensors=tensors, buffers={})
 
 
 @final

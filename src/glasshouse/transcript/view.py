@@ -20,7 +20,7 @@ __all__ = ["RoundView", "View"]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundView:
-    """One round as the adversary saw it.
+    """One round as the adversary saw it. Parameters that were sent are shown as what changed, kind ``delta``.
 
     Attributes:
         round: from 0.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glasshouse.store import append_jsonl, write_json, write_tensors
 from glasshouse.transcript.record import Message
-from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Terms
+from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Terms, Update
 
 FORMAT: Final = 1
 
@@ -58,6 +58,8 @@ class TranscriptWriter:
         self._count += 1
         line = {"message": kind, "file": name, **_header(message)}
         tensors = message.tensors
+        if isinstance(message, Update) and message.buffers:
+            line, tensors = {**line, "buffers": list(message.buffers)}, {**tensors, **message.buffers}
         if isinstance(message, Broadcast) and self._first:
             changed = {n: t for n, t in tensors.items() if not _same(t, self._first.get(n))}
             if len(changed) < len(tensors):
@@ -78,7 +80,7 @@ def _plain(architecture: Architecture) -> dict[str, Any]:
 
 
 def _header(message: Message) -> dict[str, Any]:
-    plain = {k: v for k, v in vars(message).items() if k not in ("tensors", "architecture")}
+    plain = {k: v for k, v in vars(message).items() if k not in ("tensors", "buffers", "architecture")}
     if isinstance(message, Broadcast):
         plain["architecture"] = _plain(message.architecture)
     return plain

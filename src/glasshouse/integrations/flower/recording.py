@@ -191,14 +191,17 @@ class Recording:
             return
         arrays, examples = arrays_of(message.content), examples_of(values)
         if arrays is not None and not this.secure:
+            tensors = tensors_of(arrays, self.named)
+            trained = self.named[1].keys()
             self._store(
                 Update(
                     round=number,
                     client=client,
                     kind="parameters",
-                    tensors=tensors_of(arrays, self.named),
+                    tensors={name: t for name, t in tensors.items() if name in trained},
                     examples=examples,
                     steps=self._steps(examples),
+                    buffers={name: t for name, t in tensors.items() if name not in trained},
                 )
             )
         if arrays is not None or values:

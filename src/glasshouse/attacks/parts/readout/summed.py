@@ -40,8 +40,8 @@ class RoundSum:
 def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: str) -> RoundSum:
     """The part ``names`` of a round's sum, as a gradient.
 
-    A change of parameters is divided by the learning rate and turned round; of sent parameters the difference
-    to what was broadcast is taken first, in float64. Clients are assumed to hold equally many examples.
+    A change of parameters is divided by the learning rate and turned round. Clients are assumed to hold
+    equally many examples.
 
     Raises:
         Inapplicable: neither a sum nor updates are seen, or a name is missing from it.
@@ -72,19 +72,14 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
             fix="let clients train all layers (this protocol trains a part)",
         )
     mean = {name: total[name].double() / weight for name in names}
-    gradient = _as_gradient(mean, kind, view, terms, subject=subject)
+    gradient = _as_gradient(mean, kind, terms, subject=subject)
     return RoundSum(gradient=gradient, examples=examples, steps=steps)
 
 
-def _as_gradient(
-    mean: dict[str, Tensor], kind: Kind, view: RoundView, terms: Terms, *, subject: str
-) -> dict[str, Tensor]:
+def _as_gradient(mean: dict[str, Tensor], kind: Kind, terms: Terms, *, subject: str) -> dict[str, Tensor]:
     if kind == "gradient":
         return mean
-    if kind == "parameters":
-        before = view.broadcast.tensors
-        mean = {name: t - before[name].double() for name, t in mean.items()}
-    elif kind != "delta":
+    if kind != "delta":
         raise Inapplicable(
             subject,
             needs="gradients or parameters on the wire",
