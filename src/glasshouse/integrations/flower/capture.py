@@ -58,7 +58,6 @@ def capture(
     """
     stated = _terms(model, terms)
     network = models.build(model)
-    named = (models.state(network), dict(models.parameters(network)))
 
     def start() -> Recording:
         place = Path(folder)
@@ -66,7 +65,9 @@ def capture(
             raise BadFile(
                 f"capture in '{place}'", needs="a new folder", got="a transcript", fix="choose another folder"
             )
-        return Recording(folder=place, terms=stated, named=named, keep=keep or Keep(), most_bytes=most_bytes)
+        return Recording(
+            folder=place, terms=stated, network=network, keep=keep or Keep(), most_bytes=most_bytes
+        )
 
     return _CapturedApp(app, start)
 

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final, final
 
 from flwr.app import ArrayRecord, Message
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.integrations.flower.records import (
     arrays_of,
@@ -20,6 +20,7 @@ from glasshouse.integrations.flower.records import (
     tensors_of,
     values_of,
 )
+from glasshouse.models.build import name_tensors
 from glasshouse.outside import limits
 from glasshouse.store import write_json
 from glasshouse.transcript.record import Keep
@@ -58,14 +59,14 @@ class Recording:
     Args:
         folder: of the capture.
         terms: as declared; what can be observed (clients, cohort, secure sums) is kept up to date.
-        named: tensors of the model: its whole state, and its parameters alone.
+        network: gives tensors their names.
         keep: what to store.
         most_bytes: of tensors that are stored; nothing is recorded of what comes after.
     """
 
     folder: Path
     terms: Terms
-    named: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
+    network: nn.Module
     keep: Keep
     most_bytes: int
     _writer: TranscriptWriter = field(init=False)
@@ -118,7 +119,7 @@ class Recording:
                 return
             weight = float(sum(examples.values()))
             counted = [self._client(node) for node in examples]
-            tensors = tensors_of(mean, self.named)
+            tensors = self._tensors(mean)
             steps = {self._steps(count) for count in examples.values()}
             self._store(
                 Aggregate(
@@ -154,6 +155,9 @@ class Recording:
             write_json(self.folder / NODES, {str(n): c for n, c in self._clients.items()})
         return self._clients[node]
 
+    def _tensors(self, record: ArrayRecord) -> dict[str, Tensor]:
+        return name_tensors(tensors_of(record), self.network)
+
     def _steps(self, examples: int) -> int:
         return self.terms.local_epochs * max(1, math.ceil(examples / self.terms.batch_size))
 
@@ -170,7 +174,7 @@ class Recording:
         raw = [array.data for array in arrays.values()]
         if raw == this.sent:
             return
-        tensors = tensors_of(arrays, self.named)
+        tensors = self._tensors(arrays)
         addressed = None if this.sent is None else client
         this.sent = this.sent or raw
         architecture = self.terms.architecture
@@ -191,8 +195,8 @@ class Recording:
             return
         arrays, examples = arrays_of(message.content), examples_of(values)
         if arrays is not None and not this.secure:
-            tensors = tensors_of(arrays, self.named)
-            trained = self.named[1].keys()
+            tensors = self._tensors(arrays)
+            trained = dict(self.network.named_parameters())
             self._store(
                 Update(
                     round=number,

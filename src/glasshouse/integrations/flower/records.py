@@ -6,14 +6,13 @@ arrays, whose names the model gives back, and the round as the group of the mess
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from torch import Tensor
 
-from glasshouse.errors import BadValue
 from glasshouse.outside import limits
 from glasshouse.wire import Stage, Value
 
@@ -52,30 +51,9 @@ def arrays_of(content: RecordDict) -> ArrayRecord | None:
     return filled[0] if filled else None
 
 
-def tensors_of(record: ArrayRecord, named: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of a record, by the names of the model.
-
-    Args:
-        record: of the Message API, with names; or of a legacy app, in the order of one of ``named``.
-        named: what the model may send: its whole state, or its parameters alone.
-
-    Raises:
-        BadValue: names or shapes are not those of the model.
-    """
-    arrays = {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
-    if all(name in named[0] and t.shape == named[0][name].shape for name, t in arrays.items()):
-        return arrays
-    for state in named:
-        if [t.shape for t in arrays.values()] == [t.shape for t in state.values()]:
-            return dict(zip(state, arrays.values(), strict=True))
-    known = ", ".join(f"'{n}' {tuple(t.shape)}" for n, t in list(named[0].items())[:3])
-    sent = ", ".join(f"'{n}' {tuple(t.shape)}" for n, t in list(arrays.items())[:3])
-    raise BadValue(
-        "capture of a Flower app",
-        needs=f"the {len(named[0])} tensors of the model that capture was given: {known}, ...",
-        got=f"{len(arrays)} tensors: {sent}, ...",
-        fix="give capture(model=...) the network that the app trains",
-    )
+def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
+    """The tensors of a record, by its own names: those of the model, or numbers in legacy apps."""
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
 
 
 def values_of(content: RecordDict) -> dict[str, Value]:
