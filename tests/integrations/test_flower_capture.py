@@ -159,7 +159,7 @@ def test_a_folder_is_captured_into_once(tmp_path):
 def test_another_network_than_declared_is_refused(tmp_path):
     grid = InProcessGrid(apps=dict.fromkeys(NODES, message_client()))
     other = dataclasses.replace(apps.MODEL, name="mlp")
-    with pytest.raises(BadValue, match="the network that the app trains"):
+    with pytest.raises(BadValue, match="the network that is trained"):
         run_in_process(capture(message_server(), tmp_path, model=other, terms=apps.TERMS), grid)
 
 

@@ -27,6 +27,16 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, prot
     )
 
 
+def federation_of(scenario: Scenario, position: int) -> int | None:
+    """Which federation of a cell an attack reads: an active one its own, by position; all others the common one.
+
+    In a capture there is only the one that ran.
+    """
+    spec = scenario.attacks[position]
+    alone = attack_of(spec.name, spec.arguments).needs.changes and not scenario.captured
+    return position if alone else None
+
+
 def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
     """The same from a scenario without axes, before anything is simulated."""
     return first_unmet_need(

@@ -97,7 +97,7 @@ def _parts(scenario: Scenario) -> Iterator[Part]:
         "public": data.public_classes,
     }
     for role, (key, size) in sizes.items():
-        if size and not (role == "private" and data.private_source):
+        if size and not (role == "private" and (data.private_source or scenario.captured)):
             yield Part(key=key, role=role, size=size, split=splits[role], classes=classes[role])
 
 

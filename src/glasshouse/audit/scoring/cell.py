@@ -8,7 +8,7 @@ from typing import final
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Unit, read_outcome
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import federation_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
@@ -143,7 +143,7 @@ def _runs(
     attack = task.cell.scenario.attacks[position]
     runs = []
     for group, record in zip(task.groups, records, strict=True):
-        if group.active != _group_of(attack, position) or record.refusal is not None:
+        if group.active != federation_of(task.cell.scenario, position) or record.refusal is not None:
             continue
         if group.folder not in judges:
             judges[group.folder] = judge_of(Path(group.folder), task.cell.scenario)
@@ -153,11 +153,6 @@ def _runs(
         judge = judges[group.folder].of(outcome for _, outcome in units)
         runs.append(Run(folder=group.folder, units=units, judge=judge))
     return runs
-
-
-def _group_of(attack: Plugin, position: int) -> int | None:
-    """Active attacks have federations of their own."""
-    return position if attack_of(attack.name, attack.arguments).needs.changes else None
 
 
 def _unit_order(path: Path) -> tuple[int, ...]:
@@ -172,7 +167,7 @@ def _refusals(
 ) -> Iterator[Refused]:
     """Of federations and units, each once per attack; then of metrics."""
     for position, attack in enumerate(task.cell.scenario.attacks):
-        own = _group_of(attack, position)
+        own = federation_of(task.cell.scenario, position)
         groups = zip(task.groups, records, strict=True)
         reasons = [record.refusal for group, record in groups if group.active == own]
         reasons += [outcome.refusal for run in runs[position] for outcome in run.outcomes]

@@ -115,12 +115,12 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         attacked=attacked,
         keep=_keep(scenario, attacked),
         scoring={
-            **_scoring(scenario, roles, architecture, rng),
+            **scoring_of(scenario, roles, architecture, rng),
             **({} if dealt is None else gallery_tensors(scenario, dealt)),
         },
         marked=marked,
         facts=Facts(
-            data=_data_words(source, roles),
+            data=data_words(source, roles),
             public=source.public
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
@@ -133,9 +133,9 @@ def build(scenario: Scenario, *, seed: int) -> Built:
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
-    wants, data = _wants(scenario), scenario.data
+    wants, data = wants_of(scenario), scenario.data
     if not data.private_source:
-        spare = _spare(scenario, source)
+        spare = spare_of(scenario, source)
         return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
     want = wants.pop("private")
     channels, side, _ = source.input_shape
@@ -177,7 +177,7 @@ def _setting(
         start=start.tensors,
         build=models.build,
         dropout=federation.dropout,
-        defenses=tuple(_defense(d.name, d.arguments) for d in scenario.defenses),
+        defenses=tuple(defense_of(d.name, d.arguments) for d in scenario.defenses),
         behaviours=behaviours,
         architectures=_architectures(scenario, architecture),
     )
@@ -209,10 +209,15 @@ def require_part(part: Batch | None, role: str) -> Batch:
     return part
 
 
-def _wants(scenario: Scenario) -> dict[Role, RoleRequest]:
+def wants_of(scenario: Scenario) -> dict[Role, RoleRequest]:
+    """What each role asks of the data; of a capture, the private images are not theirs."""
     data = scenario.data
     requests: dict[Role, tuple[int, str, tuple[int, ...]]] = {
-        "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
+        "private": (
+            0 if scenario.captured else scenario.federation.clients * data.examples,
+            data.private_split,
+            data.private_classes,
+        ),
         "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
         "public": (data.public, data.public_split, data.public_classes),
         "heldout": (max(data.heldout, _distractors(scenario)), data.heldout_split, data.heldout_classes),
@@ -224,7 +229,7 @@ def _wants(scenario: Scenario) -> dict[Role, RoleRequest]:
     }
 
 
-def _spare(scenario: Scenario, source: DataSource) -> int:
+def spare_of(scenario: Scenario, source: DataSource) -> int:
     """Further held-out images, so that single victims can be named where the data have enough of them."""
     clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
     most = SPARE_NUMBERS // math.prod(source.input_shape)
@@ -284,7 +289,8 @@ def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
     return Keep(updates=kept_rounds, broadcasts=kept_rounds | shown_with)
 
 
-def _defense(name: str, arguments: Mapping[str, Any]) -> Defense:
+def defense_of(name: str, arguments: Mapping[str, Any]) -> Defense:
+    """A defence with its settings."""
     defense: Defense = create(load("defenses", name), arguments)
     return defense
 
@@ -305,7 +311,7 @@ def _behaviours(
     return conduct, marked
 
 
-def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
+def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
     """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
     references: dict[str, Tensor] = {}
     if roles.auxiliary is not None and len(roles.auxiliary):
@@ -331,7 +337,7 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
     return references
 
 
-def _data_words(source: DataSource, roles: Roles) -> str:
+def data_words(source: DataSource, roles: Roles) -> str:
     shape = "×".join(map(str, source.input_shape[1:]))
     parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
     return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"
