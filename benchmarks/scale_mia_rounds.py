@@ -25,6 +25,7 @@ from glasshouse.models import build as models
 from glasshouse.models.fit import predict
 from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
+from glasshouse.settings import Optimizer
 from glasshouse.testing.toys import Recorder
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
@@ -49,7 +50,7 @@ def federation(attacked: int, rounds: int, *, seed: int, data: Mapping[str, Batc
         protocol="fedavg",
         batch_size=BATCH,
         learning_rate=0.05,
-        momentum=0.9,
+        optimizer=Optimizer(momentum=0.9),
         secure_sum=True,
     )
     rng = Rng.root(seed, salt="rounds")

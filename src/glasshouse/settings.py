@@ -1,9 +1,11 @@
-"""Settings as a scenario writes them, without torch: the base of tables, and how to train a classifier."""
+"""Settings as a scenario writes them, without torch: the base of tables, how clients step, how to train."""
 
 import math
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -14,12 +16,107 @@ NotNegative = Annotated[float, Field(ge=0)]
 _WARM_UP: Final = 0.3
 _FIRST: Final = 1 / 25
 _LAST: Final = 1e-4 / 25
+_SMALLEST: Final = 1e-12
 
 
 class Table(BaseModel):
     """One table: frozen, no unknown keys, no conversion of types, no NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@final
+class Optimizer(Table):
+    """How clients step in local training: ``torch.optim``'s rules, from a fresh state in every round.
+
+    Attributes:
+        name: ``sgd``, ``adam`` (decay is added to the gradient), or ``adamw`` (decay apart from it).
+        momentum: of ``sgd``.
+        weight_decay: of all three.
+        betas: of ``adam`` and ``adamw``: decay of the running means of the gradient and of its square.
+        eps: likewise, added to the root of the latter.
+        schedule: ``constant``; ``cosine``: half a cosine down over ``period``, then anew (Loshchilov & Hutter
+            2017); ``step``: times ``gamma`` after every ``period``; never below 1e-12 of the learning rate.
+        over: what ``period`` counts: rounds of the federation, or local steps, from 0 in every round.
+        period: None: the schedule is constant.
+        gamma: of ``step``.
+    """
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Share = 0.0
+    weight_decay: NotNegative = 0.0
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    over: Literal["rounds", "steps"] = "rounds"
+    period: Count | None = None
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if (self.schedule == "constant") != (self.period is None):
+            needs = "a period with schedule cosine or step, and none with constant"
+        elif self.momentum and self.name != "sgd":
+            needs = "momentum = 0 with adam and adamw: their betas[0] is theirs"
+        else:
+            return self
+        raise PydanticCustomError("needs", "{needs}", {"needs": needs})
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """Its name, and what else sets it apart from plain SGD; see ``attacks.base.Needs.optimizers``.
+
+        Examples:
+            >>> sorted(Optimizer(weight_decay=0.1, schedule="cosine", period=5).traits)
+            ['schedule', 'sgd', 'weight_decay']
+        """
+        more = {
+            "momentum": self.momentum > 0,
+            "weight_decay": self.weight_decay > 0,
+            "schedule": self.schedule != "constant",
+        }
+        return frozenset({self.name, *(name for name, present in more.items() if present)})
+
+    def share(self, *, round: int, step: int = 0) -> float:
+        """The learning rate in a local step of a round, as a share of the highest, in (0, 1].
+
+        Examples:
+            >>> [Optimizer(schedule="step", period=2, gamma=0.5).share(round=r) for r in range(4)]
+            [1.0, 1.0, 0.5, 0.5]
+        """
+        if self.period is None:
+            return 1.0
+        done = round if self.over == "rounds" else step
+        if self.schedule == "step":
+            return float(max(self.gamma ** (done // self.period), _SMALLEST))
+        return max(_cosine(1, 0, done % self.period / self.period), _SMALLEST)
+
+    def weight(self, *, round: int, steps: int) -> float:
+        """How far ``steps`` steps of SGD along one and the same gradient lead, in steps of the full rate.
+
+        Examples:
+            >>> Optimizer().weight(round=0, steps=3), Optimizer(momentum=0.5).weight(round=0, steps=2)
+            (3.0, 2.5)
+        """
+        if not self.momentum and self.period is None:
+            return float(steps)
+        total = speed = 0.0
+        for step in range(steps):
+            speed = self.momentum * speed + 1.0
+            total += speed * self.share(round=round, step=step)
+        return total
+
+
+PLAIN: Final = Optimizer()
+"""SGD without anything else."""
+
+
+def move_momentum(raw: Any) -> Any:
+    """Tables of earlier versions, which had the clients' ``momentum`` beside ``learning_rate``."""
+    if not isinstance(raw, Mapping) or "momentum" not in raw or "optimizer" in raw:
+        return raw
+    rest = {key: value for key, value in raw.items() if key != "momentum"}
+    return {**rest, "optimizer": {"momentum": raw["momentum"]}}
 
 
 class Recipe(Table):

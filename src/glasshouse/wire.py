@@ -12,6 +12,7 @@ from typing import Literal, final
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.settings import PLAIN, Optimizer
 
 __all__ = [
     "Aggregate",
@@ -95,8 +96,8 @@ class Terms:
         cohort: clients selected per round.
         batch_size: examples per local step.
         local_epochs: passes over the client's data per round (fedavg).
-        learning_rate: of the clients' optimiser.
-        momentum: likewise.
+        learning_rate: of the clients, the highest of their schedule; of the server's step along a gradient.
+        optimizer: of the clients; where they send gradients they take no steps.
         server_rate: step of the server.
         secure_sum: the server sees only the sum of updates.
         weighting: ``size`` weights a client by its number of examples, ``uniform`` all alike.
@@ -116,7 +117,7 @@ class Terms:
     batch_size: int
     local_epochs: int = 1
     learning_rate: float = 0.1
-    momentum: float = 0.0
+    optimizer: Optimizer = PLAIN
     server_rate: float = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -136,6 +137,10 @@ class Terms:
                 f"local_epochs = {self.local_epochs}",
                 fix="correct the [federation] table",
             )
+
+    def rate(self, round: int) -> float:
+        """The learning rate in a round, in its first local step."""
+        return self.learning_rate * self.optimizer.share(round=round)
 
 
 @final

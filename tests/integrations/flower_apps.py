@@ -10,15 +10,17 @@ from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from sklearn.datasets import load_digits
 from torch import nn
+from torch.nn import functional
 
-from glasshouse.integrations.flower import watch
+from glasshouse.data.sources import load as load_source
+from glasshouse.integrations.flower import used, watch
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
 MODEL = Architecture(name="lenet5", input_shape=(1, 8, 8), classes=10)
+DIGITS = load_source("digits")
 RATE, BATCH, EPOCHS, EXAMPLES = 0.05, 8, 1, 16
 TERMS = {"batch_size": BATCH, "local_epochs": EPOCHS, "learning_rate": RATE}
 
@@ -31,30 +33,37 @@ def start(model=MODEL):
 def shard(number):
     """The private digits of client ``number``: pixels in [0, 1], and labels."""
     rows = slice(number * EXAMPLES, (number + 1) * EXAMPLES)
-    digits = load_digits()
-    images = torch.tensor(digits.images[rows] / 16, dtype=torch.float32)
-    return images[:, None], torch.tensor(digits.target[rows])
+    batch = DIGITS.splits["test"].batch(torch.arange(len(DIGITS.splits["test"]))[rows])
+    return batch.inputs, batch.labels
 
 
-def train(network, number, *, loss=None):
+def told_loss(logits, labels, inputs):
+    """A loss that is no module: the client says what it uses."""
+    used(inputs, labels)
+    return functional.cross_entropy(logits, labels)
+
+
+def train(network, number, *, loss=None, normalize=(0.0, 1.0)):
     """One pass of SGD over the data, in their order; returns the mean loss."""
     images, labels = shard(number)
-    criterion = loss or nn.CrossEntropyLoss()
+    images = (images - normalize[0]) / normalize[1]
+    module = nn.CrossEntropyLoss()
+    criterion = loss or (lambda logits, labels, inputs: module(logits, labels))
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
     network.train()
     total = 0.0
     for _ in range(EPOCHS):
         for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
             optimizer.zero_grad()
-            value = criterion(network(x), y)
+            value = criterion(network(x), y, x)
             value.backward()
             optimizer.step()
             total += value.item() * len(y) / len(labels) / EPOCHS
     return total
 
 
-def message_client(model=MODEL, mods=(), fails=()):
-    """A client of the Message API; clients in ``fails`` raise."""
+def message_client(model=MODEL, mods=(), fails=(), network=None, **settings):
+    """A client of the Message API; clients in ``fails`` raise. ``settings``: of :func:`train`."""
     app = ClientApp(mods=list(mods))
 
     @app.train()
@@ -62,11 +71,11 @@ def message_client(model=MODEL, mods=(), fails=()):
         number = context.node_config["partition-id"]
         if number in fails:
             raise RuntimeError("out of memory")
-        network = start(model)
-        network.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        loss = train(network, number)
+        mine = network() if network else start(model)
+        mine.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        loss = train(mine, number, **settings)
         metrics = MetricRecord({"train_loss": loss, "num-examples": EXAMPLES})
-        content = RecordDict({"arrays": ArrayRecord(network.state_dict()), "metrics": metrics})
+        content = RecordDict({"arrays": ArrayRecord(mine.state_dict()), "metrics": metrics})
         return Message(content, reply_to=message)
 
     @app.evaluate()

@@ -1,6 +1,7 @@
 """The harness: units, claims on disk, refusals before a run, nulls, findings, verdicts."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,9 +135,10 @@ class Wants:
     ],
 )
 def test_what_rules_an_attack_out_before_it_runs(needs, threat, protocol, words):
-    refusal = find_refusal(Wants(**needs), "x", Threat(**threat), Grants(), protocol)
+    terms = replace(toy().setting.terms, protocol=protocol)
+    refusal = find_refusal(Wants(**needs), "x", Threat(**threat), Grants(), terms)
     assert words in refusal.needs
-    assert find_refusal(LinearInput(), "linear_input", Threat(), Grants(), "fedsgd") is None
+    assert find_refusal(LinearInput(), "linear_input", Threat(), Grants(), toy().setting.terms) is None
 
 
 def control(passed: bool) -> Control:

@@ -11,6 +11,7 @@ from glasshouse.federation.defenses.dp_sgd import DpSgd, PrivateTraining, poisso
 from glasshouse.federation.defenses.guarantee import Exposure
 from glasshouse.federation.defenses.per_example import prepare_model
 from glasshouse.rng import Rng
+from glasshouse.settings import Optimizer
 from glasshouse.wire import Batch
 
 RNG = Rng.root(0)
@@ -71,10 +72,25 @@ def test_noise_has_the_stated_size(model, data):
     assert noise.std() == pytest.approx(2.0 * 30.0 / 6, rel=5 / (2 * len(noise)) ** 0.5)
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        Optimizer(momentum=0.9),
+        Optimizer(name="adam", weight_decay=0.1),
+        Optimizer(name="adamw", weight_decay=0.1, schedule="step", over="steps", period=1),
+    ],
+    ids=lambda how: how.name,
+)
 @pytest.mark.parametrize("kind", ["delta", "parameters"])
-def test_without_clip_and_noise_full_batches_train_as_usual(model, data, kind):
-    """Three epochs of one full batch, with momentum; the model ends where the honest trainer leaves it."""
-    settings = {"kind": kind, "batch_size": 8, "epochs": 3, "momentum": 0.9, "learning_rate": 0.05}
+def test_without_clip_and_noise_full_batches_train_as_usual(model, data, kind, how):
+    """Three epochs of one full batch; the model ends where the honest trainer leaves it."""
+    settings = {
+        "kind": kind,
+        "batch_size": 8,
+        "epochs": 3,
+        "optimizer": Optimizer(momentum=0.9),
+        "learning_rate": 0.05,
+    }
     start = {name: t.clone() for name, t in model.state_dict().items()}
     honest = LocalTraining(**settings)(model, data, rng=RNG)
     left = {name: t.clone() for name, t in model.state_dict().items()}

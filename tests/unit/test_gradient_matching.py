@@ -13,6 +13,7 @@ from glasshouse.federation.defenses.clip import Clip
 from glasshouse.federation.defenses.clip_layers import ClipLayers
 from glasshouse.federation.defenses.prune import Prune
 from glasshouse.federation.defenses.soteria import Soteria
+from glasshouse.settings import Optimizer
 from glasshouse.testing.toys import Toy, toy
 
 CONVNET = {"model": "convnet", "arguments": {"width": 2}}
@@ -44,7 +45,7 @@ def test_simulated_local_steps_are_zero_at_the_truth(sends, momentum):
         examples=2,
         local_epochs=3,
         learning_rate=0.5,
-        momentum=momentum,
+        optimizer=Optimizer(momentum=momentum),
         sends=sends,
         **CONVNET,
     )

@@ -86,7 +86,9 @@ def test_features_of_the_held_out_are_those_of_their_updates(looks_for):
     network = models.build(agreed.architecture, rng=Rng.root(1))
     fresh = looks_for.pairs(scene(agreed), count=4, rng=Rng.root(0))
     heldout = looks_for.pairs(scene(agreed, seed=1), count=30, rng=Rng.root(1))
-    detector, features = fit_discriminant(network, agreed, fresh, heldout, shrinkage=1e-2, rng=Rng.root(2))
+    detector, features = fit_discriminant(
+        network, agreed, fresh, heldout, shrinkage=1e-2, round=0, rng=Rng.root(2)
+    )
     view = View(terms=agreed, threat=Threat(), rounds=())
     sent = shadow_pairs(network, view, (heldout,), round=0, rng=Rng.root(3))
     torch.testing.assert_close(features.flatten(), detector.features(sent).double(), atol=1e-3, rtol=1e-3)

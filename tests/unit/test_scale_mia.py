@@ -15,6 +15,7 @@ from glasshouse.attacks.parts.readout.linear_tail import find_tail, latents
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
+from glasshouse.settings import Optimizer
 from glasshouse.wire import Architecture
 
 RNG = Rng.root(0)
@@ -76,7 +77,7 @@ def test_every_row_has_the_same_delta_and_it_names_the_class(target, design):
         ({}, 10),
         ({"protocol": "fedavg", "sends": "parameters"}, 10),
         ({"protocol": "fedavg", "local_epochs": 3}, 10),
-        ({"protocol": "fedavg", "local_epochs": 5, "momentum": 0.5}, 10),
+        ({"protocol": "fedavg", "local_epochs": 5, "optimizer": Optimizer(momentum=0.5)}, 10),
     ],
 )
 def test_images_and_labels_out_of_a_secure_sum(settings, least):

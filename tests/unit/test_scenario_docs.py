@@ -15,11 +15,12 @@ from glasshouse.scenario.problems import condition
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical, freeze
 from glasshouse.scenario.write import toml
+from glasshouse.settings import Optimizer
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
     spec.Scenario, spec.Data, spec.Domains, table.Model, table.Pretraining, table.Adversarial,
-    spec.Federation, spec.Keep, spec.Behaviour,
+    spec.Federation, Optimizer, spec.Keep, spec.Behaviour,
     Plugin, spec.Threat, spec.Grants, spec.Audit, spec.Policy, spec.Tuning, suite.SuiteFile, suite.Entry,
 ]  # fmt: skip
 

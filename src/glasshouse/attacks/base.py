@@ -54,6 +54,9 @@ class Needs:
         uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
         protocols: names of the protocols that it understands; by default those that exchange parameters.
+        optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
+        repeats: it repeats the clients' training; where the declared terms are not the real ones, as a
+            capture can show, it has no power.
     """
 
     sees: frozenset[Sees]
@@ -63,6 +66,8 @@ class Needs:
     grants: frozenset[str] = frozenset()
     uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
+    optimizers: frozenset[str] = frozenset({"sgd"})
+    repeats: bool = False
 
 
 @final

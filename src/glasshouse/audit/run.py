@@ -39,6 +39,7 @@ from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
+from glasshouse.truth.record import read_truth
 
 T = TypeVar("T")
 _PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
@@ -179,11 +180,14 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
         folder = Path(group.folder)
         if read_record(folder).refusal is not None:
             continue
+        known = read_truth(folder / "truth").used if scenario.captured else ()
         for position, spec in enumerate(scenario.attacks):
             attack = attack_of(spec.name, spec.arguments)
             if group.active != federation_of(scenario, position):
                 continue
-            for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=attacked):
+            for unit in units_of(
+                attack, folder, victims=scenario.audit.victims, attacked=attacked, known=known
+            ):
                 yield AttackTask(
                     folder=group.folder,
                     out=str(folder / "claims" / attack_key(position, spec) / unit.name),

@@ -8,6 +8,7 @@ import torch
 import typer
 from rich.console import Console
 
+from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.audit.run import audit as run_audit
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
@@ -35,10 +36,14 @@ def audit(
     jobs: Annotated[int, typer.Option(help="worker processes; default: cores")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     show_private: Annotated[bool, typer.Option(help="do not blur private images in the report")] = False,
+    captured: Annotated[
+        Path | None,
+        typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
-    suite = load(name, sets)
+    suite = load(name, sets, captured=captured_tables(captured) if captured else None)
     first = cells(suite.scenarios[0])[0].hash[:8]
     place = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{suite.name}-{first}"
     console = Console(stderr=as_json)

@@ -4,7 +4,7 @@ Models stay in ``eval()`` mode: batch norm uses the statistics it received, as i
 and in the gradient-inversion literature; a protocol that wants dropout switches it on itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from glasshouse.errors import BadValue
 from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
+from glasshouse.settings import PLAIN, Optimizer
 from glasshouse.tensors import check_finite
 from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 
@@ -22,12 +23,14 @@ from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 @final
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """The honest trainer: one gradient (``kind="gradient"``), or epochs of mini-batch SGD.
+    """The honest trainer: one gradient (``kind="gradient"``), or epochs of mini-batch steps.
 
     Args:
         kind: what to send; see :class:`glasshouse.wire.Update`.
-        learning_rate: of SGD; unused for a gradient.
-        momentum: of SGD; unused for a gradient.
+        learning_rate: the highest of the schedule; unused for a gradient.
+        optimizer: takes the steps, from a fresh state: clients keep none between rounds, as in FedAvg and in
+            Flower's examples; unused for a gradient.
+        round: where its schedule is.
         epochs: passes over the data; unused for a gradient.
         batch_size: examples per step; a gradient is taken on one batch drawn without replacement.
         trained: prefix of the parameters that are trained; empty for all.
@@ -38,20 +41,22 @@ class LocalTraining:
     kind: Kind
     batch_size: int
     learning_rate: float = 0.1
-    momentum: float = 0.0
+    optimizer: Optimizer = PLAIN
+    round: int = 0
     epochs: int = 1
     trained: str = ""
     dropout: bool = False
     order: tuple[Tensor, ...] | None = None
 
     @classmethod
-    def of(cls, terms: Terms) -> "LocalTraining":
-        """The trainer that these terms ask for."""
+    def of(cls, terms: Terms, *, round: int) -> "LocalTraining":
+        """The trainer that these terms ask for in a round."""
         return cls(
             kind=terms.sends,
             batch_size=terms.batch_size,
             learning_rate=terms.learning_rate,
-            momentum=terms.momentum,
+            optimizer=terms.optimizer,
+            round=round,
             epochs=terms.local_epochs,
             trained=terms.trained,
             dropout=bool(terms.options.get("dropout", False)),
@@ -72,6 +77,20 @@ class LocalTraining:
                 fix="correct the protocol's trained part, or the model's split into features and head",
             )
         return chosen
+
+    def rate(self, step: int = 0) -> float:
+        """The learning rate in a local step."""
+        return self.learning_rate * self.optimizer.share(round=self.round, step=step)
+
+    def stepper(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer, in a fresh state."""
+        how = self.optimizer
+        if how.name == "sgd":
+            return torch.optim.SGD(
+                parameters, lr=self.rate(), momentum=how.momentum, weight_decay=how.weight_decay
+            )
+        kind = torch.optim.Adam if how.name == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=self.rate(), betas=how.betas, eps=how.eps, weight_decay=how.weight_decay)
 
     def schedule(self, examples: int, *, rng: Rng) -> Iterator[Tensor]:
         """For each step the rows of the client's data that it uses."""
@@ -102,7 +121,7 @@ class LocalTraining:
         parameters = self.parameters(model)
         before = {name: p.detach().clone() for name, p in parameters.items()}
         sign = -1.0 if ascend else 1.0
-        optimizer = torch.optim.SGD(parameters.values(), lr=self.learning_rate, momentum=self.momentum)
+        optimizer = self.stepper(parameters.values())
         order = []
         gradients: tuple[Tensor, ...] = ()
         with torch.random.fork_rng(devices=[], enabled=self.dropout):
@@ -116,6 +135,7 @@ class LocalTraining:
                 if self.kind != "gradient":
                     for p, g in zip(parameters.values(), gradients, strict=True):
                         p.grad = g
+                    optimizer.param_groups[0]["lr"] = self.rate(len(order) - 1)
                     optimizer.step()
                     optimizer.zero_grad()
         tensors = self._sent(parameters, before, gradients)

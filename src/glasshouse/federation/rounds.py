@@ -109,7 +109,7 @@ class Clients:
     ) -> Update:
         """One client's update in one round, after its behaviour and its defences."""
         model = self._loaded(architecture, tensors)
-        train = private(LocalTraining.of(self._setting.terms), self._setting.defenses)
+        train = private(LocalTraining.of(self._setting.terms, round=number), self._setting.defenses)
         name, behaviour = self._setting.behaviours.get(client, ("honest", None))
         if behaviour is not None:
             train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
@@ -147,7 +147,7 @@ def _examples(trained: Trained, data: Batch, terms: Terms) -> int:
 def apply_total(state: Mapping[str, Tensor], total: Aggregate, setting: Setting) -> dict[str, Tensor]:
     """The server's model after one round.
 
-    A gradient is one SGD step of the terms' learning rate; a delta is added; parameters replace. The
+    A gradient is one SGD step of the round's learning rate; a delta is added; parameters replace. The
     server rate multiplies the step.
     """
     rate = setting.terms.server_rate
@@ -155,7 +155,7 @@ def apply_total(state: Mapping[str, Tensor], total: Aggregate, setting: Setting)
     for name, summed in total.tensors.items():
         mean, old = summed / total.weight, state[name].double()
         if total.kind == "gradient":
-            value = old - rate * setting.terms.learning_rate * mean
+            value = old - rate * setting.terms.rate(total.round) * mean
         elif total.kind == "delta":
             value = old + rate * mean
         else:

@@ -62,6 +62,21 @@ def _protocol(federation: Federation) -> Iterator[Problem]:
             got=str(federation.local_epochs),
             hint=f"{hint} for several local steps",
         )
+    yield from _optimizer(federation)
+
+
+def _optimizer(federation: Federation) -> Iterator[Problem]:
+    """Clients that take no steps of their own have an optimizer that nobody would use."""
+    how, kind = federation.optimizer, federation.kind
+    if kind == "gradient" and (how.traits - {"sgd", "schedule"} or how.over == "steps"):
+        words = "plain sgd, with a schedule over rounds at most: clients send gradients, and the server steps"
+        hint = 'set protocol = "fedavg", or sends = "delta", for clients that step'
+    elif kind == "logits" and how.traits != {"sgd"}:
+        words = f"none under {federation.protocol}: its clients train by Adam, as its options say"
+        hint = "leave [federation.optimizer] out"
+    else:
+        return
+    yield Problem(path="federation.optimizer", needs=words, got=", ".join(sorted(how.traits)), hint=hint)
 
 
 def _behaviours(scenario: Scenario) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ also live in other packages of this layer are repeated, and a test holds them eq
 
 from typing import Annotated, Any, Literal, final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from glasshouse.interfaces import traits_of
 from glasshouse.scenario.table import (
@@ -20,7 +20,7 @@ from glasshouse.scenario.table import (
     Rounds,
     Split,
 )
-from glasshouse.settings import Count, Natural, Positive, Share, Table
+from glasshouse.settings import Count, Natural, Optimizer, Positive, Share, Table, move_momentum
 from glasshouse.wire import Kind
 
 
@@ -141,7 +141,7 @@ class Federation(Table):
         batch_size: examples per local step.
         local_epochs: passes per round (fedavg).
         learning_rate: of the clients.
-        momentum: of the clients.
+        optimizer: of the clients.
         server_rate: of the server.
         secure_sum: the server sees only the weighted sum.
         weighting: by number of examples, or all alike.
@@ -159,7 +159,7 @@ class Federation(Table):
     batch_size: Count = 1
     local_epochs: Count = 1
     learning_rate: Positive = 0.1
-    momentum: Share = 0.0
+    optimizer: Optimizer = Optimizer()
     server_rate: Positive = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -168,6 +168,8 @@ class Federation(Table):
     behaviours: tuple[Behaviour, ...] = ()
     client_models: tuple[Plugin, ...] = ()
     options: Arguments = Field(default_factory=dict)
+
+    _old = model_validator(mode="before")(move_momentum)
 
     @property
     def kind(self) -> Kind:

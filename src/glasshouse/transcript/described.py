@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from glasshouse.errors import BadFile
@@ -26,6 +26,7 @@ from glasshouse.outside.schema import (
     check_name,
     parse_as,
 )
+from glasshouse.settings import Optimizer, move_momentum
 from glasshouse.store import read_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.grants import Cohort
@@ -73,8 +74,8 @@ class TermsFile(Described):
     cohort: Annotated[int, Field(ge=1, le=limits.CLIENTS)]
     batch_size: Count
     local_epochs: Count = 1
-    learning_rate: float = 0.1
-    momentum: float = 0.0
+    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    optimizer: Optimizer = Optimizer()
     server_rate: float = 1.0
     secure_sum: bool = False
     weighting: Literal["size", "uniform"] = "size"
@@ -87,6 +88,8 @@ class TermsFile(Described):
         Field(max_length=limits.ARGUMENTS),
     ] = Field(default_factory=dict)
     has_public: bool
+
+    _old = model_validator(mode="before")(move_momentum)
 
 
 class _Message(Described):

@@ -35,7 +35,7 @@ def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Agg
     Raises:
         Undefined: the server does not step, or nothing travelled.
     """
-    step = terms.server_rate * (-terms.learning_rate if terms.sends == "gradient" else 1.0)
+    step = terms.server_rate * (-terms.rate(this.round) if terms.sends == "gradient" else 1.0)
     before, now = this.broadcast.tensors, after.broadcast.tensors
     moved: dict[str, Tensor] = {
         name: now[name].double() - t.double()

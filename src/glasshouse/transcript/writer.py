@@ -37,7 +37,8 @@ class TranscriptWriter:
     def terms(self, terms: Terms) -> None:
         """Write ``terms.json`` (and public data), replacing what was there."""
         plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
-        plain |= {"architecture": _plain(terms.architecture), "options": dict(terms.options)}
+        plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
+        plain["options"] = dict(terms.options)
         if terms.public is not None:
             public = {"inputs": terms.public.inputs, "labels": terms.public.labels}
             write_tensors(self.folder / "public.safetensors", public)

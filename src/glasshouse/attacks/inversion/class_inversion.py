@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.errors import Inapplicable
 from glasshouse.images import total_variation
 from glasshouse.limits import Count, NotNegative, Positive
@@ -68,7 +69,10 @@ class ClassInversion:
         },
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="run", protocols=frozenset({"fedavg"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="run",
+        optimizers=LINEAR - {"weight_decay"},
+        protocols=frozenset({"fedavg"}),
     )
 
     iterations: Count = 150

@@ -20,6 +20,7 @@ from typing import ClassVar, final
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import claim_images, search
 from glasshouse.attacks.parts.replica import replica
@@ -51,7 +52,9 @@ class DLG:
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
         },
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update")
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, repeats=True
+    )
 
     restarts: Count = 4
     iterations: Count = 300

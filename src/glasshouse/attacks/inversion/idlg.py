@@ -13,6 +13,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.matching.exact import claim_images, search
 from glasshouse.attacks.parts.replica import replica
@@ -45,7 +46,11 @@ class IDLG:
         },
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=LINEAR,
+        repeats=True,
+        uses=frozenset({"labels"}),
     )
 
     restarts: Count = 4

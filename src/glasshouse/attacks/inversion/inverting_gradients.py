@@ -26,6 +26,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching import step_order
 from glasshouse.attacks.parts.matching.distance import Steps, objective
 from glasshouse.attacks.parts.matching.exact import claim_images
@@ -69,7 +70,11 @@ class InvertingGradients:
         },
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=ANY,
+        repeats=True,
+        uses=frozenset({"labels"}),
     )
 
     restarts: Count = 4

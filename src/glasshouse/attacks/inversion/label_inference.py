@@ -12,6 +12,7 @@ import torch
 
 from glasshouse.attacks.base import About, Claim, Labels, Needs
 from glasshouse.attacks.parts.labels import Rule, infer_labels
+from glasshouse.attacks.parts.local_steps import ANY, LINEAR
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -39,14 +40,18 @@ class LabelInference:
             "metric": "label_accuracy",
         },
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="update",
-        protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
-    )
     budget: ClassVar[None] = None
 
     rule: Rule = "sums"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            sees=frozenset({"broadcast", "update"}),
+            scope="update",
+            optimizers=ANY if self.rule == "sums" else LINEAR,
+            repeats=True,
+        )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Counts (K,) that add up to the number of examples behind the update.

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
 from glasshouse.attacks.parts.readout.summed import sum_of_round
@@ -79,6 +80,7 @@ class Loki:
             sees=frozenset({"broadcast"}),
             any_of=frozenset({"update", "aggregate"}),
             scope="round",
+            optimizers=LINEAR,
             changes=frozenset({"architecture", "addressing"}),
             grants=frozenset({"auxiliary"}),
         )

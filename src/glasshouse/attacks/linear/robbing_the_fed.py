@@ -18,6 +18,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows, read_single_rows
 from glasshouse.attacks.parts.readout.summed import sum_of_round
@@ -78,6 +79,7 @@ class RobbingTheFed:
             sees=frozenset({"broadcast"}),
             any_of=frozenset({"update", "aggregate"}),
             scope="round",
+            optimizers=LINEAR,
             changes=frozenset({"architecture"}),
             grants=frozenset({"auxiliary"}),
         )

@@ -19,6 +19,7 @@ of an example and its one-hot label both sum to 1). So, looked at in this order:
 Zeros of a ReLU look like Soteria's in the mask, not in the test above. ``unknown``: the last layer is not
 in the update, or what was found contradicts itself. Clipping that did not bind and Soteria that hid dead
 features changed nothing, and nothing is found. Noise on top of Soteria or pruning hides them.
+Under Adam and AdamW every finding is ``unknown``.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import About, DefenseGuess
 from glasshouse.attacks.parts.labels import sums
 from glasshouse.attacks.parts.matching import transforms
-from glasshouse.attacks.parts.matching.distance import Steps, repeats_steps
+from glasshouse.attacks.parts.matching.distance import Steps, local_steps, target_of
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.rng import Rng
@@ -63,6 +64,8 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
         images: of the adversary, (N, C, H, W) in pixel units; None: random pixels stand in.
         rng: of these pixels.
     """
+    if replica.adaptive:  # Adam leaves signs: nothing below holds for them
+        return Finding(name=UNKNOWN, parameters={})
     gradient, last = replica.gradient(), replica.last_linear()
     weight, bias = gradient.get(f"{last}.weight"), gradient.get(f"{last}.bias")
     if weight is None or not bool(weight.any()):
@@ -185,7 +188,9 @@ def adaptation(finding: Finding, replica: Replica, *, steps: Steps = "simulate")
         replica: the update.
         steps: as several local steps are matched; clip bound and mask are estimated on what is matched.
     """
-    received = replica.delta() if repeats_steps(replica, steps) else replica.gradient()
+    if replica.adaptive:
+        return Adaptation()
+    received = target_of(replica, local_steps(replica, steps))
     if finding.name == "clip + gaussian_noise":
         return Adaptation(shortened=True)
     if finding.name == "prune":

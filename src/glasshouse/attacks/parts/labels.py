@@ -7,6 +7,11 @@ With cross-entropy, ``dL/db_c`` is the mean over the batch of p_c - y_c, and row
 negative entry is the label. A batch: a class takes its share n_c / B off an otherwise small positive p_c.
 
 After several local steps the mean gradient along the way is read instead: an estimate, as the p_c move.
+
+Under Adam and AdamW the signs are left (attacks.parts.local_steps): the biases of present classes rise, all
+others fall. One example's label shows as plainly as in a gradient; of a batch the classes show, and the
+examples are shared over them in proportion to how far their biases rose, which after one step is evenly.
+A class that occurs less often than the model expects is then missed.
 """
 
 from typing import Literal
@@ -18,6 +23,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.rng import Rng
+from glasshouse.tensors import scale_tensors
 from glasshouse.transcript.view import View
 
 Rule = Literal["sums", "minima"]
@@ -38,7 +44,8 @@ def sums(replica: Replica) -> Tensor:
     Raises:
         Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
     """
-    gradient, name = replica.gradient(), replica.last_linear()
+    name = replica.last_linear()
+    gradient = scale_tensors(replica.moved(), -1.0) if replica.adaptive else replica.gradient()
     for part in (f"{name}.bias", f"{name}.weight"):
         if part in gradient and bool(gradient[part].any()):
             return (
@@ -136,7 +143,12 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         return minima(weight).argsort()[: replica.images].sort().values
     if replica.images == 1:
         return sums(replica).argmin()[None]
-    class_counts = counts(sums(replica), expected_probabilities(replica, rng=rng), replica.images)
+    read = sums(replica)
+    if replica.adaptive:
+        risen = read.clamp_max(0)
+        class_counts = counts(risen / risen.sum().abs(), torch.zeros_like(risen), replica.images)
+    else:
+        class_counts = counts(read, expected_probabilities(replica, rng=rng), replica.images)
     return torch.arange(replica.classes, device=class_counts.device).repeat_interleave(class_counts)
 
 

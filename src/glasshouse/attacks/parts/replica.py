@@ -14,6 +14,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
@@ -93,11 +94,31 @@ class Replica:
 
         Exact for a gradient and for a single local step. After several steps it is the mean of the
         gradients along the way, seen as if the weights had not moved.
+
+        Raises:
+            Inapplicable: clients step by Adam, which keeps no gradient.
         """
         if self.update.kind == "gradient":
             return self._sent()
-        factor = -1.0 / (self.terms.learning_rate * self.update.steps)
-        return {name: t * factor for name, t in self.delta().items()}
+        check_linear(self.terms, subject=f"the gradient behind the update of client {self.update.client}")
+        weight = self.terms.optimizer.weight(round=self.update.round, steps=self.update.steps)
+        factor = -1.0 / (self.terms.learning_rate * weight)
+        return {name: t * factor for name, t in self.moved().items()}
+
+    def moved(self) -> dict[str, Tensor]:
+        """:meth:`delta` without what weight decay is known to have taken off the received parameters."""
+        decay = self.decay()
+        return {name: t + decay[name] if decay else t for name, t in self.delta().items()}
+
+    def decay(self) -> dict[str, Tensor]:
+        """That part, by name; empty where there is none to be told apart."""
+        update = self.update
+        return known_decay(self.received, self.terms, round=update.round, steps=update.steps)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the update is steps by Adam or AdamW: known to the server, but no gradient."""
+        return self.update.kind in ("delta", "parameters") and self.terms.optimizer.name != "sgd"
 
     def _sent(self) -> dict[str, Tensor]:
         """The update in the precision of the model: it may have travelled in another."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.property.detector import TINY, Detector
 from glasshouse.attacks.property.per_example import PerExample, shares_gradients
 from glasshouse.attacks.property.properties import Pairs
-from glasshouse.attacks.property.shadow import steps_of
+from glasshouse.attacks.property.shadow import follows_gradients, steps_of
 from glasshouse.errors import Inapplicable
 from glasshouse.rng import Rng
 from glasshouse.wire import Terms
@@ -36,6 +36,7 @@ def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
     examples, conduct = pairs.negative.rows.shape[1], pairs.conduct
     faults = {
         f"sends = '{terms.sends}'": terms.sends not in ("gradient", "delta"),
+        f"optimizer {', '.join(sorted(terms.optimizer.traits))}": not follows_gradients(terms),
         f"{steps_of(terms, examples)} local steps": steps_of(terms, examples) > 1,
         f"batches of {terms.batch_size} of {examples} examples": terms.batch_size < examples,
         "other layers": not shares_gradients(model, terms),
@@ -45,15 +46,22 @@ def check_single_step(model: nn.Module, terms: Terms, pairs: Pairs) -> None:
     if any(faults.values()):
         raise Inapplicable(
             "detector 'discriminant'",
-            needs="one local step on all of a client's examples, gradients or deltas of linear layers and "
-            "ordinary convolutions, and a property that says which examples make the difference",
+            needs="one local step of plain sgd on all of a client's examples, gradients or deltas of linear "
+            "layers and ordinary convolutions, and a property that says which examples make the difference",
             got=", ".join(fault for fault, present in faults.items() if present),
             fix="set attacks.method.detector = 'lbfgs'",
         )
 
 
 def fit_discriminant(
-    model: nn.Module, terms: Terms, fresh: Pairs, heldout: Pairs, *, shrinkage: float, rng: Rng
+    model: nn.Module,
+    terms: Terms,
+    fresh: Pairs,
+    heldout: Pairs,
+    *,
+    shrinkage: float,
+    round: int,
+    rng: Rng,
 ) -> tuple[Detector, Tensor]:
     """The detector from the pool of ``fresh``, and the features of the held-out shadow clients.
 
@@ -64,6 +72,7 @@ def fit_discriminant(
         shrinkage: l, as a share of the trace of C / B.
         rng: of dropout masks.
         terms: which parameters train, and how clients take their steps.
+        round: where their schedule is.
 
     Returns:
         the detector; (2, S): features of those without the property, then with it.
@@ -71,7 +80,7 @@ def fit_discriminant(
     negative, positive = fresh.negative.shares, fresh.positive.shares
     assert negative is not None  # check_single_step
     assert positive is not None
-    rate = 1.0 if terms.sends == "gradient" else -terms.learning_rate
+    rate = 1.0 if terms.sends == "gradient" else -terms.rate(round)
     examples = PerExample.of(model, terms, fresh.negative.pool, rng=rng.child("fresh"))
     detector = fisher(
         examples,

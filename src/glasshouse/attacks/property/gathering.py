@@ -58,7 +58,7 @@ def gather(
             fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",
         )
     # By name: in a file tensors lie in another order than in the model.
-    names = list(LocalTraining.of(view.terms).parameters(build(view.terms.architecture)))
+    names = list(LocalTraining.of(view.terms, round=0).parameters(build(view.terms.architecture)))
     sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
     given = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
     key = {
@@ -202,8 +202,15 @@ class Maker:
     ) -> None:
         terms = self.view.terms
         check_single_step(model, terms, fresh)
-        shrinkage = self.method.shrinkage
-        detector, features = fit_discriminant(model, terms, fresh, heldout, shrinkage=shrinkage, rng=rng)
+        detector, features = fit_discriminant(
+            model,
+            terms,
+            fresh,
+            heldout,
+            shrinkage=self.method.shrinkage,
+            round=self.rounds[number].round,
+            rng=rng,
+        )
         tables["kernel"][0, :, number] = self.sums @ detector.direction.double()
         tables["offset"][number, 0] = detector.offset
         tables["held"][number, :, :, 0] = features

@@ -141,7 +141,7 @@ class PerExample:
         """
         taps = _taps(model, terms, pool, rng=rng)
         parts = []
-        for name in LocalTraining.of(terms).parameters(model):
+        for name in LocalTraining.of(terms, round=0).parameters(model):
             layer, _, own = name.rpartition(".")
             if layer not in taps or own not in ("weight", "bias"):
                 raise BadValue(
@@ -221,7 +221,7 @@ def _taps(
         return layers[name].register_forward_hook(note)
 
     handles = [tap(name) for name in layers]
-    dropout = LocalTraining.of(terms).dropout
+    dropout = LocalTraining.of(terms, round=0).dropout
     model.train(dropout)
     try:
         with torch.random.fork_rng(devices=[], enabled=dropout):

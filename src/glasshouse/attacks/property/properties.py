@@ -149,7 +149,7 @@ class GradientInversion:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ascent:
-    """The client climbs the loss. With one local step this is gradient inversion, and computed as such.
+    """The client climbs the loss. With one step and no weight decay this is gradient inversion, computed so.
 
     Args:
         clip_norm: as of the behaviour.
@@ -165,7 +165,7 @@ class Ascent:
     def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
         if self.clip_norm is not None:
             conduct = Conduct(behaviour=GradientAscent(clip_norm=self.clip_norm))
-        elif steps_of(scene.terms, scene.examples) == 1:
+        elif steps_of(scene.terms, scene.examples) == 1 and not scene.terms.optimizer.weight_decay:
             conduct = Conduct(factor=-1.0)
         else:
             conduct = Conduct(ascend=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.property.evidence import Evidence, Method
 from glasshouse.attacks.property.gathering import gather
 from glasshouse.attacks.property.properties import Property
@@ -85,9 +86,12 @@ class SumReader(ABC):
     @property
     def needs(self) -> Needs:
         what: Property = create(load("properties", self.looks_for), self.settings)
+        linear = self.method.detector == "discriminant"
         return Needs(
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",
+            optimizers=frozenset({"sgd", "schedule"}) if linear else ANY,
+            repeats=True,
             grants=frozenset({"auxiliary"}) | what.grants,
         )
 

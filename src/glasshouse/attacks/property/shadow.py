@@ -78,18 +78,24 @@ def updates(
         rng: order of the examples, dropout, behaviour.
         round: for behaviours that look at it.
     """
-    plain = terms.momentum == 0 and terms.sends in ("gradient", "delta") and shares_gradients(model, terms)
-    if conduct.behaviour is not None or not plain:
+    plain = follows_gradients(terms) and terms.sends in ("gradient", "delta")
+    if conduct.behaviour is not None or not plain or not shares_gradients(model, terms):
         return conduct.factor * _train_clients(model, terms, cast, conduct, round=round, rng=rng)
     steps = steps_of(terms, cast.rows.shape[1])
     ordered = cast if steps == 1 and terms.sends == "delta" else _shuffle_cast(cast, rng=rng)
     first = Cast(pool=cast.pool, rows=ordered.rows[:, : terms.batch_size])
     gradients = mean_gradients(model, terms, first, rng=rng)
-    rate = (-1.0 if conduct.ascend else 1.0) * (1.0 if terms.sends == "gradient" else -terms.learning_rate)
+    rate = (-1.0 if conduct.ascend else 1.0) * (1.0 if terms.sends == "gradient" else -terms.rate(round))
     gradients.mul_(rate)
     if steps > 1:
         _go_on(model, terms, ordered, gradients, rate=rate, rng=rng)
     return gradients if conduct.factor == 1 else gradients.mul_(conduct.factor)
+
+
+def follows_gradients(terms: Terms) -> bool:
+    """Whether every local step of a round is one and the same multiple of a gradient."""
+    how = terms.optimizer
+    return how.traits <= {"sgd", "schedule"} and (how.period is None or how.over == "rounds")
 
 
 def steps_of(terms: Terms, examples: int) -> int:
@@ -119,7 +125,7 @@ def mean_gradients(model: nn.Module, terms: Terms, cast: Cast, *, rng: Rng) -> T
 
 def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: float, rng: Rng) -> None:
     """All steps after the first, client by client; ``sums`` holds the first step and gets the sum of all."""
-    train = LocalTraining.of(terms)
+    train = LocalTraining.of(terms, round=0)
     parameters = train.parameters(model)
     start = flatten(parameters).detach()
     model.train(train.dropout)
@@ -162,7 +168,7 @@ def _train_clients(
     parts = []
     for number in range(len(cast.rows)):
         stream = rng.child(f"shadow/{number}")
-        train = LocalTraining.of(terms)
+        train = LocalTraining.of(terms, round=round)
         trainer: Trainer = train
         if conduct.behaviour is not None:
             trainer = conduct.behaviour.deviate(train, round=round, rng=stream)

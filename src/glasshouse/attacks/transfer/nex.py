@@ -18,6 +18,7 @@ from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import check_tail
 from glasshouse.attacks.parts.readout.head_gradient import Inversion, recover_claims
@@ -65,6 +66,7 @@ class Nex:
         sees=frozenset({"broadcast"}),
         any_of=frozenset({"update", "aggregate"}),
         scope="round",
+        optimizers=LINEAR,
         protocols=frozenset({"fedsgd", "fedavg", "transfer"}),
     )
 

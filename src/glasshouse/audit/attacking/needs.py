@@ -9,9 +9,10 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.registry import create, load
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.settings import Optimizer
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
-from glasshouse.wire import Refusal
+from glasshouse.wire import Kind, Refusal, Terms
 
 
 def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
@@ -20,21 +21,31 @@ def attack_of(name: str, arguments: Mapping[str, Any]) -> Attack:
     return attack
 
 
-def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, protocol: str) -> Refusal | None:
-    """Why the threat, the grants or the protocol rule this attack out; None: it can run."""
+def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, terms: Terms) -> Refusal | None:
+    """Why the threat, the grants or the terms rule this attack out; None: it can run."""
     return first_unmet_need(
-        attack.needs, f"attack '{name}'", threat=threat, granted=grants.given(), protocol=protocol
+        attack.needs,
+        f"attack '{name}'",
+        threat=threat,
+        granted=grants.given(),
+        protocol=terms.protocol,
+        stepping=stepping_of(terms.sends, terms.optimizer),
     )
 
 
 def federation_of(scenario: Scenario, position: int) -> int | None:
-    """Which federation of a cell an attack reads: an active one its own, by position; all others the common one.
+    """Federation of a cell that an attack reads: an active one its own, by position; None: the common one.
 
     In a capture there is only the one that ran.
     """
     spec = scenario.attacks[position]
     alone = attack_of(spec.name, spec.arguments).needs.changes and not scenario.captured
     return position if alone else None
+
+
+def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:
+    """Traits of the optimizer behind an update; none where clients take no steps by it."""
+    return optimizer.traits if sends in ("delta", "parameters") else frozenset()
 
 
 def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
@@ -45,6 +56,7 @@ def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
         threat=threat_of(scenario),
         granted=promised_grants(scenario),
         protocol=scenario.federation.protocol,
+        stepping=stepping_of(scenario.federation.kind, scenario.federation.optimizer),
     )
 
 
@@ -59,7 +71,13 @@ def promised_grants(scenario: Scenario) -> tuple[str, ...]:
 
 
 def first_unmet_need(
-    needs: Needs, subject: str, *, threat: Threat, granted: Collection[str], protocol: str
+    needs: Needs,
+    subject: str,
+    *,
+    threat: Threat,
+    granted: Collection[str],
+    protocol: str,
+    stepping: Collection[str],
 ) -> Refusal | None:
     """The first requirement of an attack that is not met; None: all are met."""
     if protocol not in needs.protocols:
@@ -68,6 +86,13 @@ def first_unmet_need(
             needs=f"protocol {' or '.join(sorted(needs.protocols))}",
             got=protocol,
             fix="choose an attack on this protocol: glasshouse list attacks",
+        )
+    if ignored := sorted(set(stepping) - needs.optimizers):
+        return Refusal(
+            subject=subject,
+            needs=f"clients that step by an optimizer it accounts for: {', '.join(sorted(needs.optimizers))}",
+            got=f"federation.optimizer with {', '.join(ignored)}",
+            fix="choose an attack that repeats the clients' steps (inverting_gradients), or plain sgd",
         )
     # With known cohorts, a client or bystander can compute the sums from successive models.
     derived = {"aggregate"} if "cohorts" in granted and threat.role != "server" else set()

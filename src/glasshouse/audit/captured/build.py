@@ -1,5 +1,6 @@
 """Capture → federation, roles, grants: as of a simulation, with what ran in place of what would be played."""
 
+import math
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.simulation.build import Built, data_words, defense_of, scoring_of, spare_of, wants_of
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.data.sources import load as load_source
-from glasshouse.data.splits import Roles, check_disjoint, deal
+from glasshouse.data.splits import Roles, deal
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
@@ -18,6 +19,10 @@ from glasshouse.tensors import check_finite
 from glasshouse.transcript.record import Keep, Transcript
 from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch
+
+
+SAME = 0.5 / 255
+"""Images that differ by less than half of an 8-bit level everywhere are one image."""
 
 
 def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> Built:
@@ -32,10 +37,13 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
     rng = Rng.root(seed, salt=source.checksum)
     wants = wants_of(scenario)
     spare = spare_of(scenario, source)
-    roles = deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles")) if wants else Roles(duplicates={})
+    roles = (
+        deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
+        if wants
+        else Roles(duplicates={})
+    )
     truth = truth_of(Path(scenario.captured), architecture)
-    recorded = {"images that test clients recorded": truth.private} if truth.used else {}
-    check_disjoint({**roles.parts(), **recorded})
+    _check_strangers(roles, truth.private)
     setting = _setting(scenario, transcript, truth)
     return Built(
         setting=setting,
@@ -62,9 +70,7 @@ def truth_of(capture: Path, architecture: Architecture) -> Truth:
     """What test clients recorded; nothing where none did."""
     if (capture / "truth").is_dir():
         return read_truth(capture / "truth")
-    nobody = Batch(
-        inputs=torch.zeros(0, *architecture.input_shape), labels=torch.zeros(0, dtype=torch.int64)
-    )
+    nobody = Batch(inputs=torch.zeros(0, *architecture.input_shape), labels=torch.zeros(0, dtype=torch.int64))
     return Truth(private=nobody, shards={}, used={})
 
 
@@ -98,11 +104,30 @@ def _setting(scenario: Scenario, transcript: Transcript, truth: Truth) -> Settin
     )
 
 
+def _check_strangers(roles: Roles, private: Batch) -> None:
+    """Refuse roles that hold an image that a test client trained on; both went through different hands.
+
+    Raises:
+        BadValue: names the role and how many there are.
+    """
+    mine = private.inputs.flatten(1)
+    for role, batch in roles.parts().items():
+        parts = batch.inputs.flatten(1).split(256) if len(mine) else ()
+        shared = sum(int((torch.cdist(part, mine, p=math.inf).amin(1) < SAME).sum()) for part in parts)
+        if shared:
+            raise BadValue(
+                f"{role} data beside a capture",
+                needs="no image that a test client trained on",
+                got=f"{shared} of {len(batch)}",
+                fix=f"take it from another split or source: data.{role}_split",
+            )
+
+
 def _check_fit(shape: tuple[int, int, int], classes: int, architecture: Architecture, source: str) -> None:
     if (shape, classes) != (architecture.input_shape, architecture.classes):
         raise BadValue(
             f"data '{source}' beside a capture",
-            needs=f"images {architecture.input_shape} of {architecture.classes} classes, as the clients train on",
+            needs=f"images {architecture.input_shape} of {architecture.classes} classes, as clients train on",
             got=f"{shape} of {classes}",
             fix="set data.source, data.resize and data.channels to what the clients' data are like",
         )

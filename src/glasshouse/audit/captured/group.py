@@ -2,22 +2,22 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
-from glasshouse.audit.captured.build import build_captured
-from glasshouse.audit.captured.terms import check_terms
+from glasshouse.audit.captured.build import build_captured, truth_of
+from glasshouse.audit.captured.terms import TOLERANCE, check_terms
 from glasshouse.audit.hashes import write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
-from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
+from glasshouse.audit.simulation.record import GroupRecord, TermsCheck, has_record, write_record
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
 from glasshouse.transcript.files import read_own, read_transcript
 from glasshouse.transcript.record import Log
-from glasshouse.truth.record import read_truth
 
 
 def record(group: Group) -> str:
@@ -37,9 +37,10 @@ def _take(scenario: Scenario, group: Group) -> None:
     built = build_captured(scenario, transcript, seed=group.seed)
     own = read_own(capture / "own")
     log = Log(terms=transcript.terms, rounds={r.round: r for r in transcript.rounds}, servers=own)
-    used = read_truth(capture / "truth").used if (capture / "truth").is_dir() else {}
-    file_group(folder, built, BothSides(log=log, used=dict(used)), _memory(capture), None)
+    truth = truth_of(capture, transcript.terms.architecture)
+    file_group(folder, built, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
     write_hashes(folder)
+    checked = check_terms(capture, transcript, truth)
     last = [b for r in transcript.rounds for b in r.broadcasts if b.client is None][-1]
     agreed = last.architecture == transcript.terms.architecture
     write_record(
@@ -54,10 +55,28 @@ def _take(scenario: Scenario, group: Group) -> None:
             entropies={},
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
-            facts=built.facts,
-            terms=check_terms(capture, transcript, built.setting),
+            facts=replace(built.facts, notes=_notes(checked)),
+            terms=checked,
         ),
         folder,
+    )
+
+
+def _notes(checked: TermsCheck) -> tuple[str, ...]:
+    """Where what is said of the federation comes from."""
+    ran = (
+        "This federation ran: its messages were captured. Observed: clients, cohort, rounds, what they send. "
+        "Declared: epochs, batches, learning rate, optimizer."
+    )
+    if not checked.n:
+        return (ran, "Nobody recorded what clients trained on: the declared training is not checked.")
+    tested = f"{checked.n} updates of test clients, trained again on the batches that they recorded"
+    if checked.suspect:
+        return (ran, f"The declared training is not the real one: {checked.suspect} ({tested}).")
+    found = f"the largest error is {checked.error:.1e} of the change"
+    return (
+        ran,
+        f"The declared training is the real one: {found} ({tested}; rounding is below {TOLERANCE:g}).",
     )
 
 

@@ -266,7 +266,7 @@ def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | N
         batch_size=federation.batch_size,
         local_epochs=federation.local_epochs,
         learning_rate=federation.learning_rate,
-        momentum=federation.momentum,
+        optimizer=federation.optimizer,
         server_rate=federation.server_rate,
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
@@ -338,6 +338,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
 
 
 def data_words(source: DataSource, roles: Roles) -> str:
+    """The data set, and how many images each role holds."""
     shape = "×".join(map(str, source.input_shape[1:]))
     parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
     return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"

@@ -21,6 +21,7 @@ class Facts:
         public: the private images may be shown.
         model: name and size, in words.
         guarantee: epsilon and delta that the defences prove over the whole federation; None: nothing.
+        notes: of a capture, what is declared and whether that is so.
         pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: it was
             not measured.
     """
@@ -29,7 +30,24 @@ class Facts:
     public: bool
     model: str
     guarantee: tuple[float, float] | None = None
+    notes: tuple[str, ...] = ()
     pretrained: Mapping[str, float] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TermsCheck:
+    """Declared terms of a federation that ran, held against what test clients' training gave.
+
+    Attributes:
+        n: updates that were trained again on the recorded batches; 0: nobody recorded any.
+        error: the largest difference, as a share of the change that training made.
+        suspect: what is likely wrong, in words; empty: the terms reproduce the updates.
+    """
+
+    n: int
+    error: float
+    suspect: str
 
 
 @final
@@ -50,6 +68,7 @@ class GroupRecord:
         rounds: of the federation.
         seconds: processor time of the simulation.
         facts: for the report.
+        terms: are the declared terms the real ones; None: a simulation, where they are.
     """
 
     seed: int
@@ -63,6 +82,7 @@ class GroupRecord:
     rounds: int
     seconds: float
     facts: Facts
+    terms: TermsCheck | None = None
 
 
 def write_record(record: GroupRecord, folder: Path) -> None:
@@ -80,12 +100,15 @@ def read_record(folder: Path) -> GroupRecord:
     raw = read_json(folder / NAME)
     facts = raw.pop("facts")
     guarantee = facts.pop("guarantee")
-    refusal = raw.pop("refusal")
+    refusal, terms = raw.pop("refusal"), raw.pop("terms", None)
     return GroupRecord(
         refusal=Refusal(**refusal) if refusal else None,
         curve=tuple((number, share) for number, share in raw.pop("curve")),
         parties=tuple(raw.pop("parties")),
         entropies={name: tuple(values) for name, values in raw.pop("entropies").items()},
-        facts=Facts(guarantee=tuple(guarantee) if guarantee else None, **facts),
+        facts=Facts(
+            guarantee=tuple(guarantee) if guarantee else None, notes=tuple(facts.pop("notes", ())), **facts
+        ),
+        terms=TermsCheck(**terms) if terms else None,
         **raw,
     )

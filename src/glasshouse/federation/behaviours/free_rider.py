@@ -96,7 +96,7 @@ class Idle:
 def _as(settings: LocalTraining, now: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A change of parameters, written as the update that would cause it."""
     if settings.kind == "gradient":
-        return scale_tensors(moved, -1 / settings.learning_rate)
+        return scale_tensors(moved, -1 / settings.rate())
     if settings.kind == "parameters":
         return {name: now[name] + t for name, t in moved.items()}
     return dict(moved)

@@ -163,7 +163,7 @@ class PrivateTraining:
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
         before = {name: p.detach().clone() for name, p in parameters.items()}
         optimizer = DPOptimizer(
-            torch.optim.SGD(parameters.values(), lr=self.inner.learning_rate, momentum=self.inner.momentum),
+            self.inner.stepper(parameters.values()),
             noise_multiplier=self.defense.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
             max_grad_norm=self.defense.clip,
             expected_batch_size=min(self.inner.batch_size, len(data)),
@@ -174,12 +174,13 @@ class PrivateTraining:
         with torch.random.fork_rng(devices=[], enabled=self.inner.dropout):
             if self.inner.dropout:
                 torch.manual_seed(rng.child("dropout").seed())
-            for rows in order:
+            for step, rows in enumerate(order):
                 optimizer.zero_grad()
                 _per_example_gradients(hooked, parameters, data.pick(rows), sign=-1.0 if ascend else 1.0)
                 if self.inner.kind == "gradient":
                     optimizer.pre_step()
                 else:
+                    optimizer.param_groups[0]["lr"] = self.inner.rate(step)
                     optimizer.step()
         return Trained(
             tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order

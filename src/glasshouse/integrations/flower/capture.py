@@ -21,6 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.flower.recording import Recording
 from glasshouse.models import build as models
+from glasshouse.settings import Optimizer
 from glasshouse.transcript.record import Keep
 from glasshouse.wire import Architecture, Terms
 
@@ -46,7 +47,7 @@ def capture(
         folder: new or empty; receives ``transcript/`` and ``nodes.json``, which says who is which client.
         model: the network that the clients train; ``module:factory`` for one's own.
         terms: fields of :class:`glasshouse.wire.Terms` about local training, as clients are told to do it:
-            ``batch_size`` at least, ``local_epochs``, ``learning_rate``, ``momentum``. Nobody sees these on
+            ``batch_size`` at least, ``local_epochs``, ``learning_rate``, ``optimizer``. Nobody sees these on
             the wire; an audit checks them against what test clients recorded. How many clients there are,
             and whether sums are secure, is observed.
         keep: what to store; None: everything.
@@ -230,8 +231,6 @@ def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
             got=", ".join(unknown) or "no batch_size",
             fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
         )
-    return Terms(
-        **{"protocol": "fedavg", "clients": 1, "cohort": 1, **declared},
-        architecture=model,
-        sends="parameters",
-    )
+    optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
+    given = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared, "optimizer": optimizer}
+    return Terms(**given, architecture=model, sends="parameters")

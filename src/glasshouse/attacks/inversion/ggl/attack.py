@@ -35,6 +35,7 @@ from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
@@ -127,6 +128,8 @@ class GGL:
         return Needs(
             sees=frozenset({"broadcast", "update"}),
             scope="update",
+            optimizers=ANY,
+            repeats=True,
             grants=auxiliary,
             uses=frozenset({"labels", "auxiliary"}),
         )
@@ -218,7 +221,12 @@ class GGL:
 
 
 def _scale(client: Replica, distance: Objective) -> float:
-    """On squared distances: 1 / P for P tensors, in the units of a gradient where steps are simulated too."""
+    """On squared distances: 1 / P for P tensors, in the units of a gradient where steps are simulated too.
+
+    Under Adam nobody knows these: the distance is a share of the update.
+    """
+    if client.adaptive:
+        return 1 / distance.target_square / len(client.update.tensors)
     square = sum(float(t.double().square().sum()) for t in client.gradient().values())
     return square / distance.target_square / len(client.update.tensors)
 

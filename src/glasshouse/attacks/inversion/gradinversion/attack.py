@@ -7,7 +7,7 @@ The loss of a seed is the squared L2 distance of gradients + total variation + s
 + distance to the seeds' registered mean (group consistency) + distance to the private batch-norm
 statistics where these are granted. Adam with warm-up and cosine decay, Gaussian noise on every step,
 inside the image range. Labels by column-wise minima (no class twice), unless granted; a batch larger than
-the number of classes falls back to counts.
+the number of classes, and steps by Adam (whose minima are all alike), fall back to counts.
 
 Where we differ: the distance is divided by the received squared norm and every other term is a mean over
 entries, so that the weights mean the same on every model and image size (the paper's are tied to ImageNet
@@ -31,6 +31,7 @@ from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, known_labels
+from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching.distance import Steps, objective
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
@@ -89,7 +90,11 @@ class GradInversion:
         details={"uses, if granted": "batch_norm, labels"},
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", uses=frozenset({"labels", "batch_norm"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=ANY,
+        repeats=True,
+        uses=frozenset({"labels", "batch_norm"}),
     )
 
     restarts: Count = 4
@@ -119,7 +124,8 @@ class GradInversion:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
         client = replica(view, subject="attack 'gradinversion'")
-        rule: Rule = "minima" if client.images <= client.classes else "sums"
+        some_twice = client.images > client.classes or client.adaptive
+        rule: Rule = "sums" if some_twice else "minima"
         labels = known_labels(view, client, rng=rng.child("labels"), rule=rule)
         how = Descent(
             iterations=self.iterations,

@@ -28,6 +28,7 @@ from glasshouse.attacks.linear.scale_mia.autoencoder import (
     train_autoencoder,
 )
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, craft_head, measure_of, strength
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.linear_leakage import (
     labels_from,
     normal_thresholds,
@@ -110,6 +111,7 @@ class ScaleMia:
             sees=frozenset({"broadcast"}),
             any_of=frozenset({"update", "aggregate"}),
             scope="round",
+            optimizers=LINEAR,
             changes=frozenset({"parameters"}),
             grants=frozenset({"auxiliary"}),
         )
@@ -130,9 +132,11 @@ class ScaleMia:
         brightness = latents @ measure
         fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds
         thresholds = fitted(brightness, tail.widths[0])
-        head = self._head(view.terms, tail, thresholds, measure, deviation=float(brightness.std()), rng=rng)
+        head = self._head(
+            view.terms, tail, thresholds, measure, deviation=float(brightness.std()), round=number, rng=rng
+        )
         decoder = {f"decoder.{name}": t for name, t in state(pair.decoder).items()}
-        levels = head.levels * (_share_of_first(view.terms) if self._once(view.terms) else 1.0)
+        levels = head.levels * (_share_of_first(view.terms, number) if self._once(view.terms) else 1.0)
         return Crafted(
             default=Broadcast(
                 round=number, architecture=architecture, tensors={**state(pair.model), **head.tensors}
@@ -154,6 +158,7 @@ class ScaleMia:
         measure: Tensor,
         *,
         deviation: float,
+        round: int,
         rng: Rng,
     ) -> Head:
         chosen = strength(
@@ -161,7 +166,7 @@ class ScaleMia:
             sends=terms.sends,
             steps=0 if self._once(terms) else self.local_steps or 1,
             batch=terms.batch_size,
-            rate=terms.learning_rate,
+            rate=terms.rate(round),
             span=self.span,
         )
         return craft_head(
@@ -229,9 +234,11 @@ class ScaleMia:
         return tuple(claims)
 
 
-def _share_of_first(terms: Terms) -> float:
+def _share_of_first(terms: Terms, round: int) -> float:
     """What the first of several local steps moves, over steps: momentum carries it on, gradients do not."""
-    return sum(terms.momentum**step for step in range(terms.local_epochs)) / terms.local_epochs
+    how, first = terms.optimizer, terms.optimizer.share(round=round)
+    carried = [how.momentum**s * how.share(round=round, step=s) / first for s in range(terms.local_epochs)]
+    return sum(carried) / terms.local_epochs
 
 
 def _tail(terms: Terms) -> LinearTail:

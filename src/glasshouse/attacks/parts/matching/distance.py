@@ -4,8 +4,9 @@ Shape letters: R restarts, B images, C channels, H and W pixels, K classes, P pa
 
 Three readings of an update: one gradient (fedsgd, or one local step); the change after several local
 steps, repeated by training the replica on the candidate, differentiably (Geiping et al. 2020,
-arXiv:2003.14053, section 6); or that change as if it came from one step, the cheap approximation.
-The attacker knows the learning rate, the batch size, the epochs and the number of examples. It does not
+arXiv:2003.14053, section 6); or that change as if it came from one step, the cheap approximation. Steps by
+Adam are never read as a gradient, one step neither: they are repeated.
+The attacker knows the optimizer, its rate, the batch size, the epochs and the number of examples. It does not
 know which images met in a step: candidates train in their own order, and claims have no order either.
 """
 
@@ -18,17 +19,22 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from glasshouse.attacks.parts.local_steps import LocalSteps
 from glasshouse.attacks.parts.matching import ghost_layers, transforms
 from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, moments, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import Inapplicable
+from glasshouse.tensors import scale_tensors
 
 LOG = logging.getLogger("glasshouse")
 
 Distance = Literal["cosine", "squared"]
 Steps = Literal["simulate", "one_step"]
+
+SOFTEN = 0.01
+"""See ``LocalSteps.soften``."""
 
 
 class Engine(Protocol):
@@ -46,9 +52,8 @@ class Plain:
         received: parameters before training, by name.
         target: the update to match, of the same names.
         masks: entries that count; see ``Ghost``.
-        schedule: for each local step the rows of the B images that it uses; None: one gradient of all.
-        learning_rate: of the local steps.
-        momentum: of the local steps.
+        steps: the local steps behind the target; None: it is one gradient of all B images.
+        decay: known part of the change that the target was freed of, by name; see ``Replica.decay``.
     """
 
     def __init__(
@@ -58,13 +63,12 @@ class Plain:
         target: Mapping[str, Tensor],
         *,
         masks: Mapping[str, Tensor] | None = None,
-        schedule: tuple[Tensor, ...] | None = None,
-        learning_rate: float = 0.0,
-        momentum: float = 0.0,
+        steps: LocalSteps | None = None,
+        decay: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._model, self._target, self._masks = model, dict(target), dict(masks or {})
         self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
-        self._schedule, self._rate, self._momentum = schedule, learning_rate, momentum
+        self._steps, self._decay = steps, dict(decay or {})
 
     def __call__(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> Moments:
         """Moments of R candidate batches; see ``Ghost.__call__``."""
@@ -90,19 +94,14 @@ class Plain:
 
     def update(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> dict[str, Tensor]:
         """What a client with these B images would send: its gradient, or its change of parameters."""
-        if self._schedule is None:
+        if self._steps is None:
             return self._gradient(self._start, inputs, targets, create_graph)
-        now = self._start
-        velocity: dict[str, Tensor] = {}
-        for rows in self._schedule:
-            step = self._gradient(now, inputs[rows], targets[rows], create_graph)
-            if self._momentum:
-                step = {n: g + self._momentum * velocity[n] if velocity else g for n, g in step.items()}
-                velocity = step
-            now = {name: p - self._rate * step[name] for name, p in now.items()}
-            if not create_graph:
-                now = {name: p.detach().requires_grad_() for name, p in now.items()}
-        change = {name: now[name] - self._start[name] for name in now}
+
+        def gradient(parameters: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+            return self._gradient(parameters, inputs[rows], targets[rows], create_graph)
+
+        after = self._steps.repeat(self._start, gradient, through=create_graph)
+        change = {name: p - self._start[name] + self._decay.get(name, 0.0) for name, p in after.items()}
         return change if create_graph else {name: t.detach() for name, t in change.items()}
 
     def _gradient(
@@ -152,9 +151,23 @@ class Objective:
         return 1 - dot / (square.clamp_min(1e-30) * self.target_square).sqrt()
 
 
-def repeats_steps(replica: Replica, steps: Steps) -> bool:
-    """Whether the change after several local steps is matched, and not one gradient."""
-    return replica.update.kind != "gradient" and replica.update.steps > 1 and steps == "simulate"
+def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> LocalSteps | None:
+    """The steps that candidates repeat; None: the update is read as one gradient."""
+    update, terms = replica.update, replica.terms
+    several = update.kind != "gradient" and update.steps > 1 and steps == "simulate"
+    if not several and not replica.adaptive:
+        return None
+    rows = schedule(replica) if several else (torch.arange(replica.images),)
+    shares = [terms.optimizer.share(round=update.round, step=step) for step in range(len(rows))]
+    rates = tuple(terms.learning_rate * share for share in shares)
+    return LocalSteps(rows=rows, rates=rates, how=terms.optimizer, soften=soften)
+
+
+def target_of(replica: Replica, steps: LocalSteps | None) -> dict[str, Tensor]:
+    """What candidates are compared with: a gradient, or the change after ``steps``, known decay apart."""
+    if steps is None:
+        return replica.gradient()
+    return scale_tensors(replica.moved(), len(steps.rows) / replica.update.steps)
 
 
 def objective(
@@ -180,8 +193,8 @@ def objective(
     Raises:
         Inapplicable: the update is zero everywhere.
     """
-    simulated = repeats_steps(replica, steps)
-    target = replica.delta() if simulated else replica.gradient()
+    repeated = local_steps(replica, steps, soften=SOFTEN)
+    target = target_of(replica, repeated)
     if not any(bool(t.any()) for t in target.values()):
         raise Inapplicable(
             f"matching the update of client {replica.update.client} in round {replica.update.round}",
@@ -191,9 +204,11 @@ def objective(
         )
     if isinstance(adaptive, Adaptation):
         adaptation = adaptive
-    else:
-        adaptation = transforms.estimate(target, last=replica.last_linear()) if adaptive else Adaptation()
-    engine = _engine(replica, target, adaptation, simulated=simulated, form=form, bf16=bf16)
+    elif adaptive and not replica.adaptive:
+        adaptation = transforms.estimate(target, last=replica.last_linear())
+    else:  # steps by Adam have equal norms and scattered zeros of their own
+        adaptation = Adaptation()
+    engine = _engine(replica, target, adaptation, steps=repeated, form=form, bf16=bf16)
     return Objective(engine, target, distance=distance, adaptation=adaptation)
 
 
@@ -202,23 +217,14 @@ def _engine(
     target: Mapping[str, Tensor],
     adaptation: Adaptation,
     *,
-    simulated: bool,
+    steps: LocalSteps | None,
     form: Form,
     bf16: bool,
 ) -> Engine:
     model, received, masks = replica.model, replica.received, adaptation.masks
-    if simulated:
-        LOG.info("matching %d local steps by simulation, one restart after the other", replica.update.steps)
-        terms = replica.terms
-        return Plain(
-            model,
-            received,
-            target,
-            masks=masks,
-            schedule=schedule(replica),
-            learning_rate=terms.learning_rate,
-            momentum=terms.momentum,
-        )
+    if steps is not None:
+        LOG.info("matching %d local steps by simulation, one restart after the other", len(steps.rows))
+        return Plain(model, received, target, masks=masks, steps=steps, decay=replica.decay())
     reason = supports(model, target, replica.shape)
     if reason is None:
         return Ghost(model, target, masks=masks, form=form, bf16=bf16)

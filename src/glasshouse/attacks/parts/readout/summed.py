@@ -9,6 +9,7 @@ from typing import final
 
 from torch import Tensor
 
+from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.errors import Inapplicable
 from glasshouse.tensors import map_tensors, weighted_sum
 from glasshouse.transcript.view import RoundView
@@ -40,11 +41,11 @@ class RoundSum:
 def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subject: str) -> RoundSum:
     """The part ``names`` of a round's sum, as a gradient.
 
-    A change of parameters is divided by the learning rate and turned round. Clients are assumed to hold
-    equally many examples.
+    A change of parameters is divided by the learning rate and turned round, after what weight decay took off
+    the broadcast was given back. Clients are assumed to hold equally many examples.
 
     Raises:
-        Inapplicable: neither a sum nor updates are seen, or a name is missing from it.
+        Inapplicable: neither a sum nor updates are seen, a name is missing from it, or clients step by Adam.
     """
     if view.aggregate is not None:
         total: Mapping[str, Tensor] = view.aggregate.tensors
@@ -72,13 +73,18 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
             fix="let clients train all layers (this protocol trains a part)",
         )
     mean = {name: total[name].double() / weight for name in names}
-    gradient = _as_gradient(mean, kind, terms, subject=subject)
+    gradient = _as_gradient(mean, kind, view, terms, steps=steps, subject=subject)
     return RoundSum(gradient=gradient, examples=examples, steps=steps)
 
 
-def _as_gradient(mean: dict[str, Tensor], kind: Kind, terms: Terms, *, subject: str) -> dict[str, Tensor]:
+def _as_gradient(
+    mean: dict[str, Tensor], kind: Kind, view: RoundView, terms: Terms, *, steps: int, subject: str
+) -> dict[str, Tensor]:
     if kind == "gradient":
         return mean
+    check_linear(terms, subject=subject)
+    wanted = mean if terms.optimizer.weight_decay else ()
+    before = {name: view.broadcast.tensors[name].double() for name in wanted}
     if kind != "delta":
         raise Inapplicable(
             subject,
@@ -86,4 +92,6 @@ def _as_gradient(mean: dict[str, Tensor], kind: Kind, terms: Terms, *, subject: 
             got=f"'{kind}'",
             fix="use protocol fedsgd or fedavg",
         )
-    return map_tensors(mean, lambda t: -t / terms.learning_rate)
+    decay = known_decay(before, terms, round=view.round, steps=steps)
+    moved = {name: t + decay[name] if decay else t for name, t in mean.items()}
+    return map_tensors(moved, lambda t: -t / terms.rate(view.round))

@@ -22,6 +22,7 @@ import torch
 
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import (
     TWO_LAYERS,
@@ -100,6 +101,7 @@ class Maui:
         sees=frozenset({"broadcast"}),
         any_of=frozenset({"update", "aggregate"}),
         scope="round",
+        optimizers=LINEAR,
         changes=frozenset({"parameters"}),
         grants=frozenset({"auxiliary"}),
         protocols=frozenset({"transfer"}),

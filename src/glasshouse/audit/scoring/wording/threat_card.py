@@ -8,6 +8,7 @@ from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.vocabulary import CHANGES, SEES
 from glasshouse.scenario.spec import Scenario
+from glasshouse.settings import Optimizer
 
 
 def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
@@ -27,7 +28,7 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
         model=facts.model if facts else scenario.model.name,
         structural=any(_structural(a) for a in attacks),
         limits=dict(scenario.policy.max_gain),
-        notes=_notes(scenario),
+        notes=(*(facts.notes if facts else ()), *_notes(scenario)),
     )
 
 
@@ -45,9 +46,20 @@ def _federation(scenario: Scenario) -> str:
     hidden = "; secure aggregation hides single updates from the server" if f.secure_sum else ""
     return (
         f"{f.protocol}: {_count_of(f.clients, 'client')}, {f.cohort_size} per round, "
-        f"{_count_of(f.rounds, 'round')}; each client works on {steps} at learning rate {f.learning_rate:g} "
-        f"and sends its {f.kind}{hidden}"
+        f"{_count_of(f.rounds, 'round')}; each client works on {steps} at learning rate {f.learning_rate:g}"
+        f"{_optimizer(f.optimizer)} and sends its {f.kind}{hidden}"
     )
+
+
+def _optimizer(how: Optimizer) -> str:
+    parts = [
+        f"momentum {how.momentum:g}" if how.momentum else "",
+        f"weight decay {how.weight_decay:g}" if how.weight_decay else "",
+        f"a {how.schedule} schedule over {how.over}" if how.period else "",
+    ]
+    more = " and ".join(filter(None, parts))
+    name = "" if how.name == "sgd" and not more else f" by {how.name}"
+    return f"{name} with {more}" if more else name
 
 
 def _count_of(count: int, noun: str) -> str:

@@ -1,0 +1,211 @@
+"""A capture of a Flower run is audited like a simulation: attacks, nulls, controls, report."""
+
+import dataclasses
+import functools
+import importlib
+import json
+
+import flower_apps as apps
+import pytest
+import torch
+from flower_apps import message_client, message_server, numpy_client, workflow_server
+from flwr.client.mod import secaggplus_mod
+
+from glasshouse.audit.captured.collect import collect
+from glasshouse.audit.captured.tables import captured_tables
+from glasshouse.audit.captured.terms import TOLERANCE, check_terms
+from glasshouse.audit.run import audit
+from glasshouse.cli.main import main
+from glasshouse.errors import BadFile, BadScenario, BadValue
+from glasshouse.integrations.flower import capture, truth_mod
+from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
+from glasshouse.report import write_html
+from glasshouse.scenario.load import load
+from glasshouse.transcript.files import read_transcript
+from glasshouse.transcript.record import Keep
+from glasshouse.truth.record import read_truth
+
+MINE = """
+name = "mine"
+
+[data]
+source = "digits"
+auxiliary = 200
+auxiliary_split = "train"
+heldout = 60
+heldout_split = "train"
+
+[[attacks]]
+name = "label_inference"
+
+[audit]
+metrics = ["label_accuracy"]
+rounds = [0]
+controls = false
+"""
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A run of four clients, of which three are test clients."""
+    folder = tmp_path_factory.mktemp("real")
+    run(folder, terms=apps.TERMS)
+    return folder
+
+
+def run(
+    folder, *, terms, recorded=3, client=message_client, server=message_server, mods=(), keep=None, **settings
+):
+    """Capture two rounds of four clients, of which the first ones record what they train on."""
+    model = settings.get("model", apps.MODEL)
+    test, plain = (client(mods=m, **settings) for m in ([*mods, truth_mod(folder / "client")], mods))
+    grid = InProcessGrid(apps={100 + i: test if i < recorded else plain for i in range(4)})
+    run_in_process(capture(server(rounds=2), folder / "run", model=model, terms=terms, keep=keep), grid)
+    if recorded:
+        collect(folder / "run", [folder / "client"])
+
+
+def audited(real, tmp_path, *sets, text=MINE):
+    (tmp_path / "mine.toml").write_text(text)
+    suite = load(str(tmp_path / "mine.toml"), sets, captured=captured_tables(real / "run"))
+    return audit(suite, out=tmp_path / "out", jobs=1)
+
+
+def test_an_audit_of_a_capture_scores_the_test_clients(real, tmp_path):
+    result = audited(real, tmp_path)
+    (finding,) = result.findings
+    assert finding.n == 3
+    assert 0 <= finding.value <= 1
+    card = result.threats[0]
+    assert "4 clients, 4 per round, 2 rounds" in card.federation
+    assert any("The declared training is the real one" in note for note in card.notes)
+
+
+def test_images_that_a_test_client_trained_on_serve_nobody_else(real, tmp_path):
+    with pytest.raises(BadValue, match="no image that a test client trained on"):
+        audited(real, tmp_path, "data.auxiliary_split=test")
+
+
+def test_a_scenario_beside_a_capture_states_no_federation(real, tmp_path):
+    with pytest.raises(BadScenario, match="--captured says what federation ran"):
+        audited(real, tmp_path, text=MINE + "\n[federation]\nclients = 3\n")
+
+
+def test_without_truth_claims_are_not_scored(tmp_path):
+    run(tmp_path, terms=apps.TERMS, recorded=0)
+    result = audited(tmp_path, tmp_path)
+    assert not result.findings
+    assert any("4 claims, not scored" in refusal.got for refusal in result.refusals)
+    assert any("not checked" in note for note in result.threats[0].notes)
+
+
+WRONG = {
+    "learning_rate: declared 0.5, about 0.05 fits": {"learning_rate": 0.5},
+    "batch_size: declared 4": {"batch_size": 4},
+    "local_epochs: declared 3": {"local_epochs": 3},
+    "momentum: 0 fits": {"optimizer": {"momentum": 0.9}},
+    "optimizer: sgd fits": {"optimizer": {"name": "adam"}, "learning_rate": apps.RATE},
+}
+
+
+@pytest.mark.parametrize("suspect", WRONG)
+def test_training_that_is_not_the_declared_one_takes_the_power_and_is_named(suspect, tmp_path):
+    run(tmp_path, terms={**apps.TERMS, **WRONG[suspect]})
+    transcript = read_transcript(tmp_path / "run/transcript")
+    checked = check_terms(tmp_path / "run", transcript, read_truth(tmp_path / "run/truth"))
+    assert suspect in checked.suspect
+    assert checked.error > 100 * TOLERANCE
+
+
+def test_the_page_names_the_wrong_term(tmp_path):
+    run(tmp_path, terms={**apps.TERMS, "learning_rate": 0.5})
+    (finding,) = audited(tmp_path, tmp_path).findings
+    assert finding.verdict == "no power"
+    page = write_html(tmp_path / "out").read_text(encoding="utf-8")
+    assert "the declared training is not the real one (learning_rate: declared 0.5, about 0.05 fits)" in page
+
+
+NETS = """
+from torch import nn
+from glasshouse.models.adapt import adapt
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.bn = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(256, 10)
+
+    def forward(self, x):
+        return self.fc(self.bn(self.conv(x)).relu().flatten(1))
+
+
+def audited(input_shape, classes):
+    return adapt(Net(), normalize=(0.5, 0.25))
+"""
+
+
+def test_ones_own_network_with_batch_norm_and_normalised_images(tmp_path, monkeypatch):
+    (tmp_path / "my_nets.py").write_text(NETS)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = dataclasses.replace(apps.MODEL, name="my_nets:audited")
+    own = importlib.import_module("my_nets").Net
+    server = functools.partial(message_server, model=model)
+    terms = {**apps.TERMS, "options": {"dropout": True}}  # clients train in training mode
+    run(tmp_path, terms=terms, model=model, server=server, network=own, normalize=(0.5, 0.25))
+    transcript = read_transcript(tmp_path / "run/transcript", trust_factory=True)
+    update = transcript.rounds[0].updates[0]
+    assert set(update.buffers) == {"bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}
+    truth = read_truth(tmp_path / "run/truth")
+    assert torch.equal(truth.private.inputs[:8], apps.shard(0)[0][:8])
+    checked = check_terms(tmp_path / "run", transcript, truth)
+    assert (checked.n, checked.suspect) == (6, "")
+    text = MINE.replace("[audit]", '[[attacks]]\nname = "inverting_gradients"\niterations = 4\n\n[audit]')
+    result = audited(tmp_path, tmp_path, text=text.replace('"label_accuracy"', '"label_accuracy", "psnr"'))
+    assert {f.attack for f in result.findings} == {"label_inference", "inverting_gradients"}
+
+
+def test_a_secure_sum_is_audited(tmp_path):
+    secure = functools.partial(workflow_server, secure=True)
+    run(tmp_path, terms=apps.TERMS, recorded=4, client=numpy_client, server=secure, mods=[secaggplus_mod])
+    text = MINE.replace("label_inference", "prolin").replace('"label_accuracy"', '"auc"')
+    tables = captured_tables(tmp_path / "run")
+    assert tables["federation"]["secure_sum"]
+    transcript = read_transcript(tmp_path / "run/transcript")
+    checked = check_terms(tmp_path / "run", transcript, read_truth(tmp_path / "run/truth"))
+    assert (checked.n, checked.suspect) == (8, "")
+    assert text
+
+
+def test_a_client_that_says_itself_what_it_uses(tmp_path):
+    run(tmp_path, terms=apps.TERMS, loss=apps.told_loss)
+    transcript = read_transcript(tmp_path / "run/transcript")
+    checked = check_terms(tmp_path / "run", transcript, read_truth(tmp_path / "run/truth"))
+    assert (checked.n, checked.suspect) == (6, "")
+
+
+def test_the_commands(real, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["collect", str(real / "run"), str(real / "client")])
+    assert stop.value.code == 0
+    assert "48 images of 3 clients, 6 updates" in capsys.readouterr().out
+    (tmp_path / "mine.toml").write_text(MINE)
+    with pytest.raises(SystemExit) as stop:
+        main(
+            [
+                "audit",
+                str(tmp_path / "mine.toml"),
+                "--captured",
+                str(real / "run"),
+                f"--out={tmp_path}/o",
+                "--json",
+            ]
+        )
+    assert json.loads(capsys.readouterr().out)["findings"]
+
+
+def test_a_folder_that_holds_no_update_is_refused(tmp_path):
+    run(tmp_path, terms=apps.TERMS, recorded=0, keep=Keep(updates=frozenset()))
+    with pytest.raises(BadFile, match="at least one update"):
+        captured_tables(tmp_path / "run")
