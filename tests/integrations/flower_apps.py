@@ -21,8 +21,8 @@ from glasshouse.wire import Architecture
 
 MODEL = Architecture(name="lenet5", input_shape=(1, 8, 8), classes=10)
 DIGITS = load_source("digits")
-RATE, BATCH, EPOCHS, EXAMPLES = 0.05, 8, 1, 16
-TERMS = {"batch_size": BATCH, "local_epochs": EPOCHS, "learning_rate": RATE}
+RATE, BATCH, EXAMPLES = 0.05, 8, 16
+TERMS = {"batch_size": BATCH, "local_epochs": 1, "learning_rate": RATE}
 
 
 def start(model=MODEL):
@@ -43,26 +43,25 @@ def told_loss(logits, labels, inputs):
     return functional.cross_entropy(logits, labels)
 
 
-def train(network, number, *, loss=None, normalize=(0.0, 1.0)):
-    """One pass of SGD over the data, in their order; returns the mean loss."""
+def train(network, number, *, loss=None, normalize=(0.0, 1.0), optimizer=None, order=None):
+    """Training as people write it, by default a pass of SGD over the data as they lie; returns the mean loss."""
     images, labels = shard(number)
     images = (images - normalize[0]) / normalize[1]
     module = nn.CrossEntropyLoss()
     criterion = loss or (lambda logits, labels, inputs: module(logits, labels))
-    optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+    steps = torch.optim.SGD(network.parameters(), lr=RATE) if optimizer is None else optimizer(network)
     network.train()
-    total = 0.0
-    for _ in range(EPOCHS):
-        for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-            optimizer.zero_grad()
-            value = criterion(network(x), y, x)
-            value.backward()
-            optimizer.step()
-            total += value.item() * len(y) / len(labels) / EPOCHS
-    return total
+    losses = []
+    for rows in order or torch.arange(EXAMPLES).split(BATCH):
+        steps.zero_grad()
+        value = criterion(network(images[rows]), labels[rows], images[rows])
+        value.backward()
+        steps.step()
+        losses.append(value.item())
+    return sum(losses) / len(losses)
 
 
-def message_client(model=MODEL, mods=(), fails=(), network=None, **settings):
+def message_client(model=MODEL, mods=(), fails=(), network=None, order=None, **settings):
     """A client of the Message API; clients in ``fails`` raise. ``settings``: of :func:`train`."""
     app = ClientApp(mods=list(mods))
 
@@ -73,7 +72,8 @@ def message_client(model=MODEL, mods=(), fails=(), network=None, **settings):
             raise RuntimeError("out of memory")
         mine = network() if network else start(model)
         mine.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        loss = train(mine, number, **settings)
+        turn = message.content["config"]["server-round"] - 1
+        loss = train(mine, number, order=None if order is None else order(turn, number), **settings)
         metrics = MetricRecord({"train_loss": loss, "num-examples": EXAMPLES})
         content = RecordDict({"arrays": ArrayRecord(mine.state_dict()), "metrics": metrics})
         return Message(content, reply_to=message)

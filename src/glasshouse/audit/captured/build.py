@@ -20,7 +20,6 @@ from glasshouse.transcript.record import Keep, Transcript
 from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch
 
-
 SAME = 0.5 / 255
 """Images that differ by less than half of an 8-bit level everywhere are one image."""
 
@@ -112,7 +111,7 @@ def _check_strangers(roles: Roles, private: Batch) -> None:
     """
     mine = private.inputs.flatten(1)
     for role, batch in roles.parts().items():
-        parts = batch.inputs.flatten(1).split(256) if len(mine) else ()
+        parts = torch.split(batch.inputs.flatten(1), 256) if len(mine) else ()
         shared = sum(int((torch.cdist(part, mine, p=math.inf).amin(1) < SAME).sum()) for part in parts)
         if shared:
             raise BadValue(

@@ -80,7 +80,9 @@ def check_terms(capture: Path, transcript: Transcript, truth: Truth) -> TermsChe
     cases = list(_cases(capture, transcript, truth))
     errors = [case.error(case.terms) for case in cases]
     worst = max(errors, default=0.0)
-    suspect = "" if worst <= TOLERANCE else _suspect(cases[errors.index(worst)])
+    suspect = next(filter(None, map(_miscounted, cases)), "")
+    if worst > TOLERANCE and not suspect:
+        suspect = _suspect(cases[errors.index(worst)])
     return TermsCheck(n=len(cases), error=worst, suspect=suspect)
 
 
@@ -103,8 +105,8 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
         )
 
 
-def _suspect(case: Case) -> str:
-    """The declared term that is likely wrong, in words."""
+def _miscounted(case: Case) -> str:
+    """Whether there were other batches, or another number of them, than the terms say; empty: neither."""
     terms, sizes = case.terms, [len(step) for step in case.used.steps]
     if max(sizes) != terms.batch_size and len(sizes) > 1:
         return f"batch_size: declared {terms.batch_size}, but steps of {max(sizes)} examples were recorded"
@@ -115,7 +117,12 @@ def _suspect(case: Case) -> str:
             f"local_epochs: declared {terms.local_epochs}, so {declared} steps over {examples} examples, but "
             f"{len(sizes)} steps were recorded"
         )
-    for words, other in _variants(terms):
+    return ""
+
+
+def _suspect(case: Case) -> str:
+    """The declared term that is likely wrong, in words."""
+    for words, other in _variants(case.terms):
         if case.error(other) <= TOLERANCE:
             return words
     return _scaled(case) or "no single term explains it: another loss or optimizer, or images that changed"
