@@ -44,7 +44,7 @@ def told_loss(logits, labels, inputs):
 
 
 def train(network, number, *, loss=None, normalize=(0.0, 1.0), optimizer=None, order=None):
-    """Training as people write it, by default a pass of SGD over the data as they lie; returns the mean loss."""
+    """Training as people write it, by default one pass of SGD; returns the mean loss."""
     images, labels = shard(number)
     images = (images - normalize[0]) / normalize[1]
     module = nn.CrossEntropyLoss()

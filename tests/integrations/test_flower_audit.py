@@ -29,6 +29,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.load import load
 from glasshouse.settings import Optimizer
 from glasshouse.store import read_json
+from glasshouse.tensors import difference, norm
 from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import Keep, Log
 from glasshouse.truth.record import read_truth
@@ -254,5 +255,6 @@ def test_our_simulation_sends_what_flowers_clients_send(name, tmp_path):
         sent = {update.client: update.tensors for update in captured.updates}
         for update in simulated.updates:
             theirs_sent = sent[clients[str(100 + update.client)]]
-            for tensor, change in update.tensors.items():
-                assert torch.allclose(theirs_sent[tensor] - received[tensor], change, rtol=1e-4, atol=2e-7)
+            real = {n: theirs_sent[n] - received[n] for n in update.tensors}
+            error = norm(difference(real, update.tensors)) / norm(real)
+            assert error <= (0 if update.round == 0 else 5e-6)  # the server's mean is rounded differently
