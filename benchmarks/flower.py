@@ -1,9 +1,9 @@
 """Captured runs of Flower on CIFAR-10, audited; and what capture costs: rows of docs/results/flower.md.
 
 ``python -m benchmarks.flower RUN --out FOLDER`` with RUN ``plain``, ``dp``, ``crafted`` or ``sums`` plays a
-federation of Flower apps in this process, captures it, collects what its test clients recorded, and audits it;
-``overhead`` measures the seconds and bytes that capture adds to a round. A run that is there is not played
-again.
+federation of Flower apps in this process, captures it, collects what its test clients recorded, and audits
+it; ``overhead`` measures the seconds and bytes that capture adds to a round. A run that is there is not
+played again.
 """
 
 import argparse

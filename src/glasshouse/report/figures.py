@@ -50,6 +50,7 @@ class Panel:
     Attributes:
         title: the metric.
         explanation: what it is, for a reader who never met it.
+        landmarks: see ``readings``.
         setting: the axes, empty where there are none.
         direction: which way is worse.
         unit: of values and axis.
@@ -62,6 +63,7 @@ class Panel:
 
     title: str
     explanation: str
+    landmarks: tuple[tuple[str, str, str], ...]
     setting: str
     direction: str
     unit: str
@@ -73,19 +75,25 @@ class Panel:
 
 
 def panels(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards) -> list[Panel]:
-    """One panel per metric and setting of a scenario, the metric that sentences quote first."""
+    """One panel per metric and setting of a scenario, the metric that sentences quote first.
+
+    Panels of one metric share their axis.
+    """
     sets: dict[tuple[tuple[int, int, str], str, str], list[Finding]] = {}
     for f in findings:
         key = (cards.rank(f.metric), words.setting(f.axes), f.protocol)
         sets.setdefault(key, []).append(f)
     several = len({f.protocol for f in findings}) > 1
     order = sorted(sets, key=lambda key: key[0])
-    return [_panel(sets[key], utility, key[2] if several else "", cards) for key in order]
+    by_metric = {key[0]: [f for k, fs in sets.items() if k[0] == key[0] for f in fs] for key in order}
+    scales = {rank: _scale(fs, cards.metric(fs[0].metric)) for rank, fs in by_metric.items()}
+    return [_panel(sets[k], utility, scales[k[0]], k[2] if several else "", cards) for k in order]
 
 
-def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: str, cards: Cards) -> Panel:
+def _panel(
+    findings: Sequence[Finding], utility: Sequence[Utility], scale: svg.Scale, protocol: str, cards: Cards
+) -> Panel:
     first, card = findings[0], cards.metric(findings[0].metric)
-    scale = _scale(findings, card)
     common = _common(findings)
     by_defense: dict[tuple[str, ...], list[Finding]] = {}
     for f in sorted(findings, key=lambda f: bool(f.defenses)):  # stable: no defence first
@@ -101,6 +109,7 @@ def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: st
     return Panel(
         title=card.label,
         explanation=card.explanation,
+        landmarks=readings.landmarks(card),
         setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),
@@ -169,30 +178,12 @@ def _track(f: Finding, scale: svg.Scale) -> Markup:
             y1=middle,
             y2=middle,
         ),
-        svg.tag("svg", mark(f.verdict), class_="at", x=value, y=middle),
-        class_=f"track {slug(f.verdict)}",
+        svg.tag("svg", svg.mark(f.verdict), class_="at", x=value, y=middle),
+        class_=f"track {svg.slug(f.verdict)}",
         width="100%",
         height=ROW,
         aria_hidden="true",
     )
-
-
-def mark(kind: str, *, size: float = 5.0) -> Markup:
-    """The mark of a verdict around the origin: told apart by form, not by colour alone."""
-    if kind == "leaks":
-        return svg.tag("circle", class_="mark full", r=size)
-    if kind == "no leak found":
-        return svg.tag("circle", class_="mark hollow", r=size - 0.5)
-    if kind == "inconclusive":
-        s = svg.short(size + 0.5)
-        return svg.tag("path", class_="mark hollow", d=f"M0 -{s}L{s} 0L0 {s}L-{s} 0Z")
-    s = svg.short(size - 1)
-    return svg.tag("path", class_="mark cross", d=f"M-{s} -{s}L{s} {s}M-{s} {s}L{s} -{s}")
-
-
-def slug(kind: str) -> str:
-    """A verdict as the name of a class: ``no leak found`` → ``no-leak-found``."""
-    return kind.replace(" ", "-")
 
 
 def _axis(scale: svg.Scale, card: MetricCard) -> Markup:
@@ -215,11 +206,15 @@ def _cost(f: Finding, utility: Iterable[Utility]) -> str:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One cell in the plane of utility and leakage, numbered as in the figure."""
+    """One cell in the plane of utility and leakage, numbered as in the figure.
+
+    ``remark``: the model is of no use; empty where it is.
+    """
 
     number: int
     name: str
     utility: str
+    remark: str
     epsilon: str
     attack: str
     gain: str
@@ -275,6 +270,7 @@ def _point(number: int, u: Utility, f: Finding, cards: Cards) -> Point:
         number=number,
         name=words.protection(u.defenses, u.axes) + (f" ({axes})" if axes else ""),
         utility=readings.utility(u),
+        remark="at chance" if readings.at_chance(u) else "",
         epsilon=guarantee,
         attack=cards.attack(f.attack),
         gain=f"{reading.gain} {reading.gain_interval}",
@@ -308,7 +304,7 @@ def _cross(u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
         "g",
         svg.tag("line", class_="whisker", x1=left, x2=right, y1=y, y2=y),
         svg.tag("line", class_="whisker", x1=x, x2=x, y1=low, y2=high),
-        class_=slug(f.verdict),
+        class_=svg.slug(f.verdict),
     )
 
 
@@ -332,7 +328,7 @@ def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:
         "g",
         svg.tag("circle", class_="disc", cx=x, cy=svg.short(y), r=DISC),
         svg.tag("text", str(number), class_="number", x=x, y=svg.short(y + 4), text_anchor="middle"),
-        class_=slug(kind),
+        class_=svg.slug(kind),
         transform=f"translate({svg.short(aside)} 0)",
     )
 
