@@ -139,7 +139,10 @@ SCENARIO = {
     "data": {"source": "digits", "auxiliary": 120, "heldout": 60, "examples": 1},
     "federation": {"clients": 4, "batch_size": 1},
     "audit": {"victims": 4, "distractors": 20, "controls": False, "metrics": ["mse", "psnr", "mse_r"]},
-    "attacks": [{"name": "inverting_gradients", "iterations": 4, "restarts": 1}, {"name": "label_inference"}],
+    "attacks": [
+        {"name": "inverting_gradients", "search": {"iterations": 4, "restarts": 1}},
+        {"name": "label_inference"},
+    ],
 }
 
 

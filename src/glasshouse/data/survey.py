@@ -101,10 +101,10 @@ def _public(name: str) -> Survey:
     return Survey(counts=counts, shape=data.shape, classes=_highest(counts) + 1)
 
 
-def _shaped(found: Survey, resize: int | None, channels: int | None) -> Survey:
-    depth, height, width = found.shape
+def _shaped(whole: Survey, resize: int | None, channels: int | None) -> Survey:
+    depth, height, width = whole.shape
     return replace(
-        found, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
+        whole, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
     )
 
 

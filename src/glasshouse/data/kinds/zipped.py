@@ -82,9 +82,9 @@ def listing(path: Path, *, name: str) -> Listing:
     return {s: results[s] for s in SPLITS if s in results}
 
 
-def classes_of(found: Listing) -> list[str]:
+def classes_of(by_split: Listing) -> list[str]:
     """Names of the classes of all splits, in order."""
-    return sorted({label for parts in found.values() for label in parts})
+    return sorted({label for parts in by_split.values() for label in parts})
 
 
 def opened(path: Path, picture: str) -> Image.Image:
