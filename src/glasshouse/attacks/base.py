@@ -47,8 +47,7 @@ class Needs:
 
     Attributes:
         sees: kinds of messages, all of them.
-        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` for attacks that read a
-            round's sum, whether the server is shown it or adds up the updates itself.
+        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` where a round's sum is read.
         changes: what the server must be allowed to alter.
         grants: side knowledge without which it cannot run.
         uses: further grants that it uses where given.
