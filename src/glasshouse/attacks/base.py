@@ -47,7 +47,7 @@ class Needs:
 
     Attributes:
         sees: kinds of messages, all of them.
-        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` where a round's sum is read.
+        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` to read a sum of a round.
         changes: what the server must be allowed to alter.
         grants: side knowledge without which it cannot run.
         uses: further grants that it uses where given.
