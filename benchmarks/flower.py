@@ -67,8 +67,8 @@ ATTACKS = """
 name = "label_inference"
 [[attacks]]
 name = "inverting_gradients"
-iterations = 400
-restarts = 1
+search.iterations = 400
+search.restarts = 1
 """
 PROLIN = """
 [[attacks]]
