@@ -160,7 +160,7 @@ def _arrays(
         unpacked += picture.width * picture.height * len(picture.getbands())
         check_unpacked(packed, unpacked, subject=f"data '{name}'")
     every = track(pictures(), "decoding pictures", total=len(part))
-    images = [decode(picture, name=name, place=f"row {i}") for i, (_, picture) in enumerate(every)]
+    images = (decode(picture, name=name, place=f"row {i}") for i, (_, picture) in enumerate(every))
     return stack_images(images, resize, name=name), np.array(part[label][:], dtype=np.int64)
 
 

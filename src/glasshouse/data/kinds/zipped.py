@@ -116,10 +116,9 @@ def _pixels(
 
     def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
         with zipfile.ZipFile(path) as archive:
-            images = [
-                _picture(archive, p, name=name) for p in track(pictures, f"reading pictures of {split}")
-            ]
-        return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
+            read = track(pictures, f"reading pictures of {split}")
+            images = (_picture(archive, p, name=name) for p in read)
+            return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
 
     if len(pictures) < MANY:
         return make()["pixels"].numpy()
