@@ -13,13 +13,14 @@ RESUME: Final = "make room and run again with --resume; what was finished is kep
 """What to do about a full disk while an audit runs."""
 
 
-def write_bytes(path: Path, data: bytes, *, fix: str = RESUME) -> None:
+def write_bytes(path: Path, data: bytes, *, fix: str = RESUME, durable: bool = False) -> None:
     """Write ``data`` under ``path``, atomically; missing folders are made.
 
     Args:
         path: of the file.
         data: all of it.
         fix: what to do where the disk is full.
+        durable: wait until the disk has it, so that a crash of the machine cannot take it back.
 
     Raises:
         DiskFull: no space or quota left; a file that was there before is unharmed.
@@ -31,6 +32,9 @@ def write_bytes(path: Path, data: bytes, *, fix: str = RESUME) -> None:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
     except OSError as error:

@@ -75,8 +75,13 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
     write_text(path, "".join(_json(row, path) + "\n" for row in rows))
 
 
-def append_jsonl(path: Path, row: Any) -> None:
+def append_jsonl(path: Path, row: Any, *, durable: bool = False) -> None:
     """Add one line; a last line that an interrupted writer left unfinished is cut off first.
+
+    Args:
+        path: of the file.
+        row: the value.
+        durable: as of :func:`~glasshouse.disk.write_bytes`.
 
     Raises as :func:`write_json`.
     """
@@ -91,6 +96,8 @@ def append_jsonl(path: Path, row: Any) -> None:
             try:
                 file.write(line)
                 file.flush()
+                if durable:
+                    os.fsync(file.fileno())
             except OSError:
                 file.truncate(end)
                 raise
@@ -99,9 +106,19 @@ def append_jsonl(path: Path, row: Any) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    durable: bool = False,
 ) -> None:
     """Write named tensors as safetensors, atomically, with ``metadata`` and the format version.
+
+    Args:
+        path: of the file.
+        tensors: by name.
+        metadata: texts by name.
+        durable: as of :func:`~glasshouse.disk.write_bytes`.
 
     Raises:
         DiskFull: as :func:`write_bytes`.
@@ -114,7 +131,7 @@ def write_tensors(
         storage = t.untyped_storage().data_ptr()
         plain[name] = t.clone() if storage in storages else t
         storages.add(storage)
-    write_bytes(path, save(plain, {_STAMP: str(FORMAT), **(metadata or {})}))
+    write_bytes(path, save(plain, {_STAMP: str(FORMAT), **(metadata or {})}), durable=durable)
 
 
 def read_text(path: Path, *, most: int = limits.RESULT_BYTES) -> str:

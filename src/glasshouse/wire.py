@@ -19,12 +19,15 @@ __all__ = [
     "Architecture",
     "Batch",
     "Broadcast",
+    "ClientMetrics",
     "Crafted",
+    "Dropout",
     "Inspection",
     "Kind",
     "Mechanism",
     "Place",
     "Refusal",
+    "Stage",
     "Terms",
     "Trained",
     "Update",
@@ -33,6 +36,7 @@ __all__ = [
 
 Kind = Literal["gradient", "delta", "parameters", "logits"]
 Place = Literal["local", "gradient", "update"]
+Stage = Literal["train", "evaluate"]
 Value = float | int | str | bool
 
 
@@ -175,6 +179,8 @@ class Update:
         tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
         examples: size of the client's data behind it (public: it is the weight).
         steps: local optimizer steps behind it.
+        buffers: what travels beside the parameters and is not trained (running statistics), as it is after
+            training whatever ``kind`` says.
     """
 
     round: int
@@ -183,6 +189,7 @@ class Update:
     tensors: Mapping[str, Tensor]
     examples: int
     steps: int = 1
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @final
@@ -208,6 +215,40 @@ class Aggregate:
     dropped: tuple[int, ...] = ()
     examples: int
     steps: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClientMetrics:
+    """Client → server, in clear beside the tensors, under secure aggregation too: counts, losses, accuracies.
+
+    Attributes:
+        round: from 0.
+        client: from 0.
+        stage: what the client was asked for.
+        values: by name, as the client sent them; a number that is not finite is a text.
+    """
+
+    round: int
+    client: int
+    stage: Stage
+    values: Mapping[str, Value]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    """A client that was asked and sent no update.
+
+    Attributes:
+        round: from 0.
+        client: from 0.
+        reason: the error that came back; empty: nothing came back.
+    """
+
+    round: int
+    client: int
+    reason: str = ""
 
 
 @final

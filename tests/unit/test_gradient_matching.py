@@ -128,7 +128,7 @@ def test_refuses_an_update_of_zeros():
 
 
 def test_a_gradient_is_no_change_of_parameters():
-    with pytest.raises(Inapplicable, match="delta or parameters"):
+    with pytest.raises(Inapplicable, match="an update of kind delta"):
         client(toy()).delta()
 
 

@@ -31,6 +31,7 @@ def audit(
     resume: bool = False,
     device: str = "auto",
     show_private: bool = False,
+    captured: Path | str | None = None,
 ) -> Run:
     """Simulate, attack, score and report what ``scenario`` asks for.
 
@@ -47,6 +48,8 @@ def audit(
         resume: go on with the run in ``out``.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         show_private: do not blur private images in the report.
+        captured: folder of a federation that ran and was captured, to be audited instead of a simulation;
+            ``scenario`` then states neither ``federation`` nor ``model``.
 
     Returns:
         The run: its folder and what was found.
@@ -61,9 +64,9 @@ def audit(
     run as a test, has more.
     """
     _check_jobs(jobs)
-    folder = run_folder(scenario, sets, out)
+    folder = run_folder(scenario, sets, out, captured=captured)
     kept = in_memory(data, model, folder)
-    suite = ask(scenario, [*sets, *kept])
+    suite = ask(scenario, [*sets, *kept], captured=captured)
     if kept:  # what was written is not all that was given: the run records, and resumes, what it came to
         given = "\n".join(resolved_toml(one) for one in suite.scenarios)
         suite = suite.model_copy(update={"given": given})
@@ -75,14 +78,16 @@ def audit(
     return Run(folder, result)
 
 
-def run_folder(scenario: Asked, sets: Sequence[str], out: Path | str | None) -> Path:
+def run_folder(
+    scenario: Asked, sets: Sequence[str], out: Path | str | None, *, captured: Path | str | None = None
+) -> Path:
     """``out``, or a new folder below ``runs`` that is named by time and scenario.
 
     Raises:
         BadValue: ``out`` is an empty text.
     """
     if out is None:
-        suite = ask(scenario, sets)
+        suite = ask(scenario, sets, captured=captured)
         first = cells(suite.scenarios[0])[0].hash[:8]
         return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{suite.name}-{first}"
     if not str(out):

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from glasshouse.audit.captured.tables import captured_tables
+from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.data.base import assemble
 from glasshouse.data.kinds.npz import SPLITS
 from glasshouse.disk import write_bytes
@@ -36,19 +38,28 @@ _PAIR: Final = ("train_images", "train_labels")
 _IMAGES: Final = re.compile(r"\w+_images")
 
 
-def ask(scenario: Asked, sets: Sequence[str] = (), *, inspect: Inspect | None = None) -> Suite:
+def ask(
+    scenario: Asked,
+    sets: Sequence[str] = (),
+    *,
+    inspect: Inspect | None = None,
+    captured: Path | str | None = None,
+) -> Suite:
     """The suite that ``scenario`` stands for, after ``sets`` (``path=value``), checked.
+
+    ``captured``: folder of a capture, which states the federation in its place.
 
     Raises:
         UnknownName: no preset of that name.
         BadFile: the file cannot be read.
         BadScenario: everything else, all at once.
     """
+    tables = {} if captured is None else captured_tables(Path(captured))
     if isinstance(scenario, Scenario):
-        return load_table(plain(scenario), sets, inspect=inspect)
+        return load_table(plain(scenario), sets, inspect=inspect, captured=tables)
     if isinstance(scenario, Mapping):
-        return load_table(scenario, sets, inspect=inspect)
-    return load(str(scenario), sets, inspect=inspect)
+        return load_table(scenario, sets, inspect=inspect, captured=tables)
+    return load(str(scenario), sets, inspect=inspect, captured=tables)
 
 
 def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> list[str]:

@@ -47,14 +47,14 @@ class Needs:
 
     Attributes:
         sees: kinds of messages, all of them.
-        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` for attacks that read a
-            round's sum, whether the server is shown it or adds up the updates itself.
+        any_of: further kinds, of which one is enough: ``{"update", "aggregate"}`` to read a sum of a round.
         changes: what the server must be allowed to alter.
         grants: side knowledge without which it cannot run.
         uses: further grants that it uses where given.
         scope: the harness calls once per update, per round, or once for the run.
         protocols: names of the protocols that it understands; by default those that exchange parameters.
         optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
+        repeats: it repeats the clients' training, and has no power where a capture shows other terms.
     """
 
     sees: frozenset[Sees]
@@ -65,6 +65,7 @@ class Needs:
     uses: frozenset[str] = frozenset()
     protocols: frozenset[str] = frozenset({"fedsgd", "fedavg", "transfer"})
     optimizers: frozenset[str] = frozenset({"sgd"})
+    repeats: bool = False
 
 
 @final

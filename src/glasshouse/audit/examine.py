@@ -18,8 +18,7 @@ from glasshouse.errors import BadFile
 from glasshouse.models.outline import outline
 from glasshouse.outside import limits
 from glasshouse.outside.files import printable
-from glasshouse.transcript.record import RoundRecord
-from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
+from glasshouse.wire import Architecture, Broadcast, ClientMetrics, Dropout, Update
 
 
 def examine(run: Path, *, trust_factory: bool = False) -> None:
@@ -57,15 +56,14 @@ def _check_models(side: Side, *, subject: str) -> None:
     agreed = tensors_of(terms.architecture)
     for record in side.transcript.rounds:
         sent = [agreed, *(tensors_of(b.architecture) for b in record.broadcasts)]
-        for message in _messages(record):
+        for message in record.messages():
+            if isinstance(message, ClientMetrics | Dropout):
+                continue
             where = f"{subject}, {type(message).__name__.lower()} of round {record.round}"
-            _check_shapes(message.tensors, sent, subject=where)
+            buffers = message.buffers if isinstance(message, Update) else {}
+            _check_shapes({**message.tensors, **buffers}, sent, subject=where)
             if not isinstance(message, Broadcast):
                 _check_examples(message.examples, terms.architecture, subject=where)
-
-
-def _messages(record: RoundRecord) -> Iterable[Broadcast | Update | Aggregate]:
-    return (*record.broadcasts, *record.updates, *((record.aggregate,) if record.aggregate else ()))
 
 
 def _check_shapes(

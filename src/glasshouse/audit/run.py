@@ -10,8 +10,9 @@ from typing import Any, TypeVar, final
 
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import attack_of, federation_of
 from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.captured.group import record
 from glasshouse.audit.code import lives_in_memory, record_code
 from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.log import RunLog
@@ -25,8 +26,12 @@ from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
+<<<<<<< HEAD
 from glasshouse.audit.simulation.epsilon import measure_epsilon
 from glasshouse.audit.simulation.group import Group, simulate
+=======
+from glasshouse.audit.simulation.group import Group
+>>>>>>> flower
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.data.fetch import ensure
 from glasshouse.disk import write_text
@@ -42,7 +47,11 @@ from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
+<<<<<<< HEAD
 from glasshouse.wire import Refusal
+=======
+from glasshouse.truth.record import read_truth
+>>>>>>> flower
 
 T = TypeVar("T")
 _PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
@@ -76,7 +85,7 @@ def _groups(cell: Cell, out: Path) -> Iterator[Group]:
     scenario = cell.scenario
     for seed in scenario.audit.seeds or (scenario.seed,):
         repeat = f"-s{seed}" if scenario.audit.seeds else ""
-        active = [i for i, a in enumerate(scenario.attacks) if attack_of(a.name, a.arguments).needs.changes]
+        active = [i for i in range(len(scenario.attacks)) if federation_of(scenario, i) is not None]
         if len(active) < len(scenario.attacks) or not scenario.attacks:
             yield Group(folder=str(out / "cells" / f"{cell.hash}{repeat}"), seed=seed)
         for position in active:
@@ -191,11 +200,14 @@ def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
         folder = Path(group.folder)
         if read_record(folder).refusal is not None:
             continue
+        known = read_truth(folder / "truth").used if scenario.captured else ()
         for position, spec in enumerate(scenario.attacks):
             attack = attack_of(spec.name, spec.arguments)
-            if group.active != (position if attack.needs.changes else None):
+            if group.active != federation_of(scenario, position):
                 continue
-            for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=attacked):
+            for unit in units_of(
+                attack, folder, victims=scenario.audit.victims, attacked=attacked, known=known
+            ):
                 yield AttackTask(
                     folder=group.folder,
                     out=str(folder / "claims" / attack_key(position, spec) / unit.name),
@@ -214,7 +226,7 @@ def _run_plugins(
 ) -> None:
     """Run everything that executes plug-in code: federations, attacks, and the attacks' controls."""
     groups = [g for p in plans for g in p.groups]
-    _collect(workers.each(simulate, groups), len(groups), "federations", log)
+    _collect(workers.each(record, groups), len(groups), "federations", log)
     _check_some_ran(groups)
     tasks = [t for p in plans for t in attack_tasks(p, device)]
     _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)

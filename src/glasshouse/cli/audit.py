@@ -26,10 +26,14 @@ def audit(
     jobs: Annotated[int, typer.Option(help="worker processes; default: cores")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     show_private: Annotated[bool, typer.Option(help="do not blur private images in the report")] = False,
+    captured: Annotated[
+        str | None,
+        typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
-    place = run_folder(name, sets, out)
+    place = run_folder(name, sets, out, captured=captured)
     console = Console(stderr=as_json)
     with FailureReport(place), bars(console):
         run = run_audit(
@@ -40,6 +44,7 @@ def audit(
             resume=resume,
             device=device,
             show_private=show_private,
+            captured=captured,
         )
     if as_json:
         print((place / "result.json").read_text(encoding="utf-8"))

@@ -16,6 +16,10 @@ from glasshouse.errors import GlasshouseError
 
 COMMANDS = {
     "audit": ("glasshouse.cli.audit:audit", "Simulate, attack, score and report what SCENARIO asks for."),
+    "collect": (
+        "glasshouse.cli.collect:collect",
+        "Fetch what test clients recorded, as the truth of CAPTURE.",
+    ),
     "check": (
         "glasshouse.cli.check:check",
         "Validate SCENARIO, say which attacks will refuse, and what it will cost.",

@@ -35,6 +35,7 @@ class LocalTraining:
         batch_size: examples per step; a gradient is taken on one batch drawn without replacement.
         trained: prefix of the parameters that are trained; empty for all.
         dropout: run the model in ``train()`` mode.
+        order: rows of every step, as they were once taken; None: they are drawn.
     """
 
     kind: Kind
@@ -45,6 +46,7 @@ class LocalTraining:
     epochs: int = 1
     trained: str = ""
     dropout: bool = False
+    order: tuple[Tensor, ...] | None = None
 
     @classmethod
     def of(cls, terms: Terms, *, round: int) -> "LocalTraining":
@@ -92,6 +94,9 @@ class LocalTraining:
 
     def schedule(self, examples: int, *, rng: Rng) -> Iterator[Tensor]:
         """For each step the rows of the client's data that it uses."""
+        if self.order is not None:
+            yield from self.order
+            return
         for epoch in range(self.epochs if self.kind != "gradient" else 1):
             order = torch.randperm(examples, generator=rng.child(f"epoch/{epoch}").torch())
             if self.kind == "gradient":

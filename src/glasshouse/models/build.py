@@ -117,6 +117,34 @@ def rename_tensors(architecture: Architecture, tensors: Mapping[str, Tensor]) ->
     return rename(tensors)
 
 
+def name_tensors(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """``tensors`` by the names of ``model``: they have them already, or stand in the model's order.
+
+    Args:
+        tensors: some of the model's state by name; or all of it, or all its parameters, named otherwise.
+        model: says what its tensors are called.
+
+    Raises:
+        BadValue: names or shapes are not those of the model.
+    """
+    whole = model.state_dict()
+    if all(name in whole and t.shape == whole[name].shape for name, t in tensors.items()):
+        return dict(tensors)
+    for own in (whole, dict(model.named_parameters())):
+        if [t.shape for t in tensors.values()] == [t.shape for t in own.values()]:
+            return dict(zip(own, tensors.values(), strict=True))
+    raise BadValue(
+        f"tensors for a {type(model).__name__}",
+        needs=f"its {len(whole)} tensors: {_shapes(whole)}",
+        got=f"{len(tensors)} tensors: {_shapes(tensors)}",
+        fix="give the network that is trained: model, its arguments, image size and classes",
+    )
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> str:
+    return _some([f"'{name}' {tuple(t.shape)}" for name, t in tensors.items()])
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 

@@ -42,6 +42,7 @@ class Control:
         setting: the easy setting in words.
         n: victims.
         metric: of the gains; it belongs to the attack, and need not be the metric of the finding beside it.
+        reason: why it did not pass, in words, where it is no gain that says so.
     """
 
     positive: float | None
@@ -52,6 +53,7 @@ class Control:
     setting: str
     n: int
     metric: str = ""
+    reason: str = ""
 
 
 @final

@@ -4,6 +4,7 @@ import copy
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,11 +27,18 @@ BYTE_ORDER_MARK = "\ufeff"  # some editors on Windows begin a file with it; TOML
 _Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
 
 
-def load(name: str, sets: Sequence[str] = (), *, inspect: Inspect | None = None) -> Suite:
+def load(
+    name: str,
+    sets: Sequence[str] = (),
+    *,
+    inspect: Inspect | None = None,
+    captured: Mapping[str, Any] = MappingProxyType({}),
+) -> Suite:
     """The preset called ``name``, or the TOML file at that path, after ``sets``, with everything checked.
 
     A single scenario is a suite of one. In a suite, an assignment changes every scenario in which its path
     exists; ``scenarios.NAME.path=value`` changes one. ``inspect`` finds further problems of each cell.
+    ``captured``: tables that a capture states in place of the file.
 
     Raises:
         UnknownName: no preset of that name.
@@ -38,10 +46,16 @@ def load(name: str, sets: Sequence[str] = (), *, inspect: Inspect | None = None)
         BadScenario: everything else, all at once.
     """
     text = _read(name, Path())
-    return _check(_parse(text, name), sets, name=name, given=text, inspect=inspect)
+    return _check(_parse(text, name), sets, name=name, given=text, inspect=inspect, captured=captured)
 
 
-def load_table(raw: Mapping[str, Any], sets: Sequence[str] = (), *, inspect: Inspect | None = None) -> Suite:
+def load_table(
+    raw: Mapping[str, Any],
+    sets: Sequence[str] = (),
+    *,
+    inspect: Inspect | None = None,
+    captured: Mapping[str, Any] = MappingProxyType({}),
+) -> Suite:
     """The same from plain data: the tables of a scenario, or of a suite, as a TOML file would hold them.
 
     Raises:
@@ -51,14 +65,23 @@ def load_table(raw: Mapping[str, Any], sets: Sequence[str] = (), *, inspect: Ins
     """
     table = canonical(raw)
     name = str(table.get("name", "without a name"))
-    return _check(copy.deepcopy(table), sets, name=name, given=toml(table), inspect=inspect)
+    return _check(
+        copy.deepcopy(table), sets, name=name, given=toml(table), inspect=inspect, captured=captured
+    )
 
 
 def _check(
-    raw: dict[str, Any], sets: Sequence[str], *, name: str, given: str, inspect: Inspect | None
+    raw: dict[str, Any],
+    sets: Sequence[str],
+    *,
+    name: str,
+    given: str,
+    inspect: Inspect | None,
+    captured: Mapping[str, Any],
 ) -> Suite:
     is_suite = "scenarios" in raw
     entries, raws, problems = _suite(raw, name) if is_suite else ([Entry(use=name)], [("", raw)], [])
+    problems += [p for where, one in raws for p in _fill(one, captured, where)]
     problems += _set_all(raws, entries, sets)
     members = []
     for (prefix, one), entry in zip(raws, entries, strict=True):
@@ -136,6 +159,24 @@ def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], lis
         entries.append(entry)
         raws.append((f"{path} ({entry.use}) ", one))
     return entries, raws, problems
+
+
+def _fill(raw: dict[str, Any], captured: Mapping[str, Any], where: str) -> list[Problem]:
+    """Put what a capture states into a scenario, which states none of it itself."""
+    stated = [name for name in captured if name in raw and name != "data"]
+    problems = [
+        Problem(
+            path=where + name,
+            needs="nothing: --captured says what federation ran",
+            got="a table",
+            hint="take it out of the file",
+        )
+        for name in stated
+    ]
+    for name, value in captured.items():
+        if name not in stated:
+            raw[name] = {**raw.get(name, {}), **value} if isinstance(value, dict) else value
+    return problems
 
 
 def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> list[Problem]:

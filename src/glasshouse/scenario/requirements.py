@@ -26,7 +26,11 @@ def role_requests(scenario: Scenario) -> dict[str, tuple[int, str, tuple[int, ..
     """What each role asks for of the data set: images, split, classes; roles without images are left out."""
     data = scenario.data
     requests = {
-        "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
+        "private": (
+            0 if scenario.captured else scenario.federation.clients * data.examples,
+            data.private_split,
+            data.private_classes,
+        ),
         "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
         "heldout": (max(data.heldout, distractors(scenario)), data.heldout_split, data.heldout_classes),
         "public": (data.public, data.public_split, data.public_classes),

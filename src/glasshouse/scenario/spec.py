@@ -294,6 +294,8 @@ class Scenario(Table):
         summary: one sentence.
         seed: of the federation.
         attack_seed: of the adversary; neither can be computed from the other.
+        captured: folder of a federation that ran, which is audited instead of a simulation; set by
+            ``--captured``, which fills in ``federation`` and ``model``.
         axes_zipped: tables of paths whose values move together.
     """
 
@@ -301,6 +303,7 @@ class Scenario(Table):
     summary: str = ""
     seed: Natural = 0
     attack_seed: Natural = 0
+    captured: str = ""
     data: Data = Data()
     model: Model = Model()
     federation: Federation = Federation()

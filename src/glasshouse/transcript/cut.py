@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -11,7 +12,9 @@ from glasshouse.transcript.record import RoundRecord, Transcript
 from glasshouse.transcript.successive import with_sums
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
-from glasshouse.wire import Terms
+from glasshouse.wire import Aggregate, Broadcast, Terms, Update
+
+M = TypeVar("M", Update, Aggregate)
 
 
 def cut(
@@ -42,10 +45,11 @@ def cut(
             fix="keep those rounds: federation.keep, audit.rounds",
         )
     numbers_seen = {r.round for r in records}
+    terms = transcript.terms
     return View(
-        terms=transcript.terms,
+        terms=replace(terms, sends="delta") if terms.sends == "parameters" else terms,
         threat=threat,
-        rounds=_rounds(records, transcript.terms, threat, grants, client),
+        rounds=_rounds(records, terms, threat, grants, client),
         own={n: t for n, t in own.items() if n in numbers_seen} if "own" in threat.sees else {},
         grants=_cut_grants(grants, numbers_seen, client),
         memory=memory,
@@ -78,14 +82,28 @@ def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView
     addressed = {b.client: b for b in record.broadcasts if b.client is not None}
     if threat.role != "server":
         addressed = {c: b for c, b in addressed.items() if c == mine}
-    updates = {u.client: u for u in record.updates if "update" in threat.sees and client in (None, u.client)}
+    updates = [u for u in record.updates if "update" in threat.sees and client in (None, u.client)]
+    receives = bool(threat.sees & {"update", "aggregate"})
+    broadcast = everybody[0] if everybody else next(iter(addressed.values()))
+    total = record.aggregate if "aggregate" in threat.sees else None
     return RoundView(
         round=record.round,
-        broadcast=everybody[0] if everybody else next(iter(addressed.values())),
+        broadcast=broadcast,
         addressed=addressed,
-        updates=updates,
-        aggregate=record.aggregate if "aggregate" in threat.sees else None,
+        updates={u.client: _as_change(u, addressed.get(u.client, broadcast)) for u in updates},
+        aggregate=None if total is None else _as_change(total, broadcast, total.weight),
+        metrics=tuple(m for m in record.metrics if receives and client in (None, m.client)),
+        dropouts=tuple(d for d in record.dropouts if receives and client in (None, d.client)),
     )
+
+
+def _as_change(message: M, received: Broadcast, weight: float = 1.0) -> M:
+    """New parameters, or a sum of them with this weight, as what changed: the same knowledge in one form."""
+    if message.kind != "parameters":
+        return message
+    before = received.tensors
+    changes = {n: t - weight * before[n].to(t.dtype) for n, t in message.tensors.items() if n in before}
+    return replace(message, kind="delta", tensors=changes)
 
 
 def _cut_grants(grants: Grants, rounds: set[int], client: int | None) -> Grants:

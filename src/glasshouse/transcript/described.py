@@ -30,7 +30,21 @@ from glasshouse.settings import Optimizer, move_momentum
 from glasshouse.store import read_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.grants import Cohort
-from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Kind, Mechanism, Place, Terms, Update
+from glasshouse.transcript.record import Message
+from glasshouse.wire import (
+    Aggregate,
+    Architecture,
+    Batch,
+    Broadcast,
+    ClientMetrics,
+    Dropout,
+    Kind,
+    Mechanism,
+    Place,
+    Stage,
+    Terms,
+    Update,
+)
 
 Clients = Annotated[tuple[Client, ...], Field(max_length=limits.CLIENTS)]
 
@@ -79,14 +93,15 @@ class TermsFile(Described):
 
 
 class _Message(Described):
-    file: Text
     round: Round
 
 
 class BroadcastLine(_Message):
-    """A line of kind ``broadcast``."""
+    """A line of kind ``broadcast``; ``base``: file of an earlier one, whose tensors fill what is missing."""
 
     message: Literal["broadcast"]
+    file: Text
+    base: Text = ""
     architecture: ArchitectureFile
     client: Client | None = None
 
@@ -95,6 +110,8 @@ class UpdateLine(_Message):
     """A line of kind ``update``."""
 
     message: Literal["update"]
+    file: Text
+    buffers: tuple[Text, ...] = ()
     client: Client
     kind: Kind
     examples: Annotated[int, Field(ge=0, le=limits.EXAMPLES)]
@@ -105,6 +122,7 @@ class AggregateLine(_Message):
     """A line of kind ``aggregate``."""
 
     message: Literal["aggregate"]
+    file: Text
     kind: Kind
     weight: float
     selected: Clients
@@ -113,10 +131,30 @@ class AggregateLine(_Message):
     steps: Annotated[int, Field(ge=0, le=limits.EXAMPLES)] = 1
 
 
-LINES: Final[Mapping[str, type[BroadcastLine] | type[UpdateLine] | type[AggregateLine]]] = {
+class MetricsLine(_Message):
+    """A line of kind ``metrics``."""
+
+    message: Literal["metrics"]
+    client: Client
+    stage: Stage
+    values: Values
+
+
+class DropoutLine(_Message):
+    """A line of kind ``dropout``."""
+
+    message: Literal["dropout"]
+    client: Client
+    reason: Text = ""
+
+
+Line = BroadcastLine | UpdateLine | AggregateLine | MetricsLine | DropoutLine
+LINES: Final[Mapping[str, type[Line]]] = {
     "broadcast": BroadcastLine,
     "update": UpdateLine,
     "aggregate": AggregateLine,
+    "metrics": MetricsLine,
+    "dropout": DropoutLine,
 }
 
 
@@ -184,7 +222,7 @@ def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bo
     return Architecture(**dict(stated))
 
 
-def line_of(raw: object, *, subject: str) -> BroadcastLine | UpdateLine | AggregateLine:
+def line_of(raw: object, *, subject: str) -> Line:
     """One line of ``rounds.jsonl``.
 
     Raises:
@@ -194,7 +232,7 @@ def line_of(raw: object, *, subject: str) -> BroadcastLine | UpdateLine | Aggreg
     if not (isinstance(kind, str) and kind in LINES):
         raise BadFile(
             subject,
-            needs="messages broadcast, update or aggregate",
+            needs=f"messages {', '.join(LINES)}",
             got=repr(kind)[: limits.TEXT],
             fix="correct rounds.jsonl",
         )
@@ -202,21 +240,24 @@ def line_of(raw: object, *, subject: str) -> BroadcastLine | UpdateLine | Aggreg
     return parse_as(LINES[kind], raw, subject=subject, fix=fix)
 
 
-def message_of(
-    line: BroadcastLine | UpdateLine | AggregateLine,
-    tensors: Mapping[str, Tensor],
-    *,
-    subject: str,
-    trust_factory: bool,
-) -> Broadcast | Update | Aggregate:
+def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust_factory: bool) -> Message:
     """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
-    fields = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
-    if isinstance(line, BroadcastLine):
-        described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
-        return Broadcast(**fields, architecture=described, tensors=tensors)
-    if isinstance(line, UpdateLine):
-        return Update(**fields, tensors=tensors)
-    return Aggregate(**fields, tensors=tensors)
+    elsewhere = ("message", "file", "base", "buffers", "architecture")
+    fields = {k: v for k, v in dict(line).items() if k not in elsewhere}
+    match line:
+        case BroadcastLine():
+            described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
+            return Broadcast(**fields, architecture=described, tensors=tensors)
+        case UpdateLine():
+            buffers = {name: tensors[name] for name in line.buffers if name in tensors}
+            trained = {name: t for name, t in tensors.items() if name not in buffers}
+            return Update(**fields, tensors=trained, buffers=buffers)
+        case AggregateLine():
+            return Aggregate(**fields, tensors=tensors)
+        case MetricsLine():
+            return ClientMetrics(**fields)
+        case DropoutLine():
+            return Dropout(**fields)
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:

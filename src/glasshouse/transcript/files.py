@@ -1,14 +1,13 @@
 """The documented file format of a transcript, and of what the adversary holds beside it.
 
 ``transcript/`` (may be handed to a stranger): ``terms.json``, ``rounds.jsonl`` (one message a line) and
-one ``.safetensors`` per message; ``public.safetensors`` where the terms name public data. ``own/`` and
-``grants/`` beside it. Written by a simulation, by a capture, or by hand: see docs/transcript.md.
+one ``.safetensors`` per message with tensors; ``public.safetensors`` where the terms name public data.
+``own/`` and ``grants/`` beside it. Written by a simulation, by a capture, or by hand: see docs/transcript.md.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +18,11 @@ from glasshouse.outside.schema import parse_as
 from glasshouse.store import read_json, read_jsonl, write_json, write_jsonl, write_tensors
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.described import (
+    AggregateLine,
+    BroadcastLine,
     GrantsFile,
+    Line,
+    UpdateLine,
     batch_of,
     check_labels,
     key_of,
@@ -30,10 +33,9 @@ from glasshouse.transcript.described import (
 )
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import RoundRecord, Transcript
-from glasshouse.wire import Aggregate, Architecture, Broadcast, Update
+from glasshouse.transcript.writer import FORMAT, TranscriptWriter
 
 __all__ = [
-    "FORMAT",
     "read_grants",
     "read_own",
     "read_transcript",
@@ -42,31 +44,12 @@ __all__ = [
     "write_transcript",
 ]
 
-FORMAT = 1
-
 
 def write_transcript(transcript: Transcript, folder: Path) -> None:
     """Write ``transcript`` into ``folder``, the index last: a folder without it is unfinished."""
-    folder.mkdir(parents=True, exist_ok=True)
-    terms = transcript.terms
-    plain = {k: v for k, v in vars(terms).items() if k not in ("public", "architecture")}
-    plain |= {"architecture": _plain(terms.architecture), "optimizer": terms.optimizer.model_dump()}
-    plain["options"] = dict(terms.options)
-    if terms.public is not None:
-        write_tensors(
-            folder / "public.safetensors", {"inputs": terms.public.inputs, "labels": terms.public.labels}
-        )
-    lines: list[dict[str, Any]] = []
-    for record in transcript.rounds:
-        for message in (
-            *record.broadcasts,
-            *record.updates,
-            *((record.aggregate,) if record.aggregate else ()),
-        ):
-            name = f"{len(lines):06d}.safetensors"
-            write_tensors(folder / name, message.tensors)
-            lines.append({"message": type(message).__name__.lower(), "file": name, **_header(message)})
-    write_json(folder / "terms.json", {"format": FORMAT, **plain, "has_public": terms.public is not None})
+    writer = TranscriptWriter(folder=folder)
+    lines = [writer.line(message) for record in transcript.rounds for message in record.messages()]
+    writer.terms(transcript.terms)
     write_jsonl(folder / "rounds.jsonl", lines)
 
 
@@ -93,23 +76,15 @@ def read_transcript(folder: Path, *, trust_factory: bool = False) -> Transcript:
         )
     terms = terms_of(raw, folder=folder, trust_factory=trust_factory)
     rounds: dict[int, RoundRecord] = {}
-    files: set[str] = set()
+    files: dict[str, Mapping[str, Tensor]] = {}
     rows = read_jsonl(plain_file(folder, "rounds.jsonl", subject=subject), most=limits.JSONL_BYTES)
     for number, row in enumerate(rows, start=1):
         line = line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
         where = f"{subject}, {line.message} of round {line.round}"
-        if line.file in files or "/" in line.file:
-            raise BadFile(
-                where,
-                needs="a file of its own beside rounds.jsonl",
-                got=shorten(line.file),
-                fix="correct rounds.jsonl: one line, one file",
-            )
-        files.add(line.file)
-        tensors = tensors_of(plain_file(folder, line.file, subject=where), subject=where)
-        check_finite(tensors, subject=where)
+        tensors = _tensors_of(line, folder, files, subject=where)
         message = message_of(line, tensors, subject=where, trust_factory=trust_factory)
-        rounds[line.round] = _added(rounds.get(line.round), message)
+        record = rounds.get(line.round, RoundRecord(round=line.round))
+        rounds[line.round] = record.with_message(message)
     return Transcript(terms=terms, rounds=tuple(rounds[r] for r in sorted(rounds)))
 
 
@@ -195,22 +170,27 @@ def read_grants(folder: Path) -> Grants:
     )
 
 
-def _plain(architecture: Architecture) -> dict[str, Any]:
-    return {**asdict(architecture), "arguments": dict(architecture.arguments)}
+def _tensors_of(
+    line: Line, folder: Path, files: dict[str, Mapping[str, Tensor]], *, subject: str
+) -> Mapping[str, Tensor]:
+    """The tensors of a line, on top of those of the broadcast before it that it names; filed in ``files``.
 
-
-def _header(message: Broadcast | Update | Aggregate) -> dict[str, Any]:
-    plain = {k: v for k, v in vars(message).items() if k not in ("tensors", "architecture")}
-    if isinstance(message, Broadcast):
-        plain["architecture"] = _plain(message.architecture)
-    return plain
-
-
-def _added(record: RoundRecord | None, message: Broadcast | Update | Aggregate) -> RoundRecord:
-    old = record or RoundRecord(round=message.round, broadcasts=())
-    return RoundRecord(
-        round=old.round,
-        broadcasts=(*old.broadcasts, message) if isinstance(message, Broadcast) else old.broadcasts,
-        updates=(*old.updates, message) if isinstance(message, Update) else old.updates,
-        aggregate=message if isinstance(message, Aggregate) else old.aggregate,
-    )
+    Raises:
+        BadFile: a file twice, elsewhere or damaged, or a broadcast that is not there.
+        BadValue: a tensor is empty or not finite.
+    """
+    if not isinstance(line, BroadcastLine | UpdateLine | AggregateLine):
+        return {}
+    base = line.base if isinstance(line, BroadcastLine) else ""
+    if line.file in files or "/" in line.file or (base and base not in files):
+        raise BadFile(
+            subject,
+            needs="a file of its own beside rounds.jsonl" + (", and a broadcast before it" if base else ""),
+            got=shorten(line.file) + (f" on top of {shorten(base)}" if base else ""),
+            fix="correct rounds.jsonl: one line, one file",
+        )
+    own = tensors_of(plain_file(folder, line.file, subject=subject), subject=subject)
+    check_finite(own, subject=subject)
+    tensors = {**files[base], **own} if base else own
+    files[line.file] = tensors if isinstance(line, BroadcastLine) else {}
+    return tensors

@@ -6,7 +6,9 @@ from typing import final
 
 from torch import Tensor
 
-from glasshouse.wire import Aggregate, Broadcast, Terms, Update
+from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Terms, Update
+
+Message = Broadcast | Update | Aggregate | ClientMetrics | Dropout
 
 
 @final
@@ -19,22 +21,69 @@ class Keep:
         broadcasts: rounds whose broadcasts are kept; None: all. Kept broadcasts are completed with the
             last value of every name, so that each can be read alone.
         clients: clients whose single updates are kept; None: all.
+        tensors: what the names of an update's tensors that are kept start with; an empty text: all.
     """
 
     updates: frozenset[int] | None = None
     broadcasts: frozenset[int] | None = None
     clients: frozenset[int] | None = None
+    tensors: tuple[str, ...] = ("",)
+
+    def cut(self, message: Message) -> Message | None:
+        """What is stored of ``message``; None: nothing. Sums, metrics and dropouts always are."""
+        if isinstance(message, Broadcast):
+            return message if self.broadcasts is None or message.round in self.broadcasts else None
+        if not isinstance(message, Update):
+            return message
+        if (self.updates is not None and message.round not in self.updates) or (
+            self.clients is not None and message.client not in self.clients
+        ):
+            return None
+        if self.tensors == ("",):
+            return message
+        tensors = {n: t for n, t in message.tensors.items() if n.startswith(self.tensors)}
+        return replace(message, tensors=tensors, buffers={})
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundRecord:
-    """One round on the wire: broadcasts (to everybody, and addressed ones), updates or their sum."""
+    """One round on the wire: broadcasts (to everybody, and addressed ones), updates or their sum.
+
+    Attributes:
+        round: from 0.
+        broadcasts: to everybody, and addressed ones.
+        updates: of single clients.
+        aggregate: their sum, where the server sees no more.
+        metrics: what clients sent in clear beside them.
+        dropouts: clients that were asked and sent no update.
+    """
 
     round: int
-    broadcasts: tuple[Broadcast, ...]
+    broadcasts: tuple[Broadcast, ...] = ()
     updates: tuple[Update, ...] = ()
     aggregate: Aggregate | None = None
+    metrics: tuple[ClientMetrics, ...] = ()
+    dropouts: tuple[Dropout, ...] = ()
+
+    def with_message(self, message: Message) -> "RoundRecord":
+        """The same with one message more; a second sum replaces the first."""
+        match message:
+            case Broadcast():
+                return replace(self, broadcasts=(*self.broadcasts, message))
+            case Update():
+                return replace(self, updates=(*self.updates, message))
+            case Aggregate():
+                return replace(self, aggregate=message)
+            case ClientMetrics():
+                return replace(self, metrics=(*self.metrics, message))
+            case Dropout():
+                return replace(self, dropouts=(*self.dropouts, message))
+
+    def messages(self) -> tuple[Message, ...]:
+        """All messages, kind by kind."""
+        sums = () if self.aggregate is None else (self.aggregate,)
+        return (*self.broadcasts, *self.updates, *sums, *self.metrics, *self.dropouts)
 
 
 @final
@@ -71,26 +120,15 @@ class Log:
         """Complete the broadcast with what was sent before, and file it."""
         known = {**self._sent.get(None, {}), **self._sent.get(broadcast.client, {}), **broadcast.tensors}
         self._sent[broadcast.client] = known
-        if self.keep.broadcasts is None or broadcast.round in self.keep.broadcasts:
-            whole = Broadcast(
-                round=broadcast.round,
-                architecture=broadcast.architecture,
-                tensors=known,
-                client=broadcast.client,
-            )
-            record = self._round(broadcast.round)
-            self._file(record, broadcasts=(*record.broadcasts, whole))
+        self._file(replace(broadcast, tensors=known))
 
     def update(self, update: Update) -> None:
         """File one client's update."""
-        rounds, clients = self.keep.updates, self.keep.clients
-        if (rounds is None or update.round in rounds) and (clients is None or update.client in clients):
-            record = self._round(update.round)
-            self._file(record, updates=(*record.updates, update))
+        self._file(update)
 
     def aggregate(self, aggregate: Aggregate) -> None:
         """File a round's sum."""
-        self._file(self._round(aggregate.round), aggregate=aggregate)
+        self._file(aggregate)
 
     def own(self, round: int, tensors: Mapping[str, Tensor]) -> None:
         """File what only the server has."""
@@ -105,20 +143,7 @@ class Log:
         """What was kept, in order of rounds."""
         return Transcript(terms=self.terms, rounds=tuple(self.rounds[r] for r in sorted(self.rounds)))
 
-    def _round(self, number: int) -> RoundRecord:
-        return self.rounds.get(number, RoundRecord(round=number, broadcasts=()))
-
-    def _file(
-        self,
-        record: RoundRecord,
-        *,
-        broadcasts: tuple[Broadcast, ...] | None = None,
-        updates: tuple[Update, ...] | None = None,
-        aggregate: Aggregate | None = None,
-    ) -> None:
-        self.rounds[record.round] = RoundRecord(
-            round=record.round,
-            broadcasts=record.broadcasts if broadcasts is None else broadcasts,
-            updates=record.updates if updates is None else updates,
-            aggregate=aggregate or record.aggregate,
-        )
+    def _file(self, message: Message) -> None:
+        if (kept := self.keep.cut(message)) is not None:
+            record = self.rounds.get(kept.round, RoundRecord(round=kept.round))
+            self.rounds[kept.round] = record.with_message(kept)

@@ -12,7 +12,7 @@ from torch import Tensor
 from glasshouse.errors import Inapplicable
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
-from glasshouse.wire import Aggregate, Broadcast, Terms, Update
+from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Terms, Update
 
 __all__ = ["RoundView", "View"]
 
@@ -20,7 +20,7 @@ __all__ = ["RoundView", "View"]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundView:
-    """One round as the adversary saw it.
+    """One round as the adversary saw it. Parameters that were sent are shown as what changed, kind ``delta``.
 
     Attributes:
         round: from 0.
@@ -28,6 +28,8 @@ class RoundView:
         addressed: what went to single clients instead, by id, completed likewise.
         updates: by client; empty under ``secure_sum`` or when the adversary does not see them.
         aggregate: under ``secure_sum``, else None.
+        metrics: what clients sent in clear beside the tensors; empty where the adversary receives nothing.
+        dropouts: clients that were asked and sent no update; likewise.
     """
 
     round: int
@@ -35,6 +37,8 @@ class RoundView:
     addressed: Mapping[int, Broadcast] = field(default_factory=dict)
     updates: Mapping[int, Update] = field(default_factory=dict)
     aggregate: Aggregate | None = None
+    metrics: tuple[ClientMetrics, ...] = ()
+    dropouts: tuple[Dropout, ...] = ()
 
     def received_by(self, client: int) -> Broadcast:
         """The broadcast that ``client`` trained on."""

@@ -56,7 +56,9 @@ class DLG:
         },
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
-    needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR)
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, repeats=True
+    )
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False

@@ -50,7 +50,11 @@ class IDLG:
         renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, uses=frozenset({"labels"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=LINEAR,
+        repeats=True,
+        uses=frozenset({"labels"}),
     )
 
     search: QuasiNewton = field(default_factory=QuasiNewton)

@@ -71,7 +71,11 @@ class InvertingGradients:
         renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
     needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}), scope="update", optimizers=ANY, uses=frozenset({"labels"})
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=ANY,
+        repeats=True,
+        uses=frozenset({"labels"}),
     )
 
     search: Descent = field(default_factory=partial(Descent, signed=True))

@@ -50,6 +50,7 @@ class LabelInference:
             sees=frozenset({"broadcast", "update"}),
             scope="update",
             optimizers=ANY if self.rule == "sums" else LINEAR,
+            repeats=True,
         )
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:

@@ -87,14 +87,11 @@ class Replica:
         if self.update.kind == "gradient":
             raise Inapplicable(
                 f"the change of parameters of client {self.update.client}",
-                needs="an update of kind delta or parameters",
+                needs="an update of kind delta",
                 got="a gradient",
                 fix="match the gradient itself",
             )
-        sent = self._sent()
-        if self.update.kind == "delta":
-            return sent
-        return {name: t - self.received[name] for name, t in sent.items()}
+        return self._sent()
 
     def gradient(self) -> dict[str, Tensor]:
         """The update as one gradient of the mean loss over the B images.

@@ -100,10 +100,7 @@ def total(one: RoundView, names: list[str]) -> Tensor:
     assert aggregate is not None  # the caller has chosen rounds with a sum
     answered = len(aggregate.selected) - len(aggregate.dropped)
     scale, tensors = answered / aggregate.weight, aggregate.tensors
-    if aggregate.kind != "parameters":
-        return torch.cat([tensors[n].double().reshape(-1) * scale for n in names])
-    sent = one.broadcast.tensors
-    return torch.cat([(tensors[n].double() * scale - answered * sent[n].double()).reshape(-1) for n in names])
+    return torch.cat([tensors[n].double().reshape(-1) * scale for n in names])
 
 
 @final

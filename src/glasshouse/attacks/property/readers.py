@@ -91,6 +91,7 @@ class SumReader(ABC):
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",
             optimizers=frozenset({"sgd", "schedule"}) if linear else ANY,
+            repeats=True,
             grants=frozenset({"auxiliary"}) | what.grants,
         )
 

@@ -23,7 +23,7 @@ from glasshouse.attacks.property.per_example import PerExample, shares_gradients
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import Behaviour, Trainer
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Terms, Trained
+from glasshouse.wire import Batch, Terms
 
 
 @final
@@ -173,12 +173,6 @@ def _train_clients(
         if conduct.behaviour is not None:
             trainer = conduct.behaviour.deviate(train, round=round, rng=stream)
         sent = trainer(model, cast.client(number), rng=stream.child("train"), ascend=conduct.ascend)
-        parts.append(flatten(_change(sent, start)))
+        parts.append(flatten(sent.tensors))
         model.load_state_dict(start)
     return torch.stack(parts)
-
-
-def _change(sent: Trained, start: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    if sent.kind != "parameters":
-        return sent.tensors
-    return {name: t - start[name] for name, t in sent.tensors.items()}

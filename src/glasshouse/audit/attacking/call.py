@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -164,8 +164,23 @@ def declared_grants(attack: Attack, grants: Grants) -> Grants:
     return Grants(**{name: getattr(grants, name) for name in NAMES if name in declared})
 
 
-def units_of(attack: Attack, folder: Path, *, victims: int, attacked: frozenset[int]) -> tuple[Unit, ...]:
-    """What ``attack`` is called for: at most ``victims`` updates, or each attacked round, or the run."""
+def units_of(
+    attack: Attack,
+    folder: Path,
+    *,
+    victims: int,
+    attacked: frozenset[int],
+    known: Collection[tuple[int, int]] = (),
+) -> tuple[Unit, ...]:
+    """What ``attack`` is called for: at most ``victims`` updates, or each attacked round, or the run.
+
+    Args:
+        attack: with its settings.
+        folder: of the group.
+        victims: updates at most.
+        attacked: rounds.
+        known: (round, client) of the updates that can be scored; empty: all can.
+    """
     scope = attack.needs.scope
     if scope == "run":
         return (Unit(),)
@@ -175,4 +190,5 @@ def units_of(attack: Attack, folder: Path, *, victims: int, attacked: frozenset[
     pairs = [(m["round"], m["client"]) for m in lines if m["message"] == "update" and m["round"] in attacked]
     if not pairs:  # hidden by secure_sum, or not seen: one unit, so that the refusal is reported once
         return (Unit(rounds=(min(attacked),)),)
-    return tuple(Unit(rounds=(r,), client=c) for r, c in pairs[:victims])
+    scored = [pair for pair in pairs if pair in known] if known else pairs
+    return tuple(Unit(rounds=(r,), client=c) for r, c in scored[:victims])

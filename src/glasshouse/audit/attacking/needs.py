@@ -33,6 +33,16 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
     )
 
 
+def federation_of(scenario: Scenario, position: int) -> int | None:
+    """Federation of a cell that an attack reads: an active one its own, by position; None: the common one.
+
+    In a capture there is only the one that ran.
+    """
+    spec = scenario.attacks[position]
+    alone = attack_of(spec.name, spec.arguments).needs.changes and not scenario.captured
+    return position if alone else None
+
+
 def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:
     """Traits of the optimizer behind an update; none where clients take no steps by it."""
     return optimizer.traits if sends in ("delta", "parameters") else frozenset()

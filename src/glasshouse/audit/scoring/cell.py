@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Unit, read_outcome
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import attack_of, federation_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
@@ -25,7 +25,7 @@ from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import create, load
-from glasshouse.results.records import Finding, Refused, Utility
+from glasshouse.results.records import Control, Finding, Refused, Utility
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Refusal
@@ -56,7 +56,10 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     records = [read_record(Path(g.folder)) for g in task.groups]
     judges: dict[str, Judge] = {}
     runs = {i: _runs(task, i, records, judges) for i in range(len(scenario.attacks))}
-    scores = {i: score_attack(task, attack, runs[i]) for i, attack in enumerate(scenario.attacks)}
+    scores = {
+        i: score_attack(_with_terms(task, attack, records), attack, runs[i])
+        for i, attack in enumerate(scenario.attacks)
+    }
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
     drawings = illustrate(task, records, runs, {i: one.findings for i, one in scores.items()})
     spent = sum(o.seconds for every in runs.values() for run in every for o in run.outcomes)
@@ -79,7 +82,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     primary = primary_metrics(metrics, kinds)
     findings, numbers, notes = [], {}, []
-    refusals = _wholly_silent(attack, runs)
+    refusals = [*_wholly_silent(attack, runs), *_not_scored(attack, runs)]
+    runs = [run for run in runs if run.judge.truth.used]
     for name, metric in metrics.items():
         try:
             scored = score_metric(name, metric, runs)
@@ -131,6 +135,46 @@ def _wholly_silent(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
     ]
 
 
+def _not_scored(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
+    """What is said of claims about a capture of which nobody recorded the truth."""
+    claims = sum(len(o.claims) for run in runs if not run.judge.truth.used for o in run.outcomes)
+    if not claims:
+        return []
+    return [
+        Refusal(
+            subject=f"score of attack '{attack.label or attack.name}'",
+            needs="what the clients trained on",
+            got=f"{claims} claims, not scored: no test client recorded its batches",
+            fix="run a test client with truth_mod, then: glasshouse collect CAPTURE FOLDER",
+        )
+    ]
+
+
+def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) -> CellTask:
+    """The task; where the terms are not the real ones, the control of what repeats training has failed."""
+    checks = [r.terms for r in records if r.terms is not None and r.terms.suspect]
+    if not checks or not attack_of(attack.name, attack.arguments).needs.repeats:
+        return task
+    known = task.controls.get(control_key(attack))
+    reason = f"the declared training is not the real one ({checks[0].suspect})"
+    failed = Control(
+        positive=None,
+        positive_low=None,
+        negative=None,
+        negative_low=None,
+        passed=False,
+        setting="",
+        n=checks[0].n,
+    )
+    return replace(
+        task,
+        controls={
+            **task.controls,
+            control_key(attack): replace(known or failed, passed=False, reason=reason),
+        },
+    )
+
+
 def _kind(metric: Metric, kinds: Sequence[type[Claim]]) -> str:
     """The kind of claim that the metric scored: the one it names, or the first that it reads a part of."""
     scored = [kind.kind for kind in kinds if scorer_of(kind, metric)]
@@ -144,7 +188,7 @@ def _runs(
     attack = task.cell.scenario.attacks[position]
     runs = []
     for group, record in zip(task.groups, records, strict=True):
-        if group.active != _group_of(attack, position) or record.refusal is not None:
+        if group.active != federation_of(task.cell.scenario, position) or record.refusal is not None:
             continue
         if group.folder not in judges:
             judges[group.folder] = judge_of(Path(group.folder), task.cell.scenario)
@@ -165,11 +209,6 @@ def _runs(
     return runs
 
 
-def _group_of(attack: Plugin, position: int) -> int | None:
-    """Active attacks have federations of their own."""
-    return position if attack_of(attack.name, attack.arguments).needs.changes else None
-
-
 def _unit_order(path: Path) -> tuple[int, ...]:
     return tuple(int("".join(ch for ch in part if ch.isdigit()) or 0) for part in path.parent.name.split("-"))
 
@@ -181,8 +220,8 @@ def _refusals(
     scores: dict[int, AttackScores],
 ) -> Iterator[Refused]:
     """Of federations and units, each once per attack; then of metrics."""
-    for position, attack in enumerate(task.cell.scenario.attacks):
-        own = _group_of(attack, position)
+    for position in range(len(task.cell.scenario.attacks)):
+        own = federation_of(task.cell.scenario, position)
         groups = zip(task.groups, records, strict=True)
         reasons = [record.refusal for group, record in groups if group.active == own]
         reasons += [outcome.refusal for run in runs[position] for outcome in run.outcomes]

@@ -115,12 +115,12 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         attacked=attacked,
         keep=_keep(scenario, attacked),
         scoring={
-            **_scoring(scenario, roles, architecture, rng),
+            **scoring_of(scenario, roles, architecture, rng),
             **({} if domain_roles is None else gallery_tensors(scenario, domain_roles)),
         },
         marked=marked,
         facts=Facts(
-            data=_data_words(source, roles),
+            data=data_words(source, roles),
             public=source.public
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
@@ -133,12 +133,9 @@ def build(scenario: Scenario, *, seed: int) -> Built:
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
-    data, requests = scenario.data, role_requests(scenario)
-    wants = {
-        cast("Role", role): RoleRequest(size=n, split=s, classes=k) for role, (n, s, k) in requests.items()
-    }
+    wants, data = wants_of(scenario), scenario.data
     if not data.private_source:
-        spare = _spare(scenario, source)
+        spare = spare_of(scenario, source)
         return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
     want = wants.pop("private")
     channels, side, _ = source.input_shape
@@ -182,7 +179,7 @@ def _setting(
         start=start.tensors,
         build=models.build,
         dropout=federation.dropout,
-        defenses=tuple(_defense(d.name, d.arguments) for d in scenario.defenses),
+        defenses=tuple(defense_of(d.name, d.arguments) for d in scenario.defenses),
         behaviours=behaviours,
         architectures=_architectures(scenario, architecture),
     )
@@ -210,7 +207,15 @@ def require_part(part: Batch | None, role: str) -> Batch:
     return part
 
 
-def _spare(scenario: Scenario, source: DataSource) -> int:
+def wants_of(scenario: Scenario) -> dict[Role, RoleRequest]:
+    """What each role asks of the data."""
+    return {
+        cast("Role", role): RoleRequest(size=size, split=split, classes=classes)
+        for role, (size, split, classes) in role_requests(scenario).items()
+    }
+
+
+def spare_of(scenario: Scenario, source: DataSource) -> int:
     """Further held-out images, so that single victims can be named where the data have enough of them."""
     clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
     most = SPARE_NUMBERS // math.prod(source.input_shape)
@@ -264,7 +269,8 @@ def _keep(scenario: Scenario, attacked: frozenset[int]) -> Keep:
     return Keep(updates=kept_rounds, broadcasts=kept_rounds | shown_with)
 
 
-def _defense(name: str, arguments: Mapping[str, Any]) -> Defense:
+def defense_of(name: str, arguments: Mapping[str, Any]) -> Defense:
+    """A defence with its settings."""
     defense: Defense = create(load("defenses", name), arguments)
     return defense
 
@@ -285,7 +291,7 @@ def _behaviours(
     return conduct, marked
 
 
-def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
+def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
     """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
     references: dict[str, Tensor] = {}
     for role, part in (("auxiliary", roles.auxiliary), ("heldout", roles.heldout), ("spare", roles.spare)):
@@ -302,7 +308,8 @@ def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: 
     return references
 
 
-def _data_words(source: DataSource, roles: Roles) -> str:
+def data_words(source: DataSource, roles: Roles) -> str:
+    """The data set, and how many images each role holds."""
     shape = "×".join(map(str, source.input_shape[1:]))
     parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
     return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"

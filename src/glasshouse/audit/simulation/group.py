@@ -104,9 +104,9 @@ def simulate(group: Group) -> str:
                 refusal = refusal_of(error)
         if notes:
             write_json(folder / "notes.json", notes)
-    _file(folder, built, recorder, memory, refusal)
+    file_group(folder, built, recorder, memory, refusal)
     write_hashes(folder)
-    utility = (watch.utility() if watch else _utility(built, final)) if refusal is None else None
+    utility = (watch.utility() if watch else utility_of(built, final)) if refusal is None else None
     record = GroupRecord(
         seed=group.seed,
         active=group.active,
@@ -179,9 +179,10 @@ def _craft(attack: ActiveAttack, view: View, *, rng: Rng) -> Crafted | None:
     return answer
 
 
-def _file(
+def file_group(
     folder: Path, built: Built, recorder: BothSides, memory: Mapping[str, Tensor], refusal: Refusal | None
 ) -> None:
+    """Write both sides of a federation below ``folder``; of one that was refused only the truth."""
     log = recorder.log
     transcript = log.transcript()
     write_truth(
@@ -204,7 +205,8 @@ def _file(
         write_tensors(folder / "adversary" / "memory.safetensors", memory)
 
 
-def _utility(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | None:
+def utility_of(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | None:
+    """Held-out accuracy of the model ``final``; None: it is not measured."""
     if built.heldout is None:
         return None
     model = built.setting.build(built.setting.terms.architecture)

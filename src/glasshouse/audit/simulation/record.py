@@ -21,7 +21,12 @@ class Facts:
         data: data set and roles, in words.
         public: the private images may be shown.
         model: name and size, in words.
+<<<<<<< HEAD
         guarantee: what the defences prove over the whole federation; None: nothing.
+=======
+        guarantee: epsilon and delta that the defences prove over the whole federation; None: nothing.
+        notes: of a capture, what is declared and whether that is so.
+>>>>>>> flower
         pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: it was
             not measured.
     """
@@ -29,8 +34,29 @@ class Facts:
     data: str
     public: bool
     model: str
+<<<<<<< HEAD
     guarantee: Guarantee | None = None
+=======
+    guarantee: tuple[float, float] | None = None
+    notes: tuple[str, ...] = ()
+>>>>>>> flower
     pretrained: Mapping[str, float] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TermsCheck:
+    """Declared terms of a federation that ran, held against what test clients' training gave.
+
+    Attributes:
+        n: updates that were trained again on the recorded batches; 0: nobody recorded any.
+        error: the largest difference, as a share of the change that training made.
+        suspect: what is likely wrong, in words; empty: the terms reproduce the updates.
+    """
+
+    n: int
+    error: float
+    suspect: str
 
 
 @final
@@ -52,6 +78,7 @@ class GroupRecord:
         rounds: of the federation.
         seconds: processor time of the simulation.
         facts: for the report.
+        terms: are the declared terms the real ones; None: a simulation, where they are.
     """
 
     seed: int
@@ -65,6 +92,7 @@ class GroupRecord:
     rounds: int
     seconds: float
     facts: Facts
+    terms: TermsCheck | None = None
 
 
 def write_record(record: GroupRecord, folder: Path) -> None:
@@ -82,12 +110,19 @@ def read_record(folder: Path) -> GroupRecord:
     raw = read_json(folder / NAME)
     facts = raw.pop("facts")
     guarantee = facts.pop("guarantee")
-    refusal = raw.pop("refusal")
+    refusal, terms = raw.pop("refusal"), raw.pop("terms", None)
     return GroupRecord(
         refusal=Refusal(**refusal) if refusal else None,
         curve=tuple((number, share) for number, share in raw.pop("curve")),
         parties=tuple(raw.pop("parties")),
         entropies={name: tuple(values) for name, values in raw.pop("entropies").items()},
+<<<<<<< HEAD
         facts=Facts(guarantee=Guarantee(**guarantee) if guarantee else None, **facts),
+=======
+        facts=Facts(
+            guarantee=tuple(guarantee) if guarantee else None, notes=tuple(facts.pop("notes", ())), **facts
+        ),
+        terms=TermsCheck(**terms) if terms else None,
+>>>>>>> flower
         **raw,
     )

@@ -167,6 +167,8 @@ def _powerless(f: Finding, cards: Cards) -> str:
 
 def _failure(c: Control, unit: str, cards: Cards) -> str:
     """Which control failed; its numbers are in the control's own metric."""
+    if c.reason:
+        return c.reason
     card = cards.metric(c.metric)
     in_metric = f" in {card.label}" if c.metric else ""
     if c.positive is None or c.positive_low is None or c.negative is None or c.negative_low is None:

@@ -114,6 +114,7 @@ class GGL:
             sees=frozenset({"broadcast", "update"}),
             scope="update",
             optimizers=ANY,
+            repeats=True,
             grants=auxiliary,
             uses=frozenset({"labels", "auxiliary"}),
         )

@@ -79,6 +79,7 @@ class GradInversion:
         sees=frozenset({"broadcast", "update"}),
         scope="update",
         optimizers=ANY,
+        repeats=True,
         uses=frozenset({"labels", "batch_norm"}),
     )
 

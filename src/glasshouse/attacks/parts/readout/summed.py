@@ -71,8 +71,7 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
     """The part ``names`` of a round's sum, as a gradient.
 
     A change of parameters is divided by the learning rate and turned round, after what weight decay took off
-    the broadcast was given back; of sent parameters the difference to what was broadcast is taken first, in
-    float64. Clients are assumed to hold equally many examples.
+    the broadcast was given back. Clients are assumed to hold equally many examples.
 
     Raises:
         Inapplicable: neither a sum nor updates are seen, a name is missing from it, or clients step by Adam.
@@ -113,11 +112,9 @@ def _as_gradient(
     if kind == "gradient":
         return mean
     check_linear(terms, subject=subject)
-    wanted = mean if kind == "parameters" or terms.optimizer.weight_decay else ()
+    wanted = mean if terms.optimizer.weight_decay else ()
     before = {name: view.broadcast.tensors[name].double() for name in wanted}
-    if kind == "parameters":
-        mean = {name: t - before[name] for name, t in mean.items()}
-    elif kind != "delta":
+    if kind != "delta":
         raise Inapplicable(
             subject,
             needs="gradients or parameters on the wire",

@@ -30,7 +30,7 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
         model=facts.model if facts else scenario.model.name,
         structural=any(_structural(a) for a in attacks),
         limits=dict(scenario.policy.max_gain),
-        notes=_notes(scenario),
+        notes=(*(facts.notes if facts else ()), *_notes(scenario)),
         setup=_setup(scenario),
         defenses=_defenses(scenario),
         advice=_advice(scenario),

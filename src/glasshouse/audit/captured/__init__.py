@@ -1,0 +1,1 @@
+"""Federations that really ran: a transcript in place of a simulation, what test clients recorded as truth."""

@@ -1,0 +1,133 @@
+"""Capture → federation, roles, grants: as of a simulation, with what ran in place of what would be played."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.simulation.build import Built, data_words, defense_of, scoring_of, spare_of, wants_of
+from glasshouse.audit.simulation.property import holders
+from glasshouse.audit.simulation.record import Facts
+from glasshouse.data.sources import load as load_source
+from glasshouse.data.splits import Roles, deal
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.federation.setting import Setting
+from glasshouse.models import build as models
+from glasshouse.rng import Rng
+from glasshouse.scenario.spec import Scenario
+from glasshouse.tensors import check_finite
+from glasshouse.transcript.record import Keep, Transcript
+from glasshouse.truth.record import Truth, read_truth
+from glasshouse.wire import Architecture, Batch
+
+SAME = 1 / 255
+"""Images that differ by less than one of 256 levels everywhere are one image."""
+
+
+def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> Built:
+    """Everything beside the transcript that an audit of a capture needs.
+
+    Raises:
+        GlasshouseError: data, model and capture do not fit each other; says which.
+    """
+    data, architecture = scenario.data, transcript.terms.architecture
+    source = load_source(data.source, resize=data.resize, channels=data.channels)
+    _check_fit(source.input_shape, source.classes, architecture, data.source)
+    rng = Rng.root(seed, salt=source.checksum)
+    wants = wants_of(scenario)
+    spare = spare_of(scenario, source)
+    roles = (
+        deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
+        if wants
+        else Roles(duplicates={})
+    )
+    truth = truth_of(Path(scenario.captured), architecture)
+    _check_strangers(roles, truth.private)
+    setting = _setting(scenario, transcript, truth)
+    return Built(
+        setting=setting,
+        rng=rng,
+        threat=threat_of(scenario),
+        grants=scenario.grants,
+        auxiliary=roles.auxiliary,
+        challenge=None,
+        heldout=roles.heldout if scenario.audit.utility else None,
+        public=roles.public,
+        attacked=frozenset(r % setting.rounds for r in scenario.audit.rounds),
+        keep=Keep(),
+        scoring=scoring_of(scenario, roles, architecture, rng),
+        marked={**truth.marked, **holders(scenario, setting)},
+        facts=Facts(
+            data=f"{len(truth.private)} images of test clients; {data_words(source, roles)}",
+            public=source.public if data.images_are_public is None else data.images_are_public,
+            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
+        ),
+    )
+
+
+def truth_of(capture: Path, architecture: Architecture) -> Truth:
+    """What test clients recorded; nothing where none did."""
+    if (capture / "truth").is_dir():
+        return read_truth(capture / "truth")
+    nobody = Batch(inputs=torch.zeros(0, *architecture.input_shape), labels=torch.zeros(0, dtype=torch.int64))
+    return Truth(private=nobody, shards={}, used={})
+
+
+def _setting(scenario: Scenario, transcript: Transcript, truth: Truth) -> Setting:
+    """The federation that ran. Of clients that recorded nothing, nobody knows what they hold.
+
+    Raises:
+        BadFile: no broadcast was kept.
+        BadValue: the broadcast is not finite.
+    """
+    broadcasts = [b for record in transcript.rounds for b in record.broadcasts]
+    if not broadcasts:
+        raise BadFile(
+            f"capture '{scenario.captured}'",
+            needs="a broadcast: attacks start from the model that clients received",
+            got="none",
+            fix="keep the broadcasts of the rounds whose updates are kept",
+        )
+    check_finite(broadcasts[0].tensors, subject="the first broadcast")
+    return Setting(
+        terms=transcript.terms,
+        rounds=scenario.federation.rounds,
+        private=truth.private,
+        shards=tuple(
+            torch.tensor(truth.shards.get(client, ()), dtype=torch.int64)
+            for client in range(transcript.terms.clients)
+        ),
+        start=broadcasts[0].tensors,
+        build=models.build,
+        defenses=tuple(defense_of(d.name, d.arguments) for d in scenario.defenses),
+    )
+
+
+def _check_strangers(roles: Roles, private: Batch) -> None:
+    """Refuse roles that hold an image that a test client trained on; both went through different hands.
+
+    Raises:
+        BadValue: names the role and how many there are.
+    """
+    mine = private.inputs.flatten(1)
+    for role, batch in roles.parts().items():
+        parts = torch.split(batch.inputs.flatten(1), 256) if len(mine) else ()
+        shared = sum(int((torch.cdist(part, mine, p=math.inf).amin(1) < SAME).sum()) for part in parts)
+        if shared:
+            raise BadValue(
+                f"{role} data beside a capture",
+                needs="no image that a test client trained on",
+                got=f"{shared} of {len(batch)}",
+                fix=f"take it from another split or source: data.{role}_split",
+            )
+
+
+def _check_fit(shape: tuple[int, int, int], classes: int, architecture: Architecture, source: str) -> None:
+    if (shape, classes) != (architecture.input_shape, architecture.classes):
+        raise BadValue(
+            f"data '{source}' beside a capture",
+            needs=f"images {architecture.input_shape} of {architecture.classes} classes, as clients train on",
+            got=f"{shape} of {classes}",
+            fix="set data.source, data.resize and data.channels to what the clients' data are like",
+        )

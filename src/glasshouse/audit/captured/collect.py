@@ -1,0 +1,134 @@
+"""From the folders of test clients to the truth of a capture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from glasshouse.cache import digest
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.models.base import Normalize
+from glasshouse.models.build import build, name_tensors
+from glasshouse.store import read_json, write_tensors
+from glasshouse.transcript.files import read_transcript
+from glasshouse.truth.record import Truth, Used, write_truth
+from glasshouse.truth.recorded import read_recorded
+from glasshouse.wire import Architecture, Batch
+
+NODES: Final = "nodes.json"
+"""The file of a capture that says which client is which node."""
+_LEVELS: Final = 255
+_ROUNDING: Final = 1e-4
+"""Pixels that are this close to one of 256 levels were one, before they were normalised."""
+
+
+def collect(capture: Path, folders: Sequence[Path]) -> Truth:
+    """Write ``capture/truth`` from what test clients recorded; also returned.
+
+    ``truth/sent`` holds what their training returned before masks, noise or clipping; it shows whether the
+    declared terms are the real ones (:mod:`glasshouse.audit.captured.terms`).
+
+    Args:
+        capture: the folder of a capture.
+        folders: given to ``truth_mod`` on each machine.
+
+    Raises:
+        BadFile: no capture, nothing recorded, or a client that the server never saw.
+        BadValue: images that are no pixels in [0, 1] once their normalisation is undone.
+    """
+    architecture = read_transcript(capture / "transcript", trust_factory=True).terms.architecture
+    clients = {int(node): int(client) for node, client in read_json(capture / NODES).items()}
+    network = build(architecture)
+    normalize = dict(network.named_children()).get("normalize")
+    rows: dict[str, int] = {}
+    images: list[Tensor] = []
+    labels: list[Tensor] = []
+    used: dict[tuple[int, int], Used] = {}
+    for one in (one for folder in folders for one in read_recorded(folder)):
+        if one.node not in clients:
+            raise _no_client(one.node, clients)
+        steps = []
+        for batch in one.steps:
+            inputs = batch.inputs if one.pixels else _without(normalize, batch.inputs)
+            pixels = _pixels(inputs, architecture)
+            steps.append(
+                tuple(
+                    _row(image, label, rows, images, labels)
+                    for image, label in zip(pixels, batch.labels, strict=True)
+                )
+            )
+        key = one.round, clients[one.node]
+        if one.sent:
+            write_tensors(sent_file(capture, *key), name_tensors(one.sent, network))
+        used[key] = Used(steps=tuple(steps), behaviour="honest")
+    if not used:
+        raise BadFile(
+            f"truth of capture '{capture}'",
+            needs="batches that truth_mod recorded",
+            got=f"none in {', '.join(map(str, folders))}",
+            fix="give the folders that truth_mod was given",
+        )
+    truth = Truth(
+        private=Batch(inputs=torch.stack(images), labels=torch.stack(labels)),
+        shards={client: _shard(client, used) for client in sorted({c for _, c in used})},
+        used=dict(sorted(used.items())),
+    )
+    write_truth(truth, capture / "truth")
+    return truth
+
+
+def sent_file(capture: Path, number: int, client: int) -> Path:
+    """Where the collected result of a client's training in a round is."""
+    return capture / "truth" / "sent" / f"{number:06d}-{client}.safetensors"
+
+
+def _shard(client: int, used: dict[tuple[int, int], Used]) -> tuple[int, ...]:
+    """Every row that the client used in some round."""
+    return tuple(sorted({row for (_, c), one in used.items() if c == client for row in one.rows()}))
+
+
+def _row(
+    image: Tensor, label: Tensor, rows: dict[str, int], images: list[Tensor], labels: list[Tensor]
+) -> int:
+    """The row of an image in the pool; a new one at its end."""
+    key = f"{digest(image)} {int(label)}"
+    if key not in rows:
+        rows[key] = len(rows)
+        images.append(image)
+        labels.append(label)
+    return rows[key]
+
+
+def _without(normalize: object, inputs: Tensor) -> Tensor:
+    """What was normalised, before it was."""
+    return inputs * normalize.std + normalize.mean if isinstance(normalize, Normalize) else inputs
+
+
+def _pixels(inputs: Tensor, architecture: Architecture) -> Tensor:
+    """``inputs`` as pixels; those of 8-bit pictures exactly.
+
+    Raises:
+        BadValue: they lie outside of [0, 1], or have another shape than the model's images.
+    """
+    low, high = float(inputs.min()), float(inputs.max())
+    if tuple(inputs.shape[1:]) != architecture.input_shape or low < -_ROUNDING or high > 1 + _ROUNDING:
+        raise BadValue(
+            "images that test clients recorded",
+            needs=f"images {architecture.input_shape} in [0, 1] once the model's normalisation is undone",
+            got=f"{tuple(inputs.shape[1:])}, from {low:.3g} to {high:.3g}",
+            fix="say what the app normalises with: adapt(network, normalize=(mean, std))",
+        )
+    levels = (inputs * _LEVELS).round() / _LEVELS
+    exact = bool((levels - inputs).abs().max() < _ROUNDING)
+    return (levels if exact else inputs).clamp(0, 1)
+
+
+def _no_client(node: int, clients: dict[int, int]) -> BadFile:
+    return BadFile(
+        "truth of a capture",
+        needs=f"batches of nodes that the server talked to: {', '.join(map(str, clients))}",
+        got=f"node {node}",
+        fix="give the folders of the clients of this run",
+    )

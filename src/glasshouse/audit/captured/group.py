@@ -1,0 +1,86 @@
+"""One group of an audit on disk: its federation simulated, or taken from a capture."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from glasshouse.audit.captured.build import build_captured, truth_of
+from glasshouse.audit.captured.terms import TOLERANCE, check_terms
+from glasshouse.audit.hashes import write_hashes
+from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
+from glasshouse.audit.simulation.record import GroupRecord, TermsCheck, has_record, write_record
+from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.scenario.load import read_resolved
+from glasshouse.scenario.spec import Scenario
+from glasshouse.store import read_tensors
+from glasshouse.transcript.files import read_own, read_transcript
+from glasshouse.transcript.record import Log
+
+
+def record(group: Group) -> str:
+    """File one group's federation; returns its folder. Finished groups are kept."""
+    scenario = read_resolved(Path(group.folder) / "scenario.toml")
+    if not scenario.captured:
+        return simulate(group)
+    if not has_record(Path(group.folder)):
+        _take(scenario, group)
+    return group.folder
+
+
+def _take(scenario: Scenario, group: Group) -> None:
+    started = time.process_time()
+    folder, capture = Path(group.folder), Path(scenario.captured)
+    transcript = read_transcript(capture / "transcript", trust_factory=True)
+    built = build_captured(scenario, transcript, seed=group.seed)
+    own = read_own(capture / "own")
+    log = Log(terms=transcript.terms, rounds={r.round: r for r in transcript.rounds}, servers=own)
+    truth = truth_of(capture, transcript.terms.architecture)
+    file_group(folder, built, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
+    write_hashes(folder)
+    checked = check_terms(capture, transcript, truth)
+    last = [b for r in transcript.rounds for b in r.broadcasts if b.client is None][-1]
+    agreed = last.architecture == transcript.terms.architecture
+    write_record(
+        GroupRecord(
+            seed=group.seed,
+            active=None,
+            refusal=None,
+            utility=utility_of(built, last.tensors) if agreed else None,
+            sent=None,
+            curve=(),
+            parties=(),
+            entropies={},
+            rounds=scenario.federation.rounds,
+            seconds=time.process_time() - started,
+            facts=replace(built.facts, notes=_notes(checked)),
+            terms=checked,
+        ),
+        folder,
+    )
+
+
+def _notes(checked: TermsCheck) -> tuple[str, ...]:
+    """Where what is said of the federation comes from."""
+    ran = (
+        "This federation ran: its messages were captured. Observed: clients, cohort, rounds, what they send. "
+        "Declared: epochs, batches, learning rate, optimizer."
+    )
+    if not checked.n:
+        return (ran, "Nobody recorded what clients trained on: the declared training is not checked.")
+    tested = f"{checked.n} updates of test clients, trained again on the batches that they recorded"
+    if checked.suspect:
+        return (ran, f"The declared training is not the real one: {checked.suspect} ({tested}).")
+    found = f"the largest error is {checked.error:.1e} of the change"
+    return (
+        ran,
+        f"The declared training is the real one: {found} ({tested}; rounding is below {TOLERANCE:g}).",
+    )
+
+
+def _memory(capture: Path) -> Mapping[str, Tensor]:
+    """What an active server remembered of the models that it crafted."""
+    path = capture / "adversary" / "memory.safetensors"
+    return read_tensors(path) if path.is_file() else {}

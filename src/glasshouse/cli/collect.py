@@ -1,0 +1,19 @@
+"""``glasshouse collect``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glasshouse.audit.captured.collect import collect as collect_truth
+
+
+def collect(
+    capture: Annotated[Path, typer.Argument(help="folder of a capture")],
+    folders: Annotated[list[Path], typer.Argument(help="folders that test clients recorded into")],
+) -> int:
+    """Fetch what test clients recorded, as the truth of CAPTURE."""
+    truth = collect_truth(capture, folders)
+    clients = len(truth.shards)
+    print(f"{len(truth.private)} images of {clients} clients, {len(truth.used)} updates: {capture / 'truth'}")
+    return 0

@@ -1,0 +1,18 @@
+"""Flower: capture a federation that runs, and audit it. Needs the extra ``flower``."""
+
+from glasshouse.errors import NotInstalled
+
+try:
+    import flwr.serverapp  # noqa: F401 — there since 1.21, on which the adapter is built
+except ImportError as error:
+    raise NotInstalled(
+        "capture of a Flower federation",
+        needs="the package flwr, 1.21 or newer",
+        got=str(error),
+        fix="pip install 'glasshouse[flower]'",
+    ) from error
+
+from glasshouse.integrations.flower.capture import capture, watch
+from glasshouse.integrations.flower.truth import truth_mod, used
+
+__all__ = ["capture", "truth_mod", "used", "watch"]

@@ -1,0 +1,239 @@
+"""Capture what a Flower server sees: one line around a ``ServerApp``.
+
+Everything that a server sends and receives passes through its ``Grid``, whatever the strategy, in a
+simulation and in a deployment alike. :func:`capture` puts a grid in between that writes a transcript
+(docs/transcript.md), message by message. Only what secure aggregation reveals is computed above the grid, in
+the strategy: :func:`watch` sees it there.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, final
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+from flwr.serverapp import Grid, ServerApp
+
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.integrations.flower.recording import Recording
+from glasshouse.models import build as models
+from glasshouse.settings import Optimizer
+from glasshouse.transcript.record import Keep
+from glasshouse.wire import Architecture, Terms
+
+__all__ = ["MOST_BYTES", "capture", "watch"]
+
+MOST_BYTES: Final = 20 * 2**30
+"""What a capture stores at most, unless told otherwise: 20 GiB."""
+
+
+def capture(
+    app: ServerApp,
+    folder: str | Path,
+    *,
+    model: Architecture | tuple[str, tuple[int, int, int], int],
+    terms: Mapping[str, Any],
+    keep: Keep | None = None,
+    most_bytes: int = MOST_BYTES,
+) -> ServerApp:
+    """``app``, with everything that its server sees written below ``folder`` while it runs.
+
+    Args:
+        app: of the Message API, with ``server_fn``, or with a workflow (secure sums need :func:`watch` too).
+        folder: new or empty; receives ``transcript/`` and ``nodes.json``, which says who is which client.
+        model: the network that the clients train: its name (``module:factory`` for one's own), the shape
+            (C, H, W) of its images, and the number of classes.
+        terms: fields of :class:`glasshouse.wire.Terms` about local training, as clients are told to do it:
+            ``batch_size`` at least, ``local_epochs``, ``learning_rate``, ``optimizer``. Nobody sees these on
+            the wire; an audit checks them against what test clients recorded. How many clients there are,
+            and whether sums are secure, is observed.
+        keep: what to store; None: everything.
+        most_bytes: of tensors to store; recording ends there, the federation goes on.
+
+    Raises:
+        BadValue: the model or the terms contradict themselves.
+        BadFile: ``folder`` holds a capture.
+    """
+    if isinstance(model, tuple):
+        model = Architecture(name=model[0], input_shape=model[1], classes=model[2])
+    stated = _terms(model, terms)
+    network = models.build(model)
+
+    def start() -> Recording:
+        place = Path(folder).expanduser()
+        if (place / "transcript").exists():
+            raise BadFile(
+                f"capture in '{place}'", needs="a new folder", got="a transcript", fix="choose another folder"
+            )
+        return Recording(
+            folder=place, terms=stated, network=network, keep=keep or Keep(), most_bytes=most_bytes
+        )
+
+    return _CapturedApp(app, start)
+
+
+def watch(strategy: Strategy, grid: Grid) -> Strategy:
+    """``strategy``, with the sums that secure aggregation reveals to it recorded.
+
+    Args:
+        strategy: as given to ``LegacyContext`` for a ``SecAggPlusWorkflow``.
+        grid: the one that ``main`` was called with; one that nobody captures leaves ``strategy`` as it is.
+    """
+    return _WatchedStrategy(strategy, grid.recording) if isinstance(grid, CapturingGrid) else strategy
+
+
+@final
+class _CapturedApp(ServerApp):
+    """A ``ServerApp`` whose grid writes down what passes."""
+
+    def __init__(self, app: ServerApp, start: Any) -> None:
+        super().__init__()
+        self._app = app
+        self._start = start
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        """Run the app on a grid that records."""
+        recording = self._start()
+        try:
+            self._app(CapturingGrid(grid, recording), context)
+        finally:
+            recording.close()
+
+
+@final
+class CapturingGrid(Grid):
+    """A grid that shows a :class:`Recording` whatever passes through ``grid``."""
+
+    def __init__(self, grid: Grid, recording: Recording) -> None:
+        self._grid = grid
+        self.recording = recording
+
+    def __getattr__(self, name: str) -> Any:
+        """What other versions of Flower have besides."""
+        return getattr(self._grid, name)
+
+    def set_run(self, *args: Any, **kwargs: Any) -> None:
+        """As of the grid."""
+        self._grid.set_run(*args, **kwargs)
+
+    @property
+    def run(self) -> Any:
+        """As of the grid."""
+        return self._grid.run
+
+    def create_message(self, content: RecordDict, *args: Any, **kwargs: Any) -> Message:
+        """As of the grid."""
+        return self._grid.create_message(content, *args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """As of the grid; noted."""
+        nodes = list(self._grid.get_node_ids())
+        self.recording.available(nodes)
+        return nodes
+
+    def get_nodes(self) -> Iterable[Any]:
+        """As of the grid; noted."""
+        nodes = list(self._grid.get_nodes())
+        self.recording.available(node.node_id for node in nodes)
+        return nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """As of the grid; recorded."""
+        sent = list(messages)
+        self.recording.asked(sent)
+        return self._grid.push_messages(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """As of the grid; recorded."""
+        received = list(self._grid.pull_messages(message_ids))
+        self.recording.answered(received)
+        return received
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """As of the grid; recorded."""
+        sent = list(messages)
+        self.recording.asked(sent)
+        received = list(self._grid.send_and_receive(sent, timeout=timeout))
+        self.recording.answered(received)
+        return received
+
+
+@final
+class _WatchedStrategy(Strategy):
+    """A strategy that shows a :class:`Recording` what it is given to aggregate."""
+
+    def __init__(self, strategy: Strategy, recording: Recording) -> None:
+        self._strategy = strategy
+        self._recording = recording
+
+    def __getattr__(self, name: str) -> Any:
+        """Settings of the strategy itself."""
+        return getattr(self._strategy, name)
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """As of the strategy. Under secure aggregation every result holds the mean of all."""
+        examples = {int(proxy.cid): result.num_examples for proxy, result in results}
+        if results:
+            self._recording.summed(server_round - 1, examples, _record(results[0][1].parameters))
+        return self._strategy.aggregate_fit(server_round, results, failures)
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """As of the strategy."""
+        return self._strategy.initialize_parameters(client_manager)
+
+    def configure_fit(self, *args: Any, **kwargs: Any) -> list[tuple[ClientProxy, FitIns]]:
+        """As of the strategy."""
+        return self._strategy.configure_fit(*args, **kwargs)
+
+    def configure_evaluate(self, *args: Any, **kwargs: Any) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """As of the strategy."""
+        return self._strategy.configure_evaluate(*args, **kwargs)
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """As of the strategy."""
+        return self._strategy.aggregate_evaluate(server_round, results, failures)
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        """As of the strategy."""
+        return self._strategy.evaluate(server_round, parameters)
+
+
+def _record(parameters: Parameters) -> ArrayRecord:
+    arrays = (Array(dtype="", shape=(), stype=parameters.tensor_type, data=t) for t in parameters.tensors)
+    return ArrayRecord({str(i): array for i, array in enumerate(arrays)})
+
+
+def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
+    """Declared terms, completed with what is observed later.
+
+    Raises:
+        BadValue: a field that terms do not have, or the batch size is missing.
+    """
+    known = {f.name for f in fields(Terms)} - {"architecture", "sends", "secure_sum", "public"}
+    unknown = sorted(declared.keys() - known)
+    if unknown or "batch_size" not in declared:
+        raise BadValue(
+            "capture of a Flower app",
+            needs=f"terms with batch_size, and of {', '.join(sorted(known - {'batch_size'}))}",
+            got=", ".join(unknown) or "no batch_size",
+            fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
+        )
+    optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
+    given = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared, "optimizer": optimizer}
+    return Terms(**given, architecture=model, sends="parameters")

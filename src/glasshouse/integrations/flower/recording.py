@@ -1,0 +1,239 @@
+"""What a server sees of a federation, written to disk as it happens."""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Final, final
+
+from flwr.app import ArrayRecord, Message
+from torch import Tensor, nn
+
+from glasshouse.integrations.flower.records import (
+    arrays_of,
+    examples_of,
+    is_secure,
+    round_of,
+    stage_of,
+    tensors_of,
+    values_of,
+)
+from glasshouse.models.build import name_tensors
+from glasshouse.outside import limits
+from glasshouse.store import write_json
+from glasshouse.transcript.record import Keep
+from glasshouse.transcript.record import Message as WireMessage
+from glasshouse.transcript.writer import TranscriptWriter
+from glasshouse.wire import Aggregate, Broadcast, ClientMetrics, Dropout, Stage, Terms, Update
+
+NODES: Final = "nodes.json"
+"""The file beside the transcript that says which client is which node."""
+_LOG = logging.getLogger(__name__)
+
+
+@final
+@dataclass(kw_only=True)
+class _Round:
+    """What is open of one round.
+
+    Attributes:
+        sent: what everybody was sent, array by array; to compare with what one client is sent.
+        asked: clients that were sent something.
+        missing: those of whom nothing was stored yet, with the error that came back instead.
+        secure: single updates are masked.
+    """
+
+    sent: list[bytes] | None = None
+    asked: dict[int, None] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    secure: bool = False
+
+
+@final
+@dataclass(kw_only=True)
+class Recording:
+    """Turns Flower's messages into a transcript. Masked vectors are not looked at.
+
+    Args:
+        folder: of the capture.
+        terms: as declared; what can be observed (clients, cohort, secure sums) is kept up to date.
+        network: gives tensors their names.
+        keep: what to store.
+        most_bytes: of tensors that are stored; nothing is recorded of what comes after.
+    """
+
+    folder: Path
+    terms: Terms
+    network: nn.Module
+    keep: Keep
+    most_bytes: int
+    _writer: TranscriptWriter = field(init=False)
+    _full: bool = False
+    _clients: dict[int, int] = field(default_factory=dict)
+    _nodes: set[int] = field(default_factory=set)
+    _rounds: dict[int, _Round] = field(default_factory=dict)
+    _asked: dict[tuple[int, Stage], int] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._writer = TranscriptWriter(folder=self.folder / "transcript", durable=True)
+
+    def available(self, nodes: Iterable[int]) -> None:
+        """Note which nodes take part in the federation."""
+        with self._lock:
+            self._nodes |= set(nodes)
+
+    def asked(self, messages: Iterable[Message]) -> None:
+        """File what the server sends: one broadcast to all, and one to each that is sent something else."""
+        with self._lock:
+            for message in messages:
+                stage, node = stage_of(message), message.metadata.dst_node_id
+                if stage is None:
+                    continue
+                number = self._number_of(message, stage)
+                self._asked[node, stage] = number
+                if stage == "train":
+                    self._broadcast(number, self._client(node), message)
+
+    def answered(self, messages: Iterable[Message]) -> None:
+        """File what clients send back."""
+        with self._lock:
+            for message in messages:
+                node, stage = message.metadata.src_node_id, stage_of(message)
+                if stage is not None and (number := self._asked.get((node, stage))) is not None:
+                    self._answer(number, self._client(node), stage, message)
+
+    def summed(self, number: int, examples: Mapping[int, int], mean: ArrayRecord) -> None:
+        """File the sum that a secure aggregation reveals; nothing where the round was none.
+
+        Args:
+            number: of the round, from 0.
+            examples: of each node that is in the sum.
+            mean: of their parameters, weighted by the examples.
+        """
+        with self._lock:
+            this = self._rounds.get(number)
+            if this is None or not this.secure or not examples:
+                return
+            weight = float(sum(examples.values()))
+            counted = [self._client(node) for node in examples]
+            tensors = self._tensors(mean)
+            steps = {self._steps(count) for count in examples.values()}
+            self._store(
+                Aggregate(
+                    round=number,
+                    kind="parameters",
+                    tensors={name: t.double() * weight for name, t in tensors.items()},
+                    weight=weight,
+                    selected=tuple(sorted(this.asked)),
+                    dropped=tuple(sorted(this.asked.keys() - set(counted))),
+                    examples=int(weight),
+                    steps=max(steps),
+                )
+            )
+
+    def close(self) -> None:
+        """File what is still open: dropouts of the last round."""
+        with self._lock:
+            self._close_before(math.inf)
+
+    def _number_of(self, message: Message, stage: Stage) -> int:
+        """The round that the message states; else the last one, or the next where it asks again."""
+        stated = round_of(message)
+        if stated is not None:
+            return stated
+        last = max(self._rounds, default=0)
+        asked = self._rounds[last].asked if self._rounds else {}
+        return last + 1 if stage == "train" and self._client(message.metadata.dst_node_id) in asked else last
+
+    def _client(self, node: int) -> int:
+        if node not in self._clients:
+            self._clients[node] = len(self._clients)
+            self._nodes.add(node)
+            write_json(self.folder / NODES, {str(n): c for n, c in self._clients.items()})
+        return self._clients[node]
+
+    def _tensors(self, record: ArrayRecord) -> dict[str, Tensor]:
+        return name_tensors(tensors_of(record), self.network)
+
+    def _steps(self, examples: int) -> int:
+        return self.terms.local_epochs * max(1, math.ceil(examples / self.terms.batch_size))
+
+    def _broadcast(self, number: int, client: int, message: Message) -> None:
+        self._close_before(number)
+        this = self._rounds.setdefault(number, _Round())
+        this.secure = this.secure or is_secure(message)
+        if client not in this.asked:
+            this.asked[client], this.missing[client] = None, ""
+        self._update_terms(this)
+        arrays = arrays_of(message.content)
+        if arrays is None:
+            return
+        raw = [array.data for array in arrays.values()]
+        if raw == this.sent:
+            return
+        tensors = self._tensors(arrays)
+        addressed = None if this.sent is None else client
+        this.sent = this.sent or raw
+        architecture = self.terms.architecture
+        self._store(Broadcast(round=number, architecture=architecture, tensors=tensors, client=addressed))
+
+    def _answer(self, number: int, client: int, stage: Stage, message: Message) -> None:
+        this = self._rounds.get(number)
+        if message.has_error():
+            if stage == "train" and this is not None and client in this.missing:
+                reason = message.error.reason or f"error {message.error.code}"
+                this.missing[client] = reason[: limits.TEXT]
+            return
+        values = values_of(message.content)
+        if values:
+            self._store(ClientMetrics(round=number, client=client, stage=stage, values=values))
+        if stage == "evaluate" or this is None:
+            return
+        arrays, examples = arrays_of(message.content), examples_of(values)
+        if arrays is not None and not this.secure:
+            tensors = self._tensors(arrays)
+            trained = dict(self.network.named_parameters())
+            self._store(
+                Update(
+                    round=number,
+                    client=client,
+                    kind="parameters",
+                    tensors={name: t for name, t in tensors.items() if name in trained},
+                    examples=examples,
+                    steps=self._steps(examples),
+                    buffers={name: t for name, t in tensors.items() if name not in trained},
+                )
+            )
+        if arrays is not None or values:
+            this.missing.pop(client, None)
+
+    def _close_before(self, number: float) -> None:
+        for open_ in [n for n in self._rounds if n < number]:
+            this = self._rounds[open_]
+            for client, reason in this.missing.items():
+                self._store(Dropout(round=open_, client=client, reason=reason))
+            this.missing.clear()
+            this.sent = None  # as large as the model
+
+    def _update_terms(self, this: _Round) -> None:
+        """Write the terms again where something else than before is observed."""
+        terms = replace(
+            self.terms,
+            clients=max(self.terms.clients, len(self._nodes)),
+            cohort=max(self.terms.cohort, len(this.asked)),
+            secure_sum=self.terms.secure_sum or this.secure,
+        )
+        if vars(terms) != vars(self.terms) or not self._writer.written:
+            self.terms = terms
+            self._writer.terms(terms)
+
+    def _store(self, message: WireMessage) -> None:
+        kept = None if self._full else self.keep.cut(message)
+        if kept is not None:
+            self._writer.append(kept)
+        if not self._full and self._writer.written >= self.most_bytes:
+            self._full = True
+            _LOG.warning("capture: %d bytes are stored, nothing more is recorded", self._writer.written)

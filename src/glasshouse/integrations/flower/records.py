@@ -1,0 +1,82 @@
+"""What Flower's messages hold, in the words of the wire.
+
+Two generations of apps send different records: the Message API an ``ArrayRecord`` with the names of the
+``state_dict``, and a ``ConfigRecord`` with ``server-round``; legacy strategies and ``NumPyClient`` lists of
+arrays, whose names the model gives back, and the round as the group of the message.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+from torch import Tensor
+
+from glasshouse.outside import limits
+from glasshouse.wire import Stage, Value
+
+COUNTS = ("num-examples", "num_examples")
+"""Names under which clients say how many examples are behind what they send."""
+_PROTOCOL = (RECORD_KEY_CONFIGS, "fitres.status", "evaluateres.status")
+"""Records that a protocol sends for itself; masked vectors and shares of keys are among them."""
+
+
+def stage_of(message: Message) -> Stage | None:
+    """What the client is asked for; None: neither training nor evaluation."""
+    kind = message.metadata.message_type.partition(".")[0]
+    if kind == MessageType.TRAIN:
+        return "train"
+    return "evaluate" if kind == MessageType.EVALUATE else None
+
+
+def round_of(message: Message) -> int | None:
+    """Number of the round, from 0, as an instruction to a client states it; None: it does not."""
+    for record in message.content.config_records.values() if message.has_content() else ():
+        stated = record.get("server-round")
+        if isinstance(stated, int):
+            return stated - 1
+    group = message.metadata.group_id
+    return int(group) - 1 if group.isdecimal() and int(group) > 0 else None
+
+
+def is_secure(message: Message) -> bool:
+    """Whether the message belongs to SecAgg+."""
+    return message.has_content() and RECORD_KEY_CONFIGS in message.content.config_records
+
+
+def arrays_of(content: RecordDict) -> ArrayRecord | None:
+    """The record of parameters; None: there is none, or it is empty."""
+    filled = [record for record in content.array_records.values() if any(a.data for a in record.values())]
+    return filled[0] if filled else None
+
+
+def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
+    """The tensors of a record, by its own names: those of the model, or numbers in legacy apps."""
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def values_of(content: RecordDict) -> dict[str, Value]:
+    """Every number and text that travels beside the tensors, by name."""
+    entries: list[tuple[str, object]] = [
+        e for k, r in content.metric_records.items() if k not in _PROTOCOL for e in r.items()
+    ]
+    entries += [e for k, r in content.config_records.items() if k not in _PROTOCOL for e in r.items()]
+    values: dict[str, Value] = {}
+    for name, value in entries:
+        parts = {f"{name}[{i}]": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
+        values |= {part: _plain(v) for part, v in parts.items()}
+    return dict(list(values.items())[: limits.ARGUMENTS])
+
+
+def examples_of(values: Mapping[str, Value]) -> int:
+    """The number of examples that a client states; 0: it states none."""
+    return next((int(values[name]) for name in COUNTS if isinstance(values.get(name), int | float)), 0)
+
+
+def _plain(value: object) -> Value:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, int) else str(value)[: limits.TEXT]

@@ -1,0 +1,92 @@
+"""What a test client of a real federation recorded: its batches, in a folder of its own, round by round.
+
+``FOLDER/NODE/000002.safetensors`` holds the batches of round 2, in the order of the steps: ``0.inputs``,
+``0.labels``, ``1.inputs``, ..., and what training made of the model: ``sent.0.NAME``, ...
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from torch import Tensor
+
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import plain_file, shorten
+from glasshouse.store import read_metadata, read_tensors, write_tensors
+from glasshouse.wire import Batch
+
+_PIXELS: Final = "pixels"
+_SENT: Final = "sent."
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recorded:
+    """What one client trained on in one round.
+
+    Attributes:
+        node: the client, as its framework calls it.
+        round: from 0.
+        steps: the batch of every step, in order.
+        pixels: inputs are pixels in [0, 1]; False: as they enter the network, normalised.
+        sent: what the client's training returned, before anything else was done to it; by name or number.
+    """
+
+    node: int
+    round: int
+    steps: tuple[Batch, ...]
+    pixels: bool
+    sent: Mapping[str, Tensor]
+
+
+def write_recorded(recorded: Recorded, folder: Path) -> None:
+    """File what a client trained on in one round below ``folder``."""
+    tensors = {f"{i}.inputs": batch.inputs for i, batch in enumerate(recorded.steps)}
+    tensors |= {f"{i}.labels": batch.labels for i, batch in enumerate(recorded.steps)}
+    tensors |= {f"{_SENT}{i}.{name}": t for i, (name, t) in enumerate(recorded.sent.items())}
+    path = folder / str(recorded.node) / f"{recorded.round:06d}.safetensors"
+    write_tensors(path, tensors, {_PIXELS: str(recorded.pixels)}, durable=True)
+
+
+def read_recorded(folder: Path) -> Iterator[Recorded]:
+    """Everything that clients filed below ``folder``, in order.
+
+    Raises:
+        BadFile: a file of another form.
+    """
+    for path in sorted(folder.glob("*/*.safetensors")):
+        subject = f"recorded batches '{path}'"
+        numbers = (path.parent.name, path.stem)
+        if not all(n.isascii() and n.isdecimal() and len(n) <= limits.DIGITS for n in numbers):
+            raise BadFile(
+                subject,
+                needs="files NODE/ROUND.safetensors",
+                got=shorten(f"{path.parent.name}/{path.name}"),
+                fix="give the folder that truth_mod was given",
+            )
+        place = plain_file(path.parent, path.name, subject=subject)
+        tensors = read_tensors(place)
+        sent = {name: tensors.pop(name) for name in sorted(tensors, key=_place) if name.startswith(_SENT)}
+        steps = range(len(tensors) // 2)
+        if tensors.keys() != {f"{i}.{part}" for i in steps for part in ("inputs", "labels")}:
+            raise BadFile(
+                subject,
+                needs="inputs and labels of every step",
+                got=shorten(", ".join(tensors)),
+                fix="record the round again",
+            )
+        yield Recorded(
+            node=int(path.parent.name),
+            round=int(path.stem),
+            steps=tuple(Batch(inputs=tensors[f"{i}.inputs"], labels=tensors[f"{i}.labels"]) for i in steps),
+            pixels=read_metadata(place).get(_PIXELS) == "True",
+            sent={name.split(".", 2)[2]: t for name, t in sent.items()},
+        )
+
+
+def _place(name: str) -> int:
+    """Where a tensor that was sent stands in the model's order; files sort by name."""
+    number = name.removeprefix(_SENT).partition(".")[0]
+    return int(number) if name.startswith(_SENT) and number.isdecimal() else -1
