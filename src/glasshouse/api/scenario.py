@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from glasshouse.audit.captured.tables import captured_tables
-from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.data.base import assemble
 from glasshouse.data.kinds.npz import SPLITS
 from glasshouse.disk import write_bytes

@@ -26,12 +26,8 @@ from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
-<<<<<<< HEAD
 from glasshouse.audit.simulation.epsilon import measure_epsilon
-from glasshouse.audit.simulation.group import Group, simulate
-=======
 from glasshouse.audit.simulation.group import Group
->>>>>>> flower
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.data.fetch import ensure
 from glasshouse.disk import write_text
@@ -47,11 +43,8 @@ from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
-<<<<<<< HEAD
-from glasshouse.wire import Refusal
-=======
 from glasshouse.truth.record import read_truth
->>>>>>> flower
+from glasshouse.wire import Refusal
 
 T = TypeVar("T")
 _PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers

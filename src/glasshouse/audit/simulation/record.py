@@ -21,12 +21,8 @@ class Facts:
         data: data set and roles, in words.
         public: the private images may be shown.
         model: name and size, in words.
-<<<<<<< HEAD
         guarantee: what the defences prove over the whole federation; None: nothing.
-=======
-        guarantee: epsilon and delta that the defences prove over the whole federation; None: nothing.
         notes: of a capture, what is declared and whether that is so.
->>>>>>> flower
         pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: it was
             not measured.
     """
@@ -34,12 +30,8 @@ class Facts:
     data: str
     public: bool
     model: str
-<<<<<<< HEAD
     guarantee: Guarantee | None = None
-=======
-    guarantee: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
->>>>>>> flower
     pretrained: Mapping[str, float] | None = None
 
 
@@ -116,13 +108,11 @@ def read_record(folder: Path) -> GroupRecord:
         curve=tuple((number, share) for number, share in raw.pop("curve")),
         parties=tuple(raw.pop("parties")),
         entropies={name: tuple(values) for name, values in raw.pop("entropies").items()},
-<<<<<<< HEAD
-        facts=Facts(guarantee=Guarantee(**guarantee) if guarantee else None, **facts),
-=======
         facts=Facts(
-            guarantee=tuple(guarantee) if guarantee else None, notes=tuple(facts.pop("notes", ())), **facts
+            guarantee=Guarantee(**guarantee) if guarantee else None,
+            notes=tuple(facts.pop("notes", ())),
+            **facts,
         ),
         terms=TermsCheck(**terms) if terms else None,
->>>>>>> flower
         **raw,
     )
