@@ -1,0 +1,202 @@
+"""One pass of a batch through a model: what went into each layer, and how the loss pulled on its outputs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.errors import BadValue
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d
+
+CHUNK = 8
+"""Examples whose gradients are held at a time."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LayerTrace:
+    """What one layer saw of a batch of B examples.
+
+    The gradient of its weight is the sum over examples of contributions, pulls times inputs.
+
+    Attributes:
+        name: of the layer in the model.
+        layer: the layer itself.
+        inputs: what went in, (B, ...).
+        pulls: derivatives of the loss by what came out, (B, ...).
+    """
+
+    name: str
+    layer: Layer
+    inputs: Tensor
+    pulls: Tensor
+
+    @property
+    def is_flat(self) -> bool:
+        """Each unit fires once per example: a linear layer on vectors."""
+        return self.inputs.ndim == 2
+
+    def contributions(self) -> Iterator[Tensor]:
+        """Of some examples at a time, (b, m, n): what each adds to the gradient of each of the m units."""
+        for seen, pulls in zip(torch.split(self.inputs, CHUNK), torch.split(self.pulls, CHUNK), strict=True):
+            if isinstance(self.layer, nn.Linear):
+                yield torch.einsum("bpn,bpm->bmn", _tokens(seen), _tokens(pulls))
+            else:
+                patches = _patches(self.layer, seen)
+                grouped = (len(seen), self.layer.groups, -1, patches.shape[2])
+                per_group = torch.einsum("bgnp,bgmp->bgmn", patches.reshape(grouped), pulls.reshape(grouped))
+                yield per_group.flatten(1, 2)
+
+    def sizes(self) -> Tensor:
+        """(B, m), how much each example adds to the gradient of each unit: lengths of the contributions."""
+        if self.is_flat:
+            flat: Tensor = self.pulls.abs() * self.inputs.norm(dim=1, keepdim=True)
+            return flat
+        return torch.cat([part.norm(dim=2) for part in self.contributions()])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What a model did with a batch.
+
+    Attributes:
+        layers: those that were used and can be taken apart, in their order.
+        losses: cross-entropy of each example, (B,).
+        right: share of the batch that the model classifies correctly.
+        untraced: weights of other kinds of layers: nothing is said of them.
+    """
+
+    layers: tuple[LayerTrace, ...]
+    losses: Tensor
+    right: float
+    untraced: tuple[str, ...]
+
+
+def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = False) -> Trace:
+    """Pass a batch through ``model`` forward and backward, as a step of training would.
+
+    Args:
+        model: in the mode (train or eval) in which clients use it; it is left as it was.
+        inputs: (B, ...).
+        labels: classes, (B,).
+        balanced: every example pulls on the logits with the same force, however well the model fits it; what
+            is uneven then is the model's doing. Otherwise each pulls as in the mean cross-entropy.
+
+    Raises:
+        BadValue: the batch is empty, the logits are not one row of finite numbers per example, or no layer
+            can be taken apart.
+    """
+    with _recording(model) as calls, _left_as_it_was(model), torch.enable_grad():
+        logits = model(inputs)
+        _check(logits, labels)
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        loss = (logits * _unit_force(logits.detach(), labels)).sum() if balanced else losses.mean()
+        pulls: tuple[Tensor | None, ...] = torch.autograd.grad(
+            loss, [output for *_, output in calls], allow_unused=True
+        )
+    layers = tuple(
+        LayerTrace(name=name, layer=layer, inputs=seen, pulls=pull)
+        for (name, layer, seen, _), pull in zip(calls, pulls, strict=True)
+        if pull is not None
+    )
+    if not layers:
+        raise BadValue(
+            "inspection of a model's behaviour",
+            needs="a linear or convolutional layer that the output depends on",
+            got=type(model).__name__,
+            fix="inspect its tensors alone",
+        )
+    traced = {f"{one.name}.weight" for one in layers}
+    return Trace(
+        layers=layers,
+        losses=losses.detach(),
+        right=float((logits.argmax(1) == labels).double().mean()),
+        untraced=tuple(name for name, p in model.named_parameters() if p.ndim > 1 and name not in traced),
+    )
+
+
+Call = tuple[str, Layer, Tensor, Tensor]
+
+
+@contextmanager
+def _recording(model: nn.Module) -> Iterator[list[Call]]:
+    calls: list[Call] = []
+
+    def remember(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            assert isinstance(layer, Layer)
+            if output.requires_grad:
+                calls.append((name, layer, inputs[0].detach(), output))
+
+        return hook
+
+    handles = [
+        layer.register_forward_hook(remember(name))
+        for name, layer in model.named_modules()
+        if isinstance(layer, Layer)
+    ]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Running statistics and the state of the random numbers are put back."""
+    before = [(t, t.clone()) for t in model.buffers()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            yield
+    finally:
+        for t, value in before:
+            t.copy_(value)
+
+
+def _check(logits: Tensor, labels: Tensor) -> None:
+    if not len(labels) or logits.ndim != 2 or len(logits) != len(labels) or not logits.isfinite().all():
+        raise BadValue(
+            "inspection of a model's behaviour",
+            needs="a batch of examples, and for each of them one row of finite logits",
+            got=f"{len(labels)} labels, logits of shape {tuple(logits.shape)}"
+            + ("" if logits.isfinite().all() else ", some not finite"),
+            fix="give examples in the form that the model takes; do not train on a model that overflows",
+        )
+
+
+def _unit_force(logits: Tensor, labels: Tensor) -> Tensor:
+    """Each example's derivative of the loss by the logits, at length 1; if it vanished, towards the label."""
+    label = F.one_hot(labels, logits.shape[1]).to(logits)
+    force = logits.softmax(1) - label
+    vanished = force.norm(dim=1, keepdim=True) < 1e-6
+    return F.normalize(torch.where(vanished, 1 / logits.shape[1] - label, force), dim=1)
+
+
+def _tokens(t: Tensor) -> Tensor:
+    """(b, ..., n) → (b, P, n)."""
+    return t.reshape(len(t), -1, t.shape[-1])
+
+
+def _patches(layer: nn.Conv1d | nn.Conv2d, seen: Tensor) -> Tensor:
+    """(b, C, ...) → (b, C · kernel, P)."""
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        seen = F.pad(seen, layer._reversed_padding_repeated_twice, mode=_padding_mode(layer))
+        padding = (0,) * len(layer.kernel_size)
+    else:
+        padding = layer.padding
+    if isinstance(layer, nn.Conv1d):  # an image of height 1
+        kernel, padding = (1, *layer.kernel_size), (0, *padding)
+        return F.unfold(seen[:, :, None], kernel, (1, *layer.dilation), padding, (1, *layer.stride))
+    return F.unfold(seen, layer.kernel_size, layer.dilation, padding, layer.stride)
+
+
+def _padding_mode(layer: nn.Conv1d | nn.Conv2d) -> str:
+    return "constant" if layer.padding_mode == "zeros" else layer.padding_mode

@@ -1,0 +1,176 @@
+"""What a received model does to a client's own batch, seen without reading its weights."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.inspect import initialise_again, inspect_behaviour, learn_honest_range
+from glasshouse.guard.behaviour.measures import concentration, isolated
+from glasshouse.guard.behaviour.trace import LayerTrace, trace
+
+BATCH = 48
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.tensor(pixels / 16).float().reshape(-1, 1, 8, 8)[:600], torch.tensor(labels)[:600]
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 64),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(64, 10),
+    )
+
+
+def classifier() -> nn.Sequential:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 10))
+
+
+def linear(model: nn.Sequential, place: int) -> nn.Linear:
+    layer = model[place]
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def with_bins(model: nn.Sequential, pixels: Tensor, *, rows: int, noise: float = 0.0) -> nn.Sequential:
+    """Some units compare brightness with rising thresholds, as in Robbing the Fed, at various scales."""
+    brightness = pixels.flatten(1).mean(1)
+    thresholds = torch.quantile(brightness, torch.linspace(0.01, 0.99, rows))
+    scales = torch.linspace(0.5, 3, rows)
+    place = torch.randperm(200)[:rows]
+    back = torch.randn(10)
+    first, last = linear(model, 1), linear(model, 3)
+    with torch.no_grad():
+        direction = 1 + noise * torch.randn(64)
+        first.weight[place] = scales[:, None] * direction / 64
+        first.bias[place] = -scales * thresholds
+        last.weight[:, place] = back[:, None] / scales
+    return model
+
+
+def with_trap_weights(model: nn.Sequential, *, scale: float) -> nn.Sequential:
+    """Half of each row's weights negative, the other half smaller by a factor (Boenisch et al. 2023)."""
+    with torch.no_grad():
+        for row in linear(model, 1).weight:
+            places = torch.randperm(64)
+            sizes = torch.rand(32)
+            row[places[:32]] = -sizes
+            row[places[32:]] = scale * sizes[torch.randperm(32)]
+        linear(model, 1).bias.zero_()
+    return model
+
+
+def with_one_class(model: nn.Sequential) -> nn.Sequential:
+    """Only examples of one class reach the layers below (Wen et al. 2022)."""
+    with torch.no_grad():
+        linear(model, 3).weight[torch.arange(10) != 3] = 0
+        linear(model, 3).bias[torch.arange(10) != 3] = 10
+    return model
+
+
+def test_contributions_add_up_to_the_gradient(digits: tuple[Tensor, Tensor]) -> None:
+    pixels, labels = digits
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1, dilation=2, padding_mode="reflect"),
+        nn.Conv2d(4, 6, 3, groups=2, padding="same"),
+        nn.Flatten(2),
+        nn.Conv1d(6, 8, 3, padding=1),
+        nn.Linear(9, 5),
+        nn.Flatten(),
+        nn.Linear(40, 10),
+    )
+    loss = torch.nn.functional.cross_entropy(model(pixels[:20]), labels[:20])
+    weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
+    expected = torch.autograd.grad(loss, weights)
+    layers = trace(model, pixels[:20], labels[:20]).layers
+    assert len(layers) == len(expected) == 5
+    for one, gradient in zip(layers, expected, strict=True):
+        total = torch.cat(list(one.contributions())).sum(0)
+        torch.testing.assert_close(total.reshape(gradient.shape), gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_the_model_is_left_as_it_was(digits: tuple[Tensor, Tensor]) -> None:
+    pixels, labels = digits
+    model = network()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    trace(model, pixels[:8], labels[:8])
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_one_example_alone_in_a_row_or_a_difference() -> None:
+    layer = nn.Linear(3, 3)
+    inputs = torch.eye(4, 3) + 1
+    pulls = torch.zeros(4, 3)
+    pulls[2, 0] = 1  # a row of its own
+    pulls[:, 1] = torch.tensor([1.0, 2.0, 0.5, 0.0])
+    pulls[:, 2] = torch.tensor([2.0, 4.0, 1.0, 5.0])  # twice the row before it, and the last example
+    assert isolated(LayerTrace(name="fc", layer=layer, inputs=inputs, pulls=pulls)).tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_concentration_of_even_single_and_no_examples() -> None:
+    layer = nn.Linear(2, 1)
+
+    def of(*sizes: float) -> float:
+        one = LayerTrace(name="fc", layer=layer, inputs=torch.ones(4, 2), pulls=Tensor(sizes)[:, None])
+        return concentration(one)
+
+    assert of(1, 1, -1, 1) == pytest.approx(0, abs=1e-6)
+    assert of(0, 3, 0, 0) == pytest.approx(0.75)
+    assert of(0, 0, 0, 0) == 1
+
+
+def test_crafted_models_are_told_from_honest_ones(digits: tuple[Tensor, Tensor]) -> None:
+    pixels, labels = digits
+    honest = learn_honest_range(classifier(), pixels[:200], labels[:200], batch=BATCH)
+
+    def findings(model: nn.Module) -> tuple[str, ...]:
+        return inspect_behaviour(model, pixels[:BATCH], labels[:BATCH], honest=honest).findings
+
+    for seed in range(5):
+        assert not findings(initialise_again(classifier(), seed=100 + seed))
+    for rows in (40, 200):
+        for noise in (0.0, 0.5):
+            assert findings(with_bins(classifier(), pixels[200:], rows=rows, noise=noise))
+    assert findings(with_trap_weights(classifier(), scale=0.6))
+    assert findings(with_one_class(classifier()))
+
+
+def test_an_honest_network_with_statistics_and_dropout_passes(digits: tuple[Tensor, Tensor]) -> None:
+    pixels, labels = digits
+    honest = learn_honest_range(network(), pixels[:200], labels[:200], batch=BATCH)
+    model = initialise_again(network(), seed=50)
+    assert not inspect_behaviour(model, pixels[:BATCH], labels[:BATCH], honest=honest).findings
+
+
+def test_refuses_an_empty_batch_and_logits_that_overflow(digits: tuple[Tensor, Tensor]) -> None:
+    pixels, labels = digits
+    with pytest.raises(BadValue, match="0 labels"):
+        trace(classifier(), pixels[:0], labels[:0])
+    broken = classifier()
+    with torch.no_grad():
+        linear(broken, 3).bias[0] = torch.inf
+    with pytest.raises(BadValue, match="not finite"):
+        trace(broken, pixels[:4], labels[:4])
