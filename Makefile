@@ -1,6 +1,7 @@
 # Needs Python 3.11 or newer, git and make; everything else is installed into .venv, in the versions of constraints.txt.
 #   make audit     run the quickstart and write its report
 #   make test      run the tests          make lint   check style, types and imports
+#   make dist      build sdist and wheel, and run the quickstart from the wheel in an empty environment
 # Options: PYTHON=python3.12   TORCH=cpu|cu126|... (which build of torch; default: what pip's index gives)
 #          OUT=folder (of the audit; default: a new one below runs/)   JOBS=n (processes of the tests)   ARGS="..." (handed to the tool)
 
@@ -15,10 +16,11 @@ INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORC
 INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
 # All but biggan (pyproject.toml says why) and vision (does not import beside a CPU build of torch).
 EXTRAS := dp,flower-data,flower,ray,dicom,text,frames,ggl,tuning,test,docs
+BUILD := build==1.6.1 hatchling==1.33.0
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
-.PHONY: audit test slow lint format bench docs install freeze clean
+.PHONY: audit test slow lint format bench docs dist install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
@@ -44,6 +46,19 @@ bench: .venv/.all
 
 docs: .venv/.all
 	$(BIN)/mkdocs build --quiet --strict
+
+# The wheel is built from the sdist, so both are whole; it must hold every file of the package, and run elsewhere.
+dist:
+	rm -rf dist
+	set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; pip="-m pip --disable-pip-version-check install --quiet"; \
+	$(PYTHON) -m venv "$$place/tools"; \
+	"$$place/tools/bin/python" $$pip -c constraints.txt $(BUILD); \
+	"$$place/tools/bin/python" -m build --no-isolation --outdir dist .; \
+	git ls-files src/glasshouse | sed 's,^src/,,' | sort > "$$place/files"; \
+	$(PYTHON) -m zipfile -l dist/*.whl | awk '$$1 ~ "^glasshouse/" {print $$1}' | sort | diff "$$place/files" -; \
+	$(PYTHON) -m venv "$$place/user"; \
+	"$$place/user/bin/python" $$pip -c constraints.txt $(INDEX) "$$(echo dist/*.whl)[ggl]"; \
+	cd "$$place"; unset PYTHONPATH; user/bin/glasshouse audit quickstart --out run; test -s run/report.html
 
 install: .venv/.all
 

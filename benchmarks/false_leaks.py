@@ -15,7 +15,7 @@ from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.audit.scoring.verdicts.finding import gain_of, null_of, verdict_of
 from glasshouse.metrics.base import Metric
-from glasshouse.metrics.statistics import interval, permutation
+from glasshouse.metrics.statistics import interval, pairing, permutation
 from glasshouse.registry import load
 from glasshouse.results.records import Control
 from glasshouse.rng import Rng
@@ -55,7 +55,7 @@ def scored_of(sample: Sample) -> ScoredMetric:
             )
         return total
     baseline = CHANCE if sample.known else "null"
-    others = () if sample.exchanged is None else tuple(sample.exchanged[:, None])
+    others = () if sample.exchanged is None else tuple(sample.exchanged[:, :, None])
     return ScoredMetric(
         values=tuple(sample.values),
         nulls=tuple(sample.null),
@@ -101,7 +101,7 @@ def resample_less() -> None:
     test whatever their number; fewer of them cost power.
     """
     interval.RESAMPLES = 50
-    permutation.EXCHANGES = 999
+    permutation.EXCHANGES = pairing.EXCHANGES = 999
 
 
 def row(family: Family, *, leaks: bool, runs: int) -> str:

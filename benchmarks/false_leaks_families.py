@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
+from glasshouse.audit.scoring.judge import SHIFTS
 from glasshouse.metrics.statistics.shares import proportion_interval
 
 Floats = NDArray[np.float64]
@@ -28,7 +29,7 @@ class Sample:
         null: of the null adversary, same shape.
         known: the null is a chance level in closed form.
         most: the most that the null's share can be, from auxiliary data; None: not measured.
-        exchanged: (n,), the same claims on other victims' truth; None where there is no such control.
+        exchanged: (n, others), the same claims on other victims' truth; None where there is no such control.
         clients: (run, scores, truth) of each claim, for metrics over clients; ``values`` is empty then.
         p: of the exact test; None where there is none.
     """
@@ -44,6 +45,8 @@ class Sample:
 
 Cell = Callable[[Floats, Floats, Floats], Floats]
 """From what a claim, a truth, and the two together bring, to a score."""
+Shape = Callable[[Floats], Floats]
+"""From normal noise to scores of another distribution."""
 Draw = Callable[[Random, int, bool], Sample]
 """From a stream, the number of victims (or clients), and whether something leaks, to a measurement."""
 
@@ -100,9 +103,11 @@ def _crossed(random: Random, n: int, cell: Cell) -> tuple[Floats, Floats]:
 
 
 def _exchangeable(scores: Floats, null: Floats, own: Floats) -> Sample:
+    """Each claim meets the next victims in order, as many as in an audit."""
     n = len(own)
-    others = (scores.sum(1) - np.diag(scores)) / (n - 1)
-    return Sample(values=own[:, None], null=null[:, None], exchanged=others)
+    claims = np.arange(n)[:, None]
+    others = (claims + np.arange(1, min(SHIFTS, n - 1) + 1)) % n
+    return Sample(values=own[:, None], null=null[:, None], exchanged=scores[claims, others])
 
 
 def bounded(random: Random, n: int, leaks: bool) -> Sample:
@@ -121,6 +126,40 @@ def skewed_errors(random: Random, n: int, leaks: bool) -> Sample:
     scores, null = _crossed(random, n, lambda a, b, e: 0.05 * np.exp(0.8 * (0.5 * a + 0.62 * b + 0.6 * e)))
     ratio = {3: 0.1, 4: 0.2, 8: 0.4, 20: 0.6, 50: 0.75}[n] if leaks else 1.0
     return _exchangeable(scores, null, np.diag(scores) * ratio)
+
+
+def independent_pairs(shape: Shape, *, errors: bool) -> Draw:
+    """Scores independent in every pair of claim and truth: errors with a long tail, or scores with one."""
+
+    def draw(random: Random, n: int, leaks: bool) -> Sample:
+        scores, null = _crossed(random, n, lambda a, b, e: shape(e) + 0 * (a + b))
+        own = np.diag(scores)
+        if leaks:
+            ratio = {3: 0.1, 4: 0.15, 8: 0.3, 20: 0.5, 50: 0.65}[n]
+            own = own * ratio if errors else own / ratio
+        return _exchangeable(scores, null, own)
+
+    return draw
+
+
+def exponential(noise: Floats) -> Floats:
+    """Normal noise as exponential scores."""
+    return np.asarray(-stats.norm.logsf(noise))
+
+
+def log_normal(noise: Floats) -> Floats:
+    """Normal noise as log-normal scores, whose largest of a hundred is thirty times the median."""
+    return np.asarray(np.exp(1.5 * noise))
+
+
+def gamma(noise: Floats) -> Floats:
+    """Normal noise as gamma scores of shape .3: half of them nearly 0."""
+    return np.asarray(stats.gamma.isf(stats.norm.sf(noise), 0.3))
+
+
+def one_in_five(noise: Floats) -> Floats:
+    """Nearly alike but for one failure in five."""
+    return (noise > stats.norm.ppf(0.8)) + 0.01 * stats.norm.cdf(noise)
 
 
 def rare_failures(random: Random, n: int, leaks: bool) -> Sample:
@@ -193,12 +232,12 @@ def measured_null(share: float, elsewhere: float) -> Draw:
         null = (random.random((n, 1)) < rate) * 1.0
         more = {3: 0.9, 4: 0.9, 5: 0.9, 8: 0.8, 20: 0.5, 50: 0.35}[n] if leaks else 0.0
         hits = (random.random((n, 1)) < rate + (1 - rate) * more) * 1.0
-        others = np.stack([np.roll(rate[:, 0], -shift) for shift in range(1, min(3, n - 1) + 1)])
+        others = np.stack([np.roll(rate[:, 0], -shift) for shift in range(1, min(SHIFTS, n - 1) + 1)])
         return Sample(
             values=hits,
             null=null,
             most=proportion_interval(int(result.sum()), 50).high,
-            exchanged=(random.random(others.shape) < others).mean(0),
+            exchanged=((random.random(others.shape) < others) * 1.0).T,
         )
 
     return draw
@@ -269,6 +308,12 @@ FAMILIES = (
     Family(name="MSE, skewed errors", metric="mse", draw=skewed_errors),
     Family(name="PSNR, rare failures", metric="psnr", draw=rare_failures),
     Family(name="PSNR, rare successes", metric="psnr", draw=rare_successes),
+    Family(name="MSE, exponential", metric="mse", draw=independent_pairs(exponential, errors=True)),
+    Family(name="MSE, log-normal", metric="mse", draw=independent_pairs(log_normal, errors=True)),
+    Family(name="MSE, gamma", metric="mse", draw=independent_pairs(gamma, errors=True)),
+    Family(name="MSE, one failure in five", metric="mse", draw=independent_pairs(one_in_five, errors=True)),
+    Family(name="PSNR, exponential", metric="psnr", draw=independent_pairs(exponential, errors=False)),
+    Family(name="PSNR, log-normal", metric="psnr", draw=independent_pairs(log_normal, errors=False)),
     Family(name="share, chance .01", metric="identification", draw=known_chance(0.01), exact=True),
     Family(name="share, chance .1", metric="identification", draw=known_chance(0.1), exact=True),
     Family(name="share, chance .5", metric="identification", draw=known_chance(0.5), exact=True),

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from types import TracebackType
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar, final
 
 import torch
@@ -126,7 +127,8 @@ class Workers:
             if not self._apart and (self._jobs == 1 or len(tasks) <= 1):
                 yield from map(work, tasks)
                 return
-            waiting: set[Future[R]] = {self._start_pool().submit(work, task) for task in tasks}
+            with _without_main():
+                waiting: set[Future[R]] = {self._start_pool().submit(work, task) for task in tasks}
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -164,6 +166,21 @@ def _start_method(preload: str) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
     return context
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Workers that start in the block do not run the user's script again: they need nothing of it.
+
+    Python would have each of them import it first, and a script without an ``if __name__ == "__main__"``
+    would begin its audit once more in every worker.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _begin_worker(environment: dict[str, str]) -> None:

@@ -343,7 +343,7 @@ def nearest_names(name: str, known: Mapping[str, object] | tuple[str, ...]) -> s
         >>> nearest_names("clip-noise", ("clip_noise", "prune"))
         'did you mean clip_noise?'
     """
-    close = difflib.get_close_matches(name.replace("-", "_"), list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name.replace("-", "_"), list(dict.fromkeys(known)), n=3, cutoff=0.5)
     if close:
         return f"did you mean {', '.join(close)}?"
     return f"known: {', '.join(sorted(known)) or 'none'}"

@@ -1,4 +1,4 @@
-"""A model's weights from somebody else's file: safetensors, or torch's own without running its pickle."""
+"""A model's weights from somebody else's file: safetensors, npz, or torch's without running its pickle."""
 
 import pickle
 import re
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
+from glasshouse.outside.arrays import read_arrays
 from glasshouse.outside.files import check_size, check_unpacked, printable, reason
 from glasshouse.store import read_tensors
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """A model's tensors by name, from safetensors or from a torch file, which is read weights-only.
+    """A model's tensors by name, from safetensors, npz, or a torch file, which is read weights-only.
 
     A torch file may hold the tensors themselves, or a dictionary with them under ``state_dict``,
     ``model`` or ``model_state_dict``.
@@ -35,6 +36,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise BadFile(subject, needs="a file that can be read", got=_kind_of(path), fix="check the path")
     size = path.stat().st_size
     check_size(size, limits.FILE_BYTES, subject=subject)
+    if path.suffix == ".npz":
+        return _from_arrays(path, subject)
     content: Any = _unpickled(path, size)
     for wrapper in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
@@ -42,6 +45,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not (isinstance(content, dict) and content and all(isinstance(t, Tensor) for t in content.values())):
         raise _corrupt(path, "tensors by name", f"a {type(content).__name__} that holds something else")
     tensors = {str(name): tensor for name, tensor in content.items()}
+    _check_backed(tensors, subject=subject)
+    return tensors
+
+
+def _from_arrays(path: Path, subject: str) -> dict[str, Tensor]:
+    """The arrays of a numpy archive; those without names are called ``arr_0``, ``arr_1``, ... by numpy."""
+    arrays = read_arrays(path, subject=subject, fix="write it with numpy.savez(path, **tensors_by_name)")
+    try:
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    except TypeError as error:
+        raise _corrupt(path, "arrays of numbers", reason(error)) from error
     _check_backed(tensors, subject=subject)
     return tensors
 
@@ -79,6 +93,13 @@ def _unpickled(path: Path, size: int) -> Any:
         struct.error,
         zipfile.BadZipFile,
     ) as error:
+        if "weights_only" in str(error):  # torch would advise to run the code that such files hold
+            raise BadFile(
+                subject,
+                needs="tensors and plain containers only: a torch file is never allowed to run code",
+                got="TorchScript, or torch's format before 1.6",
+                fix="have model.state_dict() saved by torch.save of today, or use safetensors",
+            ) from error
         raise _corrupt(path, "a torch file", f"{type(error).__name__}: {reason(error)}") from error
 
 

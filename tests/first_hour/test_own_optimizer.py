@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from glasshouse import registry
 from glasshouse.attacks.inversion.label_inference import LabelInference
-from glasshouse.attacks.parts.local_steps import ANY
+from glasshouse.attacks.parts.local_steps import ANY, clamp_softly
 from glasshouse.attacks.parts.matching import distance
 from glasshouse.attacks.parts.matching.distance import Plain, local_steps, objective
 from glasshouse.attacks.parts.readout.summed import sum_of_round
@@ -19,6 +19,7 @@ from glasshouse.attacks.parts.replica import replica
 from glasshouse.audit.attacking.needs import find_refusal, foresee_refusal
 from glasshouse.errors import BadFile, BadScenario, Inapplicable
 from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict
@@ -133,6 +134,25 @@ def test_repeated_steps_are_zero_at_the_truth(how, monkeypatch):
 
 
 @each_other
+def test_one_step_of_adam_gives_the_clamped_gradient(how):
+    """Levels far above ``eps``; below them the gradient itself, whatever the decay."""
+    honest = client(toy(examples=3, model="mlp")).gradient()
+    rebuilt = client(toy(examples=3, optimizer=how, **WEIGHTED))
+    clamped, levels = rebuilt.clamped_gradient()
+    pull = how.weight_decay if how.name == "adam" else 0.0
+    pulled = {name: g + pull * rebuilt.received[name] for name, g in honest.items()}
+    assert min(levels.values()) > 100 * how.eps
+    for name, expected in clamp_softly(pulled, levels).items():
+        torch.testing.assert_close(clamped[name], expected, rtol=0.2, atol=0.01 * levels[name])
+
+
+def test_noise_on_adams_step_leaves_signs():
+    played = toy(optimizer=OTHERS["adam"], defenses=(GaussianNoise(std=0.01),), **WEIGHTED)
+    _, levels = client(played).clamped_gradient()
+    assert set(levels.values()) == {OTHERS["adam"].eps}
+
+
+@each_other
 def test_softened_steps_have_a_slope_and_still_prefer_the_truth(how):
     played = toy(examples=1, optimizer=how, **WEIGHTED)
     private = played.setting.shard(0)
@@ -165,7 +185,7 @@ def test_no_gradient_is_read_out_of_signs(how):
         client(played).gradient()
     view = played.view()
     with pytest.raises(Inapplicable, match="clients that step by sgd"):
-        sum_of_round(view.rounds[0], terms=view.terms, names=("body.1.weight",), subject="a test")
+        sum_of_round(view.rounds[0], terms=view.terms, names=("head.weight",), subject="a test")
 
 
 @each

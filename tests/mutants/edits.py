@@ -120,6 +120,12 @@ EDITS: Final = {
         new="mean",
         test="tests/unit/test_few_victims.py::test_few_victims_are_compared_with_the_most_that_the_null_can_get",
     ),
+    "exchange judged by Student's t": Edit(
+        file="audit/scoring/verdicts/exchange.py",
+        old="tested = None if metric.counts else",
+        new="tested = None if metric.card else",
+        test="tests/property/test_false_leaks.py::test_a_long_tail_makes_no_leak[MSE, one failure in five-8]",
+    ),
     "exchange score dropped": Edit(
         file="audit/scoring/verdicts/finding.py",
         old="gains = [gain] if exchange is None else [gain, exchange]",

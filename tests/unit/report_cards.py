@@ -57,7 +57,13 @@ METRICS = (
         order=64,
         note="a paper with another peak reports 6.02 dB less for the same images.",
     ),
-    metric("ssim", "SSIM", "rebuilt private images with SSIM {}", low=-1.0, order=70),
+    metric(
+        "ssim",
+        "SSIM",
+        "rebuilt private images with SSIM {} (likeness; 1 is a perfect copy)",
+        low=-1.0,
+        order=70,
+    ),
     metric(
         "mse",
         "squared error",
@@ -74,7 +80,13 @@ METRICS = (
         high=None,
         order=210,
     ),
-    metric("f1", "F1", "found the clients in question with F1 {}", severity="membership", order=30),
+    metric(
+        "f1",
+        "F1",
+        "found the clients in question (F1 {}; 1 is all of them and nobody else)",
+        severity="membership",
+        order=30,
+    ),
     metric(
         "label_accuracy",
         "labels read",

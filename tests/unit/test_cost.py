@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.audit import cost as costs
 from glasshouse.audit import probe as probes
+from glasshouse.audit.scoring import rehearsal
 from glasshouse.scenario.load import load
 
 
@@ -159,3 +161,41 @@ def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     total = costs.total("suite", [a, b])
     assert (total["calls"], total["seconds"], total["unmeasured"]) == (4, 1.5, ["b"])
     assert costs.total("suite", [b])["seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "metrics", "claims"),
+    [
+        ([], ["psnr", "identification"], 2 * 2),  # two victims of each
+        (["federation.rounds=3"], ["psnr", "perceptual"], 2),  # the latter needs a network of its own
+    ],
+)
+def test_scoring_is_probed_by_made_up_claims(tmp_path, monkeypatch, sets, metrics, claims):
+    """Seven seconds where the null is chosen, three where it is known: both are in the row and the total."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    ticks = iter([0.0, 7.0, 10.0])
+    monkeypatch.setattr(rehearsal, "time", SimpleNamespace(process_time=lambda: next(ticks)))
+    sets = ['axes={"federation.batch_size"=[1, 2]}', "audit.seeds=[0, 1]", "data.examples=2", *sets]
+    names = json.dumps(metrics)
+    (scenario,) = load("quickstart-ggl", ["defenses=[]", f"audit.metrics={names}", *sets]).scenarios
+    timer = probes.Stopwatch()
+    monkeypatch.setattr(timer, "attack", lambda *_: None)
+    row = next(r for r in costs.cost(scenario, timer=timer) if r["part"] == "scoring")
+    timed, federations = len(metrics) - ("perceptual" in metrics), 2 * 2 * len(metrics)
+    assert row["seconds"] == pytest.approx(4.0 / timed * federations + 3.0 / claims * row["calls"])
+    assert "scoring" not in costs.total("all", [row])["unmeasured"]
+
+
+def test_scoring_of_claims_that_cannot_be_made_up_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    (scenario,) = load("quickstart-ggl", ["defenses=[]", 'audit.metrics=["perceptual"]']).scenarios
+    assert probes.Stopwatch().scoring(scenario) is None
+
+
+def test_scoring_is_timed_for_sums_and_for_claims_about_classes_and_clients(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    for name in ("quickstart-secure-sum", "quickstart-logits", "quickstart-rounds"):
+        (scenario,) = load(name, []).scenarios
+        timed = probes.Stopwatch().scoring(scenario)
+        assert timed is not None
+        assert timed[1] > 0

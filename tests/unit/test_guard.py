@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from glasshouse.cli.guard import architecture
+from glasshouse.api.guard import architecture
 from glasshouse.cli.main import main
 from glasshouse.data.sources import load
 from glasshouse.errors import BadFile, BadValue

@@ -2,12 +2,14 @@
 
 import dataclasses
 import io
+import json
 
 import pytest
 import report_specimen as specimen
 from report_cards import described
 from rich.console import Console
 
+from glasshouse.cli.main import main
 from glasshouse.report import compare, comparison_html, comparison_summary, write_comparison
 
 
@@ -105,5 +107,57 @@ def test_page_and_terminal_show_the_intervals(tmp_path):
 def test_hostile_names_stay_text():
     evil = specimen.finding(scenario="<script>alert(1)</script>")
     page = comparison_html(compare(result(evil), result(dataclasses.replace(evil, gain=0.9, gain_low=0.8))))
-    assert "<script" not in page
+    assert page.count("<script") == 1
     assert "&lt;script&gt;" in page
+
+
+def codes(before, after):
+    return compare(result(*before), result(*after)).exit_code
+
+
+def test_exit_code_for_worse_than_last_week():
+    leaks, silent = specimen.finding(primary=True), specimen.finding(primary=True, gain=0.0, half=0.02)
+    assert codes((leaks,), (leaks,)) == 0
+    assert codes((leaks,), (silent,)) == 0
+    assert codes((silent,), (leaks,)) == 1
+    assert codes((leaks,), (specimen.finding(primary=True, gain=0.6),)) == 1
+
+
+def test_what_was_not_chosen_to_decide_fails_nothing():
+    steady = specimen.finding(primary=True)
+    before = specimen.finding(metric="mse", higher=False, gain=0.0, half=0.001, base=0.1)
+    after = specimen.finding(metric="mse", higher=False, gain=0.05, half=0.001, base=0.1)
+    comparison = compare(result(steady, before), result(steady, after))
+    assert [c.said for c in comparison.changed] == ["leaks now"]
+    assert (comparison.exit_code, comparison.answer) == (0, "Something changed")
+
+
+def test_what_can_no_longer_be_shown_has_its_own_code():
+    finding = specimen.finding(primary=True)
+    powerless = specimen.finding(primary=True, verdict="no power", control=specimen.WEAK)
+    assert codes((finding,), (powerless,)) == 3
+    assert codes((powerless,), (powerless,)) == 0
+    assert codes((finding,), (specimen.finding(primary=True, attack="ggl"),)) == 3
+    assert codes((finding, specimen.finding(attack="ggl", primary=True)), (finding,)) == 3
+    assert codes((finding,), (finding, specimen.finding(attack="ggl", primary=True))) == 0
+
+
+def test_the_command_writes_page_and_json_and_exits_with_the_code(tmp_path, capsys):
+    before, after = (
+        specimen.write(result(specimen.finding(gain=g, half=0.02)), tmp_path / name)
+        for name, g in (("last-week", 0.0), ("today", 0.5))
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(before), str(after), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 1
+    assert "More leaks than before" in capsys.readouterr().out
+    written = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert (written["exit_code"], written["before"], written["after"]) == (1, "last-week", "today")
+    assert written["changed"][0]["after"]["verdict"] == "leaks"
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "Inverting Gradients: leaks now" in page
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(after), str(before), "--json"])
+    assert stop.value.code == 0
+    assert json.loads(capsys.readouterr().out)["worse"] is False
+    assert (before / "compare.html").exists()

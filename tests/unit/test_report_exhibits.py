@@ -142,3 +142,18 @@ def test_names_in_a_drawing_stay_text():
 def test_numbers_from_numpy_are_numbers():
     series = [{"name": "a", "values": np.arange(5.0)}]
     assert draw(exhibit("boxes", y_label="y", series=series)).strips
+
+
+def test_exhibits_with_the_same_labels_share_their_axes():
+    def lines(*y, label="SSIM"):
+        return exhibit("lines", x_label="x", y_label=label, series=[{"name": "a", "x": [0, 1], "y": y}])
+
+    low, high, other = lines(0.0, 0.1), lines(0.0, 10.0), lines(0.0, 99.0, label="PSNR")
+    ticks = [
+        re.findall(r'class="tick"[^>]*>([^<]*)<', draw(e, beside=[low, high, other]).plot)
+        for e in (low, high)
+    ]
+    assert ticks[0] == ticks[1]
+    assert ticks[0] == re.findall(r'class="tick"[^>]*>([^<]*)<', draw(high).plot)
+    broken = dataclasses.replace(high, data={**high.data, "series": [{"name": "a"}]})
+    assert draw(low, beside=[low, broken]) == draw(low)

@@ -8,6 +8,7 @@ import pytest
 import report_specimen as specimen
 from report_cards import CARDS
 
+from glasshouse.report.cards import Cards
 from glasshouse.report.figures import panels, trade
 
 
@@ -90,3 +91,27 @@ def test_discs_do_not_cover_each_other():
     spots = [(6 * float(x) + float(aside), float(y)) for aside, x, y in discs]
     assert len(spots) == 5
     assert all(math.dist(a, b) >= 17 for i, a in enumerate(spots) for b in spots[:i])
+
+
+def test_the_legend_of_a_metric_shows_its_landmarks_and_no_other_address():
+    marks = (
+        (0.7, "recognisable", "data:image/png;base64,AAAA"),
+        (0.1, "nothing", "https://example.invalid/x"),
+    )
+    card = dataclasses.replace(CARDS.metric("ssim"), landmarks=marks)
+    cards = Cards(attacks=CARDS.attacks, metrics={**CARDS.metrics, "ssim": card})
+    (panel,) = panels([specimen.finding()], [], cards)
+    assert panel.landmarks == (
+        ("0.70", "recognisable", "data:image/png;base64,AAAA"),
+        ("0.10", "nothing", ""),
+    )
+
+
+def test_charts_of_one_metric_share_their_axis():
+    rows = [
+        specimen.finding(metric="mse", higher=False, base=b, gain=b / 2, half=b / 4, axes={"batch": n})
+        for n, b in ((1, 0.1), (8, 10.0))
+    ]
+    small, large = panels(rows, [], CARDS)
+    assert small.axis == large.axis
+    assert panels(rows[:1], [], CARDS)[0].axis != small.axis

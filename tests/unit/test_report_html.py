@@ -1,7 +1,10 @@
 """The page: it holds everything, trusts nothing it was given, and needs nothing beside it."""
 
+import base64
 import dataclasses
 import errno
+import hashlib
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -45,6 +48,10 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+def scripts(page):
+    return re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+
+
 def render(result, run, **options):
     return write_html(specimen.write(result, run), **options).read_text()
 
@@ -71,18 +78,24 @@ def poison(value, name=""):
 
 def test_needs_nothing_beside_it(page):
     parsed = Page(page)
-    assert {"script", "iframe", "object", "embed", "base", "form"} & set(parsed.tags) == set()
+    assert {"iframe", "object", "embed", "base", "form"} & set(parsed.tags) == set()
     assert all(a.startswith(("#", "data:image/png;base64,", "data:,")) for a in parsed.addresses)
     assert "url(" not in page
     assert "@import" not in page
-    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+    assert "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" in page
+
+
+def test_one_script_runs_and_no_other_may(page):
+    script, allowed = scripts(page)[0], re.search(r"script-src 'sha256-([^']+)'", page)[1]
+    assert base64.b64decode(allowed) == hashlib.sha256(script.encode()).digest()
+    assert len(scripts(page)) == 1
 
 
 def test_hostile_names_stay_text(tmp_path):
     hostile = poison(specimen.specimen(tmp_path))
     text = render(hostile, tmp_path)
     parsed = Page(text)
-    assert "script" not in parsed.tags
+    assert scripts(text) == scripts(render(Result(suite="x"), tmp_path / "plain"))
     assert parsed.handlers == []
     assert all(a.startswith(("#", "data:image/png;base64,", "data:,")) for a in parsed.addresses)
     assert parsed.text.count("<script>alert(1)</script>") > 100

@@ -21,6 +21,7 @@ def test_plain_lines_say_what_the_page_says(tmp_path):
         t.startswith("Policy: Broken. Of 4 limits, 1 is broken, 1 is undecided, 1 was not") for t in text
     )
     assert any("unmeasured: DLG, without a defence: no gain in LPIPS was measured" in t for t in text)
+    assert any("What to do: Use Soteria 80 %" in t or "What to do: None of the" in t for t in text)
     assert not any("\x1b" in t for t in text)
 
 

@@ -24,8 +24,9 @@ def said(finding, *others):
 
 def test_a_leak():
     assert said(specimen.finding()) == (
-        "Without a defence, Inverting Gradients rebuilt private images with SSIM 0.62 [0.56, 0.68]. "
-        "Guessing without the update (prior mean) reaches 0.21; the gain is +0.41 [0.35, 0.47] "
+        "Without a defence, Inverting Gradients rebuilt private images with SSIM 0.62 [0.56, 0.68] "
+        "(likeness; 1 is a perfect copy). Guessing without the update (prior mean) reaches 0.21; "
+        "the gain is +0.41 [0.35, 0.47] "
         "(20 victims; 4 restarts, lowest loss of the attack)."
     )
 

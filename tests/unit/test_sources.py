@@ -1,6 +1,7 @@
 """Every kind of source reads what it should; what is wrong with a data set is said in one sentence."""
 
 import gzip
+import io
 import pickle
 import struct
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import ClassVar
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -68,6 +70,31 @@ def hugging(path, features=None, rows=None):
     table = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
     datasets.DatasetDict({"train": table, "validation": table, "extra": table}).save_to_disk(path / "hf")
     return f"hf:{path / 'hf'}"
+
+
+def stored_pictures(path, stored):
+    """A saved data set whose pictures are these bytes and paths."""
+    place = hugging(path)
+    table = pa.table({"img": stored, "label": [0] * len(stored)}).cast(
+        pa.schema({"img": pa.struct({"bytes": pa.binary(), "path": pa.string()}), "label": pa.int64()})
+    )
+    for split in ("train", "validation", "extra"):
+        (file,) = (path / "hf" / split).glob("*.arrow")
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    return place
+
+
+def edited(file, old, new):
+    """A saved data set, one of whose files says something else."""
+
+    def make(path):
+        place = hugging(path)
+        changed = path / "hf" / file
+        changed.write_text(changed.read_text().replace(old, new))
+        return place
+
+    return make
 
 
 def expected(images):
@@ -349,6 +376,43 @@ PLACES = {
         BadFile,
         "exactly one class column",
     ),
+    "hf: no name": (lambda p: "hf:", BadFile, "or an existing folder"),
+    "hf: a path": (lambda p: f"hf:{p / 'no'}", BadFile, "which is neither"),
+    "hf: a script": (lambda p: "hf:owner/load.py", BadFile, "which is neither"),
+    "hf: an address": (lambda p: "hf:https://example.org/x", BadFile, "which is neither"),
+    "hf: one up": (lambda p: "hf:../x", BadFile, "which is neither"),
+    "hf: a format": (lambda p: "hf:imagefolder", BadFile, "which is neither"),
+    "hf: long": (lambda p: "hf:" + "x" * 300, BadFile, "File name too long"),
+    "hf: unknown": (lambda p: "hf:nobody/nothing", BadFile, "a connection to the Hub"),
+    "hf: a table outside": (edited("train/state.json", "data-00000", "../../data"), BadFile, "inside"),
+    "hf: a split outside": (edited("dataset_dict.json", "train", ".."), BadFile, "inside"),
+    "hf: no JSON": (edited("train/dataset_info.json", "{", "["), BadFile, "JSON"),
+    "hf: other types": (edited("train/dataset_info.json", "ClassLabel", "Runs"), BadFile, "undamaged"),
+    "hf: a picture outside": (
+        lambda p: stored_pictures(p, [{"bytes": None, "path": "/etc/passwd"}]),
+        BadFile,
+        "inside",
+    ),
+    "hf: a picture elsewhere": (
+        lambda p: stored_pictures(p, [{"bytes": None, "path": "https://example.org/a.png"}]),
+        BadFile,
+        "inside",
+    ),
+    "hf: no picture": (
+        lambda p: stored_pictures(p, [{"bytes": None, "path": None}]),
+        BadFile,
+        "undamaged",
+    ),
+    "hf: damaged pictures": (
+        lambda p: stored_pictures(p, [{"bytes": b"no picture", "path": None}]),
+        BadFile,
+        "cannot identify",
+    ),
+    "hf: a label missing": (
+        lambda p: hugging(p, rows={"img": [Image.fromarray(IMAGES[0])], "label": [None]}),
+        BadFile,
+        "undamaged",
+    ),
     "hf: wrong column": (lambda p: hugging(p) + "#img", BadFile, "a class column 'img'"),
 }
 
@@ -360,6 +424,34 @@ def test_mistakes_by_their_words(tmp_path, mistake, capsys):
         load(make(tmp_path))
     assert words in str(caught.value)
     assert "code of a pickle ran" not in capsys.readouterr().out
+
+
+def test_no_script_of_a_saved_data_set_is_run(tmp_path):
+    (tmp_path / f"{tmp_path.name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(BadFile, match="save_to_disk"):
+        load(f"hf:{tmp_path}")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_sizes_of_pictures_are_added_up_before_one_is_decoded(tmp_path, monkeypatch):
+    """Twenty grey pictures of 2^26 pixels each are 64 kB a piece, and 1.3 GB in memory."""
+    bomb = io.BytesIO()
+    Image.new("1", (2**13, 2**13)).save(bomb, "PNG", compress_level=1)
+    place = stored_pictures(tmp_path, [{"bytes": bomb.getvalue(), "path": None}] * 20)
+    monkeypatch.setattr("glasshouse.data.kinds.hf.decode", lambda *_, **__: pytest.fail("decoded"))
+    with pytest.raises(BadFile, match="unpacks to at most"):
+        load(place)
+
+
+def test_a_saved_data_set_with_too_many_rows_or_classes_is_refused_before_a_picture_is_read(
+    tmp_path, monkeypatch
+):
+    place = hugging(tmp_path)
+    for limit, words in (("EXAMPLES", "at most 2 examples"), ("CLASSES", "at most 2 classes")):
+        monkeypatch.setattr(f"glasshouse.data.kinds.hf.limits.{limit}", 2)
+        with pytest.raises(BadFile, match=words):
+            load(place)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ class Timer(Protocol):
         """The same within a client's training, with what the federation does around it."""
         ...
 
+    def scoring(self, scenario: Scenario) -> tuple[float, float] | None:
+        """One metric on claims: what the first of a federation adds, and each of them; None: not timed."""
+        ...
+
 
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
     """Every scenario's rows, and one total."""
@@ -56,7 +60,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     for what in dict.fromkeys(words for words, _ in trainings):
         counts = [number for (words, _), number in trainings.items() if words == what]
         rows.append(_row(scenario.name, f"training: {what}", len(counts), ("steps", sum(counts))))
-    rows.append(_scoring(every))
+    rows.append(_scoring(every, timer))
     return [row for row in rows if row["calls"]]
 
 
@@ -210,12 +214,17 @@ def client_passes(scenario: Scenario) -> int:
     return federation.rounds * federation.cohort_size * each
 
 
-def _scoring(every: Sequence[Cell]) -> Row:
-    """Scoring every claim with every metric, including the comparison with null adversaries."""
-    calls = 0
+def _scoring(every: Sequence[Cell], timer: Timer | None) -> Row:
+    """Scoring every claim with every metric, including the comparison with nulls and other victims."""
+    calls = federations = 0
     for cell in every:
         one = cell.scenario
         for plugin in one.attacks:
             attack = attack_of(plugin.name, plugin.arguments)
-            calls += calls_of(one, plugin, attack) * _repeats(one) * len(one.audit.metrics)
-    return _row(every[0].scenario.name, "scoring", calls, ("scores", calls))
+            claims = calls_of(one, plugin, attack)
+            calls += claims * _repeats(one) * len(one.audit.metrics)
+            federations += bool(claims) * _repeats(one) * len(one.audit.metrics)
+    first = every[0].scenario
+    timed = None if timer is None or not calls else timer.scoring(first)
+    seconds = None if timed is None else timed[0] * federations + timed[1] * calls
+    return _row(first.name, "scoring", calls, ("scores", calls), seconds)

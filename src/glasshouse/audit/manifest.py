@@ -1,10 +1,12 @@
 """What a run was made of: versions, commit, seeds, device, hashes."""
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,14 @@ REPORTED = (
 )
 
 
-def manifest(*, suite: str, seeds: Mapping[str, tuple[int, int]], device: str, jobs: int) -> dict[str, Any]:
+def manifest(
+    *, suite: str, auditor: str, seeds: Mapping[str, tuple[int, int]], device: str, jobs: int
+) -> dict[str, Any]:
     """Facts about this run; timings and hashes are added by the runner.
 
     Args:
         suite: its name.
+        auditor: who answers for the run; empty: the environment's ``GLASSHOUSE_AUDITOR``.
         seeds: scenario → (seed, attack seed).
         device: used.
         jobs: worker processes.
@@ -40,6 +45,8 @@ def manifest(*, suite: str, seeds: Mapping[str, tuple[int, int]], device: str, j
     return {
         "format": FORMAT,
         "suite": suite,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "auditor": auditor or os.environ.get("GLASSHOUSE_AUDITOR", ""),
         "glasshouse": glasshouse.__version__,
         "python": sys.version.split()[0],
         "platform": f"{platform.system()} {platform.machine()}",

@@ -16,6 +16,7 @@ from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.cost import client_passes
+from glasshouse.audit.scoring.rehearsal import metric_of, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.pretraining import ascent_of
@@ -70,6 +71,21 @@ class Stopwatch:
 
         return seconds_of(play) / client_passes(short)
 
+    def scoring(self, scenario: Scenario) -> tuple[float, float] | None:
+        """CPU seconds of one metric on made-up claims: what the first one adds, and each of them.
+
+        Metrics that need a network trained for them count like the others.
+        """
+        every = scenario.audit.metrics
+        light = tuple(m for m in every if "stand_in" not in metric_of(m).requires)
+        short = _short(scenario)
+        timed = short.audit.model_copy(update={"metrics": light, "victims": scenario.audit.victims})
+        with tempfile.TemporaryDirectory() as place:
+            resolved = short.model_copy(update={"audit": timed})
+            write_resolved(resolved, Path(place) / "scenario.toml")
+            simulate(Group(folder=place, seed=scenario.seed))
+            return time_scoring(resolved, Path(place))
+
 
 def seconds_of(run: Callable[[], object]) -> float:
     """CPU seconds of ``run`` after a warm-up, so that one-time costs are excluded."""
@@ -110,6 +126,7 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget) -> float:
             threat=threat_of(scenario),
             attack_seed=scenario.attack_seed,
             unit=units_of(attack, folder, victims=1, attacked=frozenset({0}))[0],
+            trust_factory=True,  # the scenario is the user's own
         )
         run_attack(task)
         warm = replace(task, out=str(folder / "again"))

@@ -26,8 +26,10 @@ from glasshouse.audit.replay_process import NO_NAMESPACE
 from glasshouse.audit.scoring.controls.swap import score_swapped, write_swapped
 from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.errors import BadFile
+from glasshouse.models.memory import PREFIX
 from glasshouse.outside.files import printable
 from glasshouse.process import worker_killed
+from glasshouse.registry import nearest_names
 from glasshouse.scenario.load import read_resolved
 
 SIDE = ("transcript", "own", "grants", "adversary")
@@ -58,17 +60,19 @@ def replay(
     run = run.resolve()
     bring_back(run)
     examine(run, trust_factory=trust_factory)
+    groups = [g for g in sorted((run / "cells").glob("*")) if (g / "transcript").is_dir()]
+    _refuse_networks_in_memory(groups, attack, run)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        groups = [g for g in sorted((run / "cells").glob("*")) if (g / "transcript").is_dir()]
         by_group = {g: _tasks(g, attack, place / "side" / g.name, trust_factory) for g in groups}
         tasks = [task for every in by_group.values() for task in every]
         if not tasks:
+            specs = [s.name for g in groups for s in read_resolved(g / "scenario.toml").attacks]
             raise BadFile(
                 f"replay of '{attack}' in '{run}'",
                 needs="a run that finished at least one unit of it",
                 got="none",
-                fix="name an attack of that run: see its scenario.toml",
+                fix=f"name an attack of that run: {nearest_names(attack, tuple(specs))}",
             )
         views = write_swapped(run, place / "swapped") if swap else None
         isolation = _run_apart(tasks, run, place, views)
@@ -77,6 +81,17 @@ def replay(
             scores = score_swapped(group, attack) if swap and every else {}
             rows += [{**_compare(run, task), "isolation": isolation, **scores} for task in every]
     return sorted(rows, key=lambda row: (row["cell"], row["unit"]))
+
+
+def _refuse_networks_in_memory(groups: Sequence[Path], attack: str, run: Path) -> None:
+    for name in {read_resolved(group / "scenario.toml").model.name for group in groups}:
+        if name.startswith(PREFIX):
+            raise BadFile(
+                f"replay of '{attack}' in '{run}'",
+                needs="a network that another process can build",
+                got=f"{name.removeprefix(PREFIX)}, which was in the memory of the process that ran the audit",
+                fix="write a function that builds it into a file, and audit it as name = 'file:function'",
+            )
 
 
 def _compare(run: Path, task: AttackTask) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.needs import attack_of, federation_of
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.captured.group import record
+from glasshouse.audit.code import lives_in_memory, record_code
 from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
@@ -99,11 +100,14 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
 
     Raises:
         BadScenario: some cell cannot be audited; what ``check`` would have said.
-        BadFile: ``out`` holds a run and ``resume`` is not set, or another suite's run.
+        BadFile: ``out`` holds a run and ``resume`` is not set, or another suite's run, or the user's own code
+            was changed since the run began.
         Interrupted: Ctrl-C; what is finished is kept.
     """
     started = time.perf_counter()
     check_suite(suite)
+    if in_memory := lives_in_memory(suite):
+        jobs = 1  # no worker process has the network
     fetch_data(suite)
     plans = plan(suite, out.resolve())
     cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
@@ -111,14 +115,17 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     log = RunLog(out)
     facts = manifest(
         suite=suite.name,
+        auditor=", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor})),
         seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
         device=device,
         jobs=jobs,
     )
     log.write("start", suite=suite.name, resume=resume)
+    if in_memory:
+        log.write("note", note="the network is in memory: attacks ran in the process that scored them")
     with tempfile.TemporaryDirectory() as place:
         control_tasks = _control_tasks(plans, Path(place), device)
-        with Workers(jobs, apart=True, preload=_PRELOAD) as plugin_workers:
+        with Workers(jobs, apart=not in_memory, preload=_PRELOAD) as plugin_workers:
             _run_plugins(plans, control_tasks, plugin_workers, device, log)
         # new processes: no attack ran where claims are scored
         with Workers(jobs, preload=_PRELOAD) as workers:
@@ -239,6 +246,7 @@ def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) 
                 fix="choose another --out, or --resume the scenario that was started there",
             )
         verify_hashes(out)
+    record_code(suite, out)
     write_text(out / "scenario.given.toml", suite.given)
     for member in suite.members:
         name = "scenario.toml" if len(suite.members) == 1 else f"scenarios/{member.scenario.name}.toml"

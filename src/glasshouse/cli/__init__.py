@@ -1,4 +1,4 @@
-"""The command line: ``glasshouse audit check list show replay report compare``."""
+"""The command line: ``glasshouse audit check list show replay report export compare guard``."""
 
 from glasshouse.cli.main import main
 

@@ -1,26 +1,19 @@
 """``glasshouse audit``."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 
-from glasshouse.audit.captured.tables import captured_tables
-from glasshouse.audit.run import audit as run_audit
+from glasshouse.api.audit import audit as run_audit
+from glasshouse.api.audit import run_folder
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
-from glasshouse.errors import BadValue
-from glasshouse.process import default_jobs
-from glasshouse.report import write_html
 from glasshouse.report.terminal import summary
 from glasshouse.results.judgement import primaries
 from glasshouse.results.records import Result
-from glasshouse.scenario.axes import cells
-from glasshouse.scenario.load import load
 
 POLICY_BROKEN, NOT_SHOWN = 1, 3
 
@@ -29,9 +22,7 @@ def audit(
     name: Name,
     *,
     sets: Sets = [],  # noqa: B006 - what typer wants; never changed
-    out: Annotated[
-        Path | None, typer.Option(help="run directory; default runs/<time>-<suite>-<hash>")
-    ] = None,
+    out: Annotated[str | None, typer.Option(help="run directory; default runs/<time>-<suite>-<hash>")] = None,
     resume: Annotated[bool, typer.Option(help="go on with the run in --out")] = False,
     jobs: Annotated[int, typer.Option(help="worker processes; default: cores")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
@@ -43,22 +34,26 @@ def audit(
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
-    suite = load(name, sets, captured=captured_tables(captured) if captured else None)
-    first = cells(suite.scenarios[0])[0].hash[:8]
-    place = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{suite.name}-{first}"
+    place = run_folder(name, sets, out, captured=captured)
     console = Console(stderr=as_json)
     with FailureReport(place), bars(console):
-        result = run_audit(
-            suite, out=place, jobs=jobs or default_jobs(), resume=resume, device=choose_device(device)
+        run = run_audit(
+            name,
+            sets=sets,
+            out=place,
+            jobs=jobs,
+            resume=resume,
+            device=device,
+            show_private=show_private,
+            captured=captured,
         )
-        page = write_html(place, show_private=show_private)
     if as_json:
         print((place / "result.json").read_text(encoding="utf-8"))
     else:
-        console.print(summary(result))
-        console.print(shares(result), soft_wrap=True)
-        console.print(f"report: {page}", soft_wrap=True)
-    return exit_code(result)
+        console.print(summary(run.result))
+        console.print(shares(run.result), soft_wrap=True)
+        console.print(f"report: {place / 'report.html'}", soft_wrap=True)
+    return exit_code(run.result)
 
 
 def shares(result: Result) -> str:
@@ -86,22 +81,3 @@ def exit_code(result: Result) -> int:
     deciding = primaries(result.findings)
     powerless = {f.scenario for f in deciding} - {f.scenario for f in deciding if f.verdict != "no power"}
     return NOT_SHOWN if states - {"holds"} or powerless or not result.findings else 0
-
-
-def choose_device(device: str) -> str:
-    """``auto`` resolved; a device that is not there is an error.
-
-    Raises:
-        BadValue: unknown, or not available on this machine.
-    """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there.get(device, False):
-        raise BadValue(
-            f"device '{device}'",
-            needs="auto, or one of " + ", ".join(d for d, here in there.items() if here) + " on this machine",
-            got=device,
-            fix="install a build of torch for it (README), or leave --device out",
-        )
-    return device

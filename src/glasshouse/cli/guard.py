@@ -8,31 +8,32 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
-from glasshouse.errors import BadFile, BadValue
-from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.api.guard import FORM, agreed_tensors, tensors_of
+from glasshouse.api.guard import guard as inspect_model
+from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
-from glasshouse.models.outline import outline
-from glasshouse.outside import limits
 from glasshouse.outside.files import printable
-from glasshouse.outside.schema import ArchitectureFile, check_name, parse_as
+from glasshouse.report import words
 from glasshouse.report.numbers import plain
-from glasshouse.report.single import write_page
+from glasshouse.report.single import Verdict, write_page
 from glasshouse.results.records import Exhibit
-from glasshouse.scenario.overrides import split_assignment
-from glasshouse.store import read_json
-from glasshouse.weights import read_weights
-from glasshouse.wire import Architecture
-
-FORM = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
 
 COLUMNS = ("model", "vectors", "too small", "minimum", "3rd percentile", "median", "findings")
+TERMS = (
+    (
+        "Layer, row, column, bias",
+        "a model is a stack of layers, each a table of numbers with some extra ones.",
+    ),
+    ("Vector", "the numbers of one filter, one table or one bias, looked at together."),
+    ("Entropy", "how much the numbers of a vector differ: 1 all, 0 none. Crafted layers repeat themselves."),
+    ("Rows that repeat or are zero", "let a server copy single examples out of what a client sends."),
+)
 _SHOWN = 3
 
 
 def guard(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="safetensors or torch files")],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="safetensors, torch or npz files")],
     *,
     agreed: Annotated[str, typer.Option(help=f"architecture: {FORM}, or a transcript's terms.json")] = "",
     reference: Annotated[Path | None, typer.Option(help="an honest model of that architecture")] = None,
@@ -44,16 +45,19 @@ def guard(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> int:
     """Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding."""
-    expected = outline(architecture(agreed, trust_factory=trust_factory)) if agreed else None
-    honest = read_weights(reference) if reference else None
+    expected = agreed_tensors(agreed, trust_factory=trust_factory) if agreed else {}
+    honest = tensors_of(reference, list(expected)) if reference else None
     inspected = {}
     for path in models:
         name = path.stem if path.stem not in inspected else str(path)
-        inspected[name] = _inspect_file(path, read_weights(path), agreed=expected, reference=honest)
+        inspected[name] = inspect_model(path, agreed=expected or "", reference=honest)
     if reference and honest is not None:
-        inspected[f"{reference.stem} (reference)"] = _inspect_file(reference, honest)
+        inspected[f"{reference.stem} (reference)"] = inspect_model(honest)
     if page is not None:
-        write_page(page, title="Models received", tagline="what a client sees", exhibits=exhibits(inspected))
+        judged = _verdict(dict(list(inspected.items())[: len(models)]), compared=bool(agreed))
+        write_page(
+            page, verdict=judged, tagline="models as a client received them", exhibits=exhibits(inspected)
+        )
     if as_json:
         print(json.dumps({name: _plain(one) for name, one in inspected.items()}))
     else:
@@ -64,55 +68,24 @@ def guard(
     return 1 if any(one.inspection.findings for one in own) else 0
 
 
-def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
-    """The architecture that ``text`` describes.
-
-    Args:
-        text: the architecture in words, or a path that ends in ``.json``.
-        trust_factory: a file may name ``module:factory``; the user's own words always may.
-
-    Raises:
-        BadValue: it is neither of the forms.
-        BadFile: the file cannot be read, describes none, or one that is not registered.
-
-    Examples:
-        >>> architecture("mlp 1x8x8 10 hidden=32").arguments
-        {'hidden': 32}
-    """
-    if text.endswith(".json"):
-        return _read_architecture(Path(text), trust_factory=trust_factory)
-    parts = text.split()
-    try:
-        name, shape, classes = parts[:3]
-        channels, height, width = (int(side) for side in shape.split("x"))
-        arguments = dict(split_assignment(part) for part in parts[3:])
-        return Architecture(
-            name=name, input_shape=(channels, height, width), classes=int(classes), arguments=arguments
-        )
-    except ValueError as error:
-        raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
-
-
-def _read_architecture(path: Path, *, trust_factory: bool) -> Architecture:
-    raw = read_json(path, most=limits.JSON_BYTES)
-    raw = raw.get("architecture", raw) if isinstance(raw, dict) else raw
-    subject = f"architecture in '{path}'"
-    fix = "give a transcript's terms.json (name, input_shape, classes), or the architecture in words"
-    stated = parse_as(ArchitectureFile, raw, subject=subject, fix=fix)
-    check_name(stated.name, subject=subject, trust_factory=trust_factory)
-    return Architecture(**dict(stated))
-
-
-def _inspect_file(path: Path, tensors: dict[str, Tensor], **given: dict[str, Tensor] | None) -> Seen:
-    try:
-        return inspect(tensors, **given)
-    except BadValue as error:
-        subject = f"file '{path}', {error.subject}"
-        raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
+def _verdict(models: dict[str, Seen], *, compared: bool) -> Verdict:
+    """May a client train on these models?"""
+    odd = {name: len(one.inspection.findings) for name, one in models.items() if one.inspection.findings}
+    total, names = words.count(len(models), "models"), words.join_words(list(odd))
+    if odd:
+        title = "Do not train on this model" if len(models) == 1 else f"Do not train on {len(odd)} of {total}"
+        lead = f"{words.count(sum(odd.values()), 'findings')} in {names} that honest models do not show."
+        lead += " The others passed every rule, which is no proof." if len(odd) < len(models) else ""
+    else:
+        title = "Nothing odd was found"
+        lead = f"No rule found anything in {total}. A model that was trained to leak can pass every rule."
+    if not compared:
+        lead += " Names and shapes were not compared: no architecture was given."
+    return Verdict(title=title, lead=lead, kind="leaks" if odd else "no leak found", terms=TERMS)
 
 
 def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
-    """A box per model, and the table."""
+    """What was found, a row per model, and a box per model."""
     series = [{"name": name, "values": one.entropies.tolist()} for name, one in models.items()]
     series = [one for one in series if one["values"]]
     rows = [
@@ -130,30 +103,24 @@ def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
             data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
         )
     ]
-    drawn_exhibits = [
-        *(boxes if series else ()),
-        Exhibit(
-            kind="table",
-            scenario="guard",
-            title="Models",
-            caption="In honest models of Maui's authors no entropy is below 0.88; below 0.5 is a finding. "
-            f"Too small: vectors of fewer than {SMALLEST} values, whose entropy is not measured. Not looked "
-            "at: tensors that are no weight of a convolution or linear layer and no bias; only whether their "
-            "values are finite was tested.",
-            data={"columns": columns, "rows": rows},
-        ),
-    ]
-    if sentences:
-        drawn_exhibits.append(
-            Exhibit(
-                kind="table",
-                scenario="guard",
-                title="Findings",
-                caption="Each is enough to refuse to train.",
-                data={"columns": ["model", "finding"], "rows": sentences},
-            )
-        )
-    return tuple(drawn_exhibits)
+    found = Exhibit(
+        kind="table",
+        scenario="guard",
+        title="Findings",
+        caption="Each is enough to refuse to train.",
+        data={"columns": ["model", "finding"], "rows": sentences},
+    )
+    table = Exhibit(
+        kind="table",
+        scenario="guard",
+        title="Entropy, model by model",
+        caption="In honest models of Maui's authors no entropy is below 0.88; below 0.5 is a finding. "
+        f"Too small: vectors of fewer than {SMALLEST} values, whose entropy is not measured. Not looked "
+        "at: tensors that are no weight of a convolution or linear layer and no bias; only whether their "
+        "values are finite was tested.",
+        data={"columns": columns, "rows": rows},
+    )
+    return (*([found] if sentences else []), table, *(boxes if series else ()))
 
 
 def _numbers(one: Seen) -> list[float | None]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from glasshouse.cli.cards import card_row, missing_packages
@@ -17,20 +18,24 @@ KINDS = (*GROUPS, "scenarios")
 
 
 def list_plugins(
-    group: Annotated[str, typer.Argument(help=", ".join(KINDS))],
+    group: Annotated[str, typer.Argument(help=", ".join(KINDS))] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> int:
-    """Everything of one GROUP: name, one line, paper, threat, grants it needs."""
-    rows = _scenarios() if group == "scenarios" else [_row(group, name) for name in names(_known(group))]
+    """Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more."""
+    if not group:
+        rows = _groups()
+    elif group == "scenarios":
+        rows = _scenarios()
+    else:
+        rows = [_row(group, name) for name in names(_known(group))]
     if as_json:
         print(json.dumps(rows))
         return 0
-    columns = [
-        c for c in ("name", "summary", "source", "threat", "grants", "extra") if any(r.get(c) for r in rows)
-    ]
-    table = Table(*columns, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
     for row in rows:
-        table.add_row(*(str(row.get(c, "")) for c in columns))
+        table.add_row(row["name"], escape(row["summary"]))
     Console().print(table)
     return 0
 
@@ -41,17 +46,19 @@ def show(
 ) -> int:
     """What NAME is: its description and its arguments with their defaults; of a preset, its text."""
     groups = [g for g in GROUPS if name in names(g)]
-    if not groups and name in presets():
-        print(preset_text(name))
+    preset = preset_text(name) if name in presets() else ""
+    if preset and not groups and not as_json:
+        print(preset)
         return 0
-    if not groups:
+    if not groups and not preset:
         known = tuple(n for g in GROUPS for n in names(g)) + presets()
         raise UnknownName(
             f"'{name}'", needs="a registered name or a preset", got=name, fix=nearest_names(name, known)
         )
     details = [_details(g, name) for g in groups]
     if as_json:
-        print(json.dumps(details, default=str))
+        scenario = [{"group": "scenarios", "name": name, "text": preset}] if preset else []
+        print(json.dumps([*details, *scenario], default=str))
         return 0
     for one in details:
         print(f"{one['name']} ({one['group']}): {one['summary']}")
@@ -63,6 +70,8 @@ def show(
         for argument, default in one["arguments"].items():
             print(f"  {argument} = {default}")
         print(inspect.cleandoc(one["doc"]))
+    if preset:
+        print(f"\n{name} (scenarios):\n{preset}")
     return 0
 
 
@@ -84,6 +93,11 @@ def _row(group: str, name: str) -> dict[str, Any]:
     if row["extra"] and missing_packages(row["extra"]):
         row["summary"] += f" (not installed: pip install 'glasshouse[{row['extra']}]')"
     return {"name": name, **row, "grants": ", ".join(row["grants"])}
+
+
+def _groups() -> list[dict[str, Any]]:
+    counts = {group: len(names(group)) for group in GROUPS} | {"scenarios": len(presets())}
+    return [{"name": group, "summary": f"{count} names"} for group, count in counts.items()]
 
 
 def _scenarios() -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ COMMANDS = {
     ),
     "list": (
         "glasshouse.cli.listing:list_plugins",
-        "Everything of one GROUP: name, one line, paper, threat, grants it needs.",
+        "Everything of one GROUP, a line each; without GROUP: the groups. 'show NAME' and --json say more.",
     ),
     "show": (
         "glasshouse.cli.listing:show",
@@ -37,7 +37,11 @@ COMMANDS = {
         "Run ATTACK again on what RUN's adversary saw, with the truth out of reach; compare its claims.",
     ),
     "report": ("glasshouse.cli.runs:report", "Write report.html of RUN again, and print its summary."),
-    "compare": ("glasshouse.cli.runs:compare", "Two runs side by side: which findings changed."),
+    "export": ("glasshouse.cli.runs:export", "Write tables and figures of RUN as files of their own."),
+    "compare": (
+        "glasshouse.cli.runs:compare",
+        "An earlier and a later run: which findings changed. Exit code 1 where one got worse.",
+    ),
     "guard": (
         "glasshouse.cli.guard:guard",
         "Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding.",
@@ -54,9 +58,10 @@ DEBUG = "--debug"
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    0 done, and every limit of the policy was shown to hold; 1 a limit was broken, or the guard found
-    something; 2 bad usage or input; 3 not shown (a limit is undecided or unmeasured, a control failed, or
-    nothing was measured); 70 an error that nobody foresaw; 130 interrupted, what is finished is kept.
+    0 done, and every limit of the policy was shown to hold; 1 a limit was broken, the guard found something,
+    or a finding got worse between two runs; 2 bad usage or input; 3 not shown (a limit is undecided or
+    unmeasured, a control failed, or nothing was measured or can be compared); 70 an error that nobody
+    foresaw; 130 interrupted, what is finished is kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -90,6 +95,7 @@ def application(given: list[str]) -> typer.Typer:
         help="Measure what a federated-learning set-up leaks about its clients.",
         no_args_is_help=True,
         add_completion=False,
+        suggest_commands=False,  # click suggests already
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_options)

@@ -1,18 +1,21 @@
-"""``glasshouse report``, ``compare`` and ``replay``: work on runs that are there."""
+"""``glasshouse report``, ``export``, ``compare`` and ``replay``: work on runs that are there."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from glasshouse.api.run import Run as LoadedRun
+from glasshouse.api.run import load
 from glasshouse.audit.replay import replay as replay_run
 from glasshouse.cli.options import Json, Run
-from glasshouse.report import write_html
+from glasshouse.errors import UnknownName
+from glasshouse.registry import nearest_names
 from glasshouse.report.compare import compare as compare_results
+from glasshouse.report.compare import write_comparison
 from glasshouse.report.markdown import markdown
-from glasshouse.report.terminal import summary
-from glasshouse.results.files import read_result
 
 
 def report(
@@ -24,22 +27,65 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Write report.html of RUN again, and print its summary."""
-    page = write_html(run, show_private=show_private)
+    loaded = load(run)
+    loaded.write_report(show_private=show_private)
     if as_json:
         print((run / "result.json").read_text(encoding="utf-8"))
     elif as_markdown:
-        print(markdown(read_result(run / "result.json"), metrics=metrics))
+        print(markdown(loaded.result, metrics=_known_metrics(metrics, loaded)))
+    else:
+        loaded.show()
+    return 0
+
+
+def export(
+    run: Run,
+    *,
+    csv: Annotated[Path | None, typer.Option(help="folder for findings, contrasts and utility")] = None,
+    latex: Annotated[Path | None, typer.Option(help="folder for the same as LaTeX tables")] = None,
+    figures: Annotated[Path | None, typer.Option(help="folder for charts (SVG) and pictures (PNG)")] = None,
+    show_private: Annotated[bool, typer.Option(help="do not blur private images")] = False,
+) -> int:
+    """Write tables and figures of RUN as files of their own."""
+    for path in load(run).export(csv=csv, latex=latex, figures=figures, show_private=show_private):
+        print(path)
+    return 0
+
+
+def _known_metrics(metrics: list[str], loaded: LoadedRun) -> list[str]:
+    known = tuple(dict.fromkeys(f.metric for f in loaded.findings))
+    for name in metrics:
+        if name not in known:
+            raise UnknownName(
+                f"metric '{name}'",
+                needs="a metric of this run",
+                got=f"'{name}'",
+                fix=nearest_names(name, known),
+            )
+    return metrics
+
+
+def compare(
+    first: Run,
+    second: Run,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of compare.html and compare.json; default SECOND")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """An earlier and a later run: which findings changed. Exit code 1 where one got worse."""
+    results = [load(run).result for run in (first, second)]
+    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
+    comparison = compare_results(*results, names=names)
+    page = write_comparison(comparison, (out or second) / "compare.html")
+    if as_json:
+        print(page.with_suffix(".json").read_text(encoding="utf-8"))
     else:
         console = Console()
-        console.print(summary(read_result(run / "result.json")))
-        console.print(f"report: {page}", soft_wrap=True)
-    return 0
-
-
-def compare(first: Run, second: Run) -> int:
-    """Two runs side by side: which findings changed."""
-    Console().print(compare_results(read_result(first / "result.json"), read_result(second / "result.json")))
-    return 0
+        console.print(comparison)
+        console.print(f"page: {page}", soft_wrap=True)
+    return comparison.exit_code
 
 
 def replay(

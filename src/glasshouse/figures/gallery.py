@@ -35,9 +35,12 @@ class Gallery:
 def _pictures(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -> Exhibit:
     originals: list[Tensor] = []
     rebuilt: list[Tensor] = []
+    names: list[str] = []
     for claim in group.of(Reconstruction):
         truth, _ = group.truth.batch(claim.about.rounds[0], claim.about.client)
         pairing = assign(mse_table(truth.inputs, claim.inputs))
+        client = "" if claim.about.client is None else f", client {claim.about.client}"
+        names += [f"round {claim.about.rounds[0]}{client}, example {i + 1}" for i in range(len(truth.inputs))]
         originals += truth.inputs.unbind()
         rebuilt += take(claim.inputs, pairing, grey=group.context.grey).unbind()
         if len(originals) >= SHOWN:
@@ -51,5 +54,6 @@ def _pictures(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) 
             "reconstruction": pixels(torch.stack(rebuilt[:SHOWN])),
         },
         file=group.file(f"gallery-{attack.key}"),
+        rows=names[:SHOWN],
         private=("original", "reconstruction"),
     )

@@ -41,6 +41,11 @@ class Seen:
     inspection: Inspection
 
     @property
+    def findings(self) -> tuple[str, ...]:
+        """A plain sentence for each thing that speaks against training on it; empty: nothing was found."""
+        return self.inspection.findings
+
+    @property
     def entropies(self) -> NDArray[np.float64]:
         """Of all vectors, in order; empty if none was measured."""
         values: NDArray[np.float64] = np.concatenate([np.empty(0), *(v.entropies for v in self.vectors)])

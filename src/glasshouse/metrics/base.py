@@ -121,6 +121,8 @@ class Wording:
         order: among metrics of one severity, small ones are quoted first.
         note: what a reader must know who compares the number with a paper's.
         private: the number is about private data; where False, it is never a headline.
+        landmarks: numbers and what they mean, of a metric of images that needs no context; the report shows
+            a picture of each.
     """
 
     label: str
@@ -131,6 +133,7 @@ class Wording:
     order: int = 1000
     note: str = ""
     private: bool = True
+    landmarks: tuple[tuple[float, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.sentence.count("{}") != 1 or not self.label or not self.explanation:

@@ -239,7 +239,7 @@ class SsimPrivate(ClassMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="SSIM with the private mean",
-        sentence="rebuilt private classes with SSIM {}",
+        sentence="rebuilt private classes with SSIM {} (likeness; 1 is a perfect copy)",
         explanation="Similarity of the picture and the class's private mean: 1 is a perfect copy, so "
         "higher is worse. What guessing reaches depends on the images.",
         severity="images",

@@ -51,7 +51,7 @@ class Lpips(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="LPIPS",
-        sentence="rebuilt private images at LPIPS distance {}",
+        sentence="rebuilt private images at LPIPS distance {} (unlikeness; 0 is a perfect copy)",
         explanation="Difference of both images as people would judge it: 0 is the same, so lower is "
         "worse. What guessing reaches depends on the images.",
         severity="images",

@@ -77,7 +77,7 @@ class Mse(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="squared error",
-        sentence="rebuilt private images with mean squared error {}",
+        sentence="rebuilt private images with mean squared error {} (0 is a perfect copy)",
         explanation="Mean squared difference of the pixels: 0 is a perfect copy, so lower is worse. What "
         "guessing reaches depends on the images.",
         severity="images",
@@ -111,13 +111,19 @@ class Psnr(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="PSNR",
-        sentence="rebuilt private images at PSNR {}",
+        sentence="rebuilt private images at PSNR {} (closeness; a small picture is recognisable above 18)",
         explanation="Closeness of the pixels in decibels: higher is worse, and above about 18 dB a small "
         "picture is recognisable. Images count as rebuilt where this lies above what guessing"
         " reaches.",
         display="level",
         severity="images",
         order=64,
+        landmarks=(
+            (30.0, "nearly a copy"),
+            (18.0, "recognisable"),
+            (13.0, "shapes"),
+            (9.0, "hardly anything"),
+        ),
         note="PSNR is that of images on [0, 1] with peak 1; a paper that takes peak 1 on [-1, 1] "
         "reports 6.02 dB less for the same images.",
     )
@@ -147,12 +153,13 @@ class Ssim(ImageMetric):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     wording: ClassVar[Wording] = Wording(
         label="SSIM",
-        sentence="rebuilt private images with SSIM {}",
+        sentence="rebuilt private images with SSIM {} (likeness; 1 is a perfect copy)",
         explanation="Similarity of local structure: 1 is a perfect copy, about 0 an unrelated picture. "
         "Higher is worse. Textures alone can raise it, so SSIM does not count as rebuilt "
         "where PSNR lies below guessing.",
         severity="images",
         order=70,
+        landmarks=((0.9, "nearly a copy"), (0.7, "recognisable"), (0.4, "shapes"), (0.1, "hardly anything")),
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -171,7 +178,7 @@ class MseR(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="feature error",
-        sentence="rebuilt private images with feature error {}",
+        sentence="rebuilt private images with feature error {} (0: the model sees no difference)",
         explanation="Mean squared difference of what the audited model sees in both images: 0 is the "
         "same, so lower is worse. What guessing reaches depends on the images.",
         severity="images",
@@ -208,7 +215,7 @@ class Perceptual(ImageMetric):
     )
     wording: ClassVar[Wording] = Wording(
         label="perceptual distance",
-        sentence="rebuilt private images at perceptual distance {}",
+        sentence="rebuilt private images at perceptual distance {} (0 is a perfect copy)",
         explanation="Difference of both images as a separate network sees them: 0 is the same, so lower "
         "is worse. What guessing reaches depends on the images.",
         severity="images",

@@ -70,7 +70,7 @@ class Leakage:
     )
     wording: ClassVar[Wording] = Wording(
         label="representations recovered",
-        sentence="read {} of the private representations",
+        sentence="read the model's inner description of {} of the private examples",
         explanation="Share of the private examples whose feature vector inside the model was read "
         "exactly: higher is worse, guessing gets 0 %.",
         display="rate",

@@ -32,6 +32,20 @@ def accuracy(predictions: Tensor, labels: Tensor, *, level: float = 0.95) -> Int
     return accuracy_interval(int(right.sum()), len(right), level=level)
 
 
+def constant_accuracy(labels: Tensor) -> float:
+    """Accuracy of always answering the most common class; a model that does no better has learnt nothing.
+
+    Args:
+        labels: ``(n,)`` class numbers, n > 0.
+
+    Examples:
+        >>> import torch
+        >>> constant_accuracy(torch.tensor([0, 0, 0, 1]))
+        0.75
+    """
+    return float(labels.bincount().max() / len(labels))
+
+
 def accuracy_interval(hits: int, n: int, *, level: float = 0.95) -> Interval:
     """As :func:`accuracy`, from counts: ``hits`` of ``n`` held-out examples were classified correctly.
 

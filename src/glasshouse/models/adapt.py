@@ -7,7 +7,8 @@ original fit as they are.
 
 What is found without being told: the last linear layer, and activations that overwrite their input
 (``inplace``), which are switched to the ordinary form because attacks differentiate through them; the
-function they compute is the same. BatchNorm uses the statistics that it received, and dropout is off unless
+function they compute is the same. Attention is computed in its plain form, which has second derivatives.
+BatchNorm uses the statistics that it received, and dropout is off unless
 the protocol switches it on.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from glasshouse.errors import BadValue
 from glasshouse.models.base import Normalize
@@ -61,7 +63,8 @@ class AdaptedNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels (B, C, H, W) in [0, 1] → logits (B, K)."""
-        output = self.net(self.normalize(x) if self._normalizes else x)
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
+            output = self.net(self.normalize(x) if self._normalizes else x)
         logits: Tensor = output if self._logits is None else self._logits(output)
         return logits
 

@@ -1,21 +1,26 @@
 """Two results side by side: which findings changed beyond their uncertainty, and what is only in one."""
 
+import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from rich.console import Group, RenderableType
 
 from glasshouse import __version__
 from glasshouse.report import html, readings, tables, terminal, words
 from glasshouse.report.cards import Cards
+from glasshouse.report.readings import one_per_setting
+from glasshouse.report.verdicts.answer import facts
+from glasshouse.report.verdicts.choice import choose
 from glasshouse.results.records import Finding, Refused, Result, Utility
 
 Key = tuple[Hashable, ...]
 T = TypeVar("T", Finding, Utility)
 
 WORSE: Final = "leaks now"
+NOTHING: Final = "Nothing in common"
 
 
 @final
@@ -26,9 +31,11 @@ class Change:
     Attributes:
         before: the findings.
         after: the findings.
-        said: what changed, in words; ``worse``: it leaks now, or clearly more.
+        said: what changed, in words; ``worse``: it leaks now, or clearly more; ``decides``: it is one of the
+            findings that a headline rests on.
         gain_before: with intervals, as text.
         gain_after: with intervals, as text.
+        explanation: of the metric.
     """
 
     scenario: str
@@ -39,8 +46,10 @@ class Change:
     after: Finding
     gain_before: str
     gain_after: str
+    explanation: str
     said: str
     worse: bool
+    decides: bool
 
 
 @final
@@ -66,7 +75,9 @@ class Comparison:
         after: their names.
         answer: the outcome in words.
         qualification: the outcome in words.
-        worse: any finding got worse.
+        worse: a finding that decides got worse.
+        unshown: findings that decided before and have no power now, or were not made again, in words.
+        facts: (what, before, after) of dates, auditors and versions.
         changed: another verdict, or intervals of the gain that do not touch.
         unclear: moved, but within them.
         same: how many findings are equal.
@@ -82,6 +93,8 @@ class Comparison:
     answer: str
     qualification: str
     worse: bool
+    unshown: tuple[str, ...]
+    facts: tuple[tuple[str, str, str], ...]
     changed: tuple[Change, ...]
     unclear: tuple[Change, ...]
     same: int
@@ -90,6 +103,11 @@ class Comparison:
     refused_before: tuple[tables.RefusalRow, ...]
     refused_after: tuple[tables.RefusalRow, ...]
     utility: tuple[UtilityChange, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing got worse; 1 a finding that decides did; 3 one is missing or lost its power."""
+        return 1 if self.worse else 3 if self.unshown or self.answer == NOTHING else 0
 
     def __rich__(self) -> Group:
         """What ``console.print`` shows."""
@@ -109,28 +127,65 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
     """
     before, after = _by_key(a.findings, _finding_key), _by_key(b.findings, _finding_key)
     cards = Cards.of(a, b)
-    both = [_change(before[key], after[key], cards) for key in before if key in after]
+    deciding = {_finding_key(f) for result in (a, b) for f in choose(result).findings}
+    both = [
+        _change(before[key], after[key], cards, decides=key in deciding) for key in before if key in after
+    ]
     moved = [c for c in both if c.said]
     changed = [c for c in moved if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
-    worse = [c for c in changed if c.worse]
+    worse = [c for c in changed if c.worse and c.decides]
     answer = "More leaks than before" if worse else "Something changed" if changed else "No clear change"
+    powerless = [c.before for c in both if c.decides and c.after.verdict == "no power" != c.before.verdict]
+    unshown = [*powerless, *(f for f in choose(a).findings if _finding_key(f) not in after)]
     mine, theirs = _refusals(a.refusals, b.refusals)
     title = names or ((a.suite, b.suite) if a.suite != b.suite else (f"{a.suite} (1)", f"{b.suite} (2)"))
     return Comparison(
         before=title[0],
         after=title[1],
-        answer=answer if both else "Nothing in common",
-        qualification=_qualification(len(both), len(changed), len(worse)),
+        answer=answer if both else NOTHING,
+        qualification=_qualification(len(both), len(changed), len(worse), len(unshown)),
         worse=bool(worse),
-        changed=tuple(sorted(changed, key=lambda c: not c.worse)),
+        unshown=tuple(_alone(f, cards) for f in unshown),
+        facts=tuple(_facts(a, b)),
+        changed=tuple(sorted(changed, key=lambda c: (not (c.worse and c.decides), not c.worse))),
         unclear=tuple(c for c in moved if c not in changed),
         same=len(both) - len(moved),
         only_before=tuple(_alone(before[key], cards) for key in before if key not in after),
         only_after=tuple(_alone(after[key], cards) for key in after if key not in before),
         refused_before=tuple(mine),
         refused_after=tuple(theirs),
-        utility=tuple(_utilities(a.utility, b.utility)),
+        utility=tuple(_utilities(one_per_setting(a.utility), one_per_setting(b.utility))),
     )
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain data, for scripts; docs/result.md describes it."""
+    c = comparison
+    entire = {
+        name: getattr(c, name) for name in ("before", "after", "answer", "qualification", "worse", "same")
+    }
+    return {
+        "format": 1,
+        **entire,
+        "exit_code": c.exit_code,
+        "unshown": list(c.unshown),
+        "changed": [_plain(change) for change in c.changed],
+        "unclear": [_plain(change) for change in c.unclear],
+        "only_before": list(c.only_before),
+        "only_after": list(c.only_after),
+        "refused_before": [asdict(row) for row in c.refused_before],
+        "refused_after": [asdict(row) for row in c.refused_after],
+        "utility": [asdict(row) for row in c.utility],
+    }
+
+
+def _plain(change: Change) -> dict[str, Any]:
+    whole = ("scenario", "setting", "attack", "metric", "said", "worse", "decides")
+    sides = {"before": change.before, "after": change.after}
+    numbers = ("value", "low", "high", "gain", "gain_low", "gain_high", "n", "verdict")
+    return {name: getattr(change, name) for name in whole} | {
+        side: {name: getattr(finding, name) for name in numbers} for side, finding in sides.items()
+    }
 
 
 def comparison_html(comparison: Comparison) -> str:
@@ -140,11 +195,13 @@ def comparison_html(comparison: Comparison) -> str:
 
 
 def write_comparison(comparison: Comparison, path: Path) -> Path:
-    """Write the page.
+    """Write the page to ``path``, and the same as JSON beside it.
 
     Raises:
         DiskFull: it could not be written.
     """
+    text = json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
+    html.save(text + "\n", path.with_suffix(".json"))
     return html.save(comparison_html(comparison), path)
 
 
@@ -175,7 +232,7 @@ def comparison_summary(comparison: Comparison) -> Group:
     return Group(*parts)
 
 
-def _change(a: Finding, b: Finding, cards: Cards) -> Change:
+def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
     before, after = readings.read(a, cards), readings.read(b, cards)
     apart = _apart(a, b)
     if a.verdict != b.verdict:
@@ -192,10 +249,12 @@ def _change(a: Finding, b: Finding, cards: Cards) -> Change:
         metric=cards.metric(a.metric).label,
         before=a,
         after=b,
-        gain_before=f"{before.gain} {before.gain_interval}",
-        gain_after=f"{after.gain} {after.gain_interval}",
+        gain_before=f"{before.measured_gain} {before.gain_interval}",
+        gain_after=f"{after.measured_gain} {after.gain_interval}",
+        explanation=cards.metric(a.metric).explanation,
         said=words_of,
         worse=words_of == WORSE or (apart and b.gain > a.gain and b.verdict == "leaks"),
+        decides=decides,
     )
 
 
@@ -203,11 +262,27 @@ def _apart(a: Finding, b: Finding) -> bool:
     return a.gain_high < b.gain_low or b.gain_high < a.gain_low
 
 
-def _qualification(both: int, changed: int, worse: int) -> str:
+def _qualification(both: int, changed: int, worse: int, unshown: int) -> str:
     if not both:
         return "No finding is in both results, so nothing can be compared."
     text = f"{changed} of {words.count(both, 'findings')} in both changed beyond their intervals"
-    return f"{text}; {worse} for the worse." if changed else f"{text}."
+    text = f"{text}; {worse} for the worse." if changed else f"{text}."
+    lost = f" {words.count(unshown, 'findings')} of the earlier run cannot be compared: missing, or no power."
+    return text + (lost if unshown else "")
+
+
+def _facts(a: Result, b: Result) -> Iterable[tuple[str, str, str]]:
+    before, after = (dict(facts(result)) | _versions(result) for result in (a, b))
+    for name in dict.fromkeys([*before, *after]):
+        yield name, before.get(name, "–"), after.get(name, "–")
+
+
+def _versions(result: Result) -> dict[str, str]:
+    return {
+        name.capitalize(): str(result.manifest[name])
+        for name in ("commit", "device")
+        if name in result.manifest
+    }
 
 
 def _utilities(a: Sequence[Utility], b: Sequence[Utility]) -> Iterable[UtilityChange]:

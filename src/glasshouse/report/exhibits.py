@@ -3,7 +3,7 @@
 Boxes lie on their side, one row each, so that long names stay readable on a narrow screen.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -16,6 +16,7 @@ from glasshouse.report import numbers, svg, words
 from glasshouse.results.records import Exhibit
 
 COLOURS: Final = 6  # series beyond these share a colour and differ by dashes
+_NUMBERS: Final = ("x", "y", "low", "high", "values")
 MAX_MARKS = 16  # points of a line that are still marked one by one
 
 
@@ -54,15 +55,21 @@ class Drawing:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def draw(exhibit: Exhibit) -> Drawing:
+def draw(exhibit: Exhibit, *, beside: Sequence[Exhibit] = ()) -> Drawing:
     """Draw an exhibit of any kind but ``pictures``.
+
+    Args:
+        exhibit: what is drawn.
+        beside: others on the page; those of the same kind and labels share its axes.
 
     Raises:
         BadValue: its data lack a key, are empty, differ in length or hold a number that is not finite.
     """
-    kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes, "table": _table}
+    kinds = {"lines": _lines, "histogram": _histogram, "boxes": _boxes}
     try:
-        return kinds[exhibit.kind](exhibit.data)
+        if exhibit.kind == "table":
+            return _table(exhibit.data)
+        return kinds[exhibit.kind](exhibit.data, list(_alike(exhibit, beside)))
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadValue):
             raise
@@ -74,17 +81,33 @@ def draw(exhibit: Exhibit) -> Drawing:
         ) from error
 
 
-def _lines(data: Mapping[str, Any]) -> Drawing:
+def _alike(exhibit: Exhibit, others: Sequence[Exhibit]) -> Iterator[Mapping[str, Any]]:
+    """Series of the other exhibits that can be compared with this one."""
+    axes = ("x_label", "y_label", "x_log", "x_even")
+    for other in others:
+        if other.kind == exhibit.kind and all(other.data.get(a) == exhibit.data.get(a) for a in axes):
+            try:
+                for one in _series(other.data):
+                    yield {key: _floats(one[key]) for key in _NUMBERS if one.get(key) is not None}
+            except (KeyError, TypeError, ValueError):
+                continue  # it is reported where it is drawn
+
+
+def _pool(own: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]], *keys: str) -> list[float]:
+    """Every number under these keys, of this exhibit and of those beside it."""
+    return [float(v) for one in (*own, *peers) for key in keys if one.get(key) is not None for v in one[key]]
+
+
+def _lines(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawing:
     series = _series(data)
     xs = [_floats(s["x"]) for s in series]
     ys = [_floats(s["y"]) for s in series]
     bands = [_band(s) for s in series]
-    across = svg.scale(np.concatenate(xs).tolist(), log=bool(data.get("x_log")), count=5)
+    across = svg.scale(_pool(series, peers, "x"), log=bool(data.get("x_log")), count=5)
     names: list[str] = []
     if data.get("x_even"):
         xs, across, names = _even(xs)
-    every = [*ys, *(b for band in bands if band for b in band)]
-    up = svg.scale(np.concatenate(every).tolist(), count=4)
+    up = svg.scale(_pool(series, peers, "y", "low", "high"), count=4)
     shapes, marks = [], []
     for i, (x, y, band) in enumerate(zip(xs, ys, bands, strict=True)):
         if len(x) != len(y) or (band and len(band[0]) != len(x)):
@@ -120,14 +143,15 @@ def _aside(series: Mapping[str, Any]) -> bool:
     return bool(series.get("null")) or series.get("of") is not None
 
 
-def _histogram(data: Mapping[str, Any]) -> Drawing:
+def _histogram(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawing:
     series = _series(data)
     values = [_floats(s["values"]) for s in series]
-    pooled = np.concatenate(values)
+    pooled = _pool(series, peers, "values")
     edges = np.histogram_bin_edges(pooled, bins=min(40, max(8, int(np.sqrt(len(pooled)) * 2))))
-    shares = [np.histogram(v, edges)[0] / len(v) for v in values]
+    shares = [np.histogram(v, edges)[0] / len(v) for v in (*values, *(p["values"] for p in peers))]
     across = svg.scale(edges.tolist(), count=5)
     up = svg.scale(np.concatenate(shares).tolist(), include=(0.0,), count=4)
+    shares = shares[: len(values)]
     shapes = []
     for i, share in enumerate(shares):
         steps = _path(np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(share, 2), [0.0]]), across, up)
@@ -142,10 +166,10 @@ def _histogram(data: Mapping[str, Any]) -> Drawing:
     )
 
 
-def _boxes(data: Mapping[str, Any]) -> Drawing:
+def _boxes(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Drawing:
     series = _series(data)
     values = [_floats(s["values"]) for s in series]
-    scale = svg.scale(np.concatenate(values).tolist(), count=4)
+    scale = svg.scale(_pool(series, peers, "values"), count=4)
     strips = tuple(
         Strip(
             label=str(s["name"]),

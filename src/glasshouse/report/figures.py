@@ -1,6 +1,7 @@
 """The two figures that every audit has: leak against defence, and utility against leakage."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -13,6 +14,7 @@ from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Finding, Utility, Verdict
 
+PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 ROW = 30.0  # height of a row, pixels
 DISC = 9.0  # radius of a numbered disc, pixels
 
@@ -50,6 +52,7 @@ class Panel:
     Attributes:
         title: the metric.
         explanation: what it is, for a reader who never met it.
+        landmarks: (number, meaning, picture or nothing), the worst first.
         setting: the axes, empty where there are none.
         direction: which way is worse.
         unit: of values and axis.
@@ -62,6 +65,7 @@ class Panel:
 
     title: str
     explanation: str
+    landmarks: tuple[tuple[str, str, str], ...]
     setting: str
     direction: str
     unit: str
@@ -73,19 +77,25 @@ class Panel:
 
 
 def panels(findings: Sequence[Finding], utility: Sequence[Utility], cards: Cards) -> list[Panel]:
-    """One panel per metric and setting of a scenario, the metric that sentences quote first."""
+    """One panel per metric and setting of a scenario, the metric that sentences quote first.
+
+    Panels of one metric share their axis.
+    """
     sets: dict[tuple[tuple[int, int, str], str, str], list[Finding]] = {}
     for f in findings:
         key = (cards.rank(f.metric), words.setting(f.axes), f.protocol)
         sets.setdefault(key, []).append(f)
     several = len({f.protocol for f in findings}) > 1
     order = sorted(sets, key=lambda key: key[0])
-    return [_panel(sets[key], utility, key[2] if several else "", cards) for key in order]
+    by_metric = {key[0]: [f for k, fs in sets.items() if k[0] == key[0] for f in fs] for key in order}
+    scales = {rank: _scale(fs, cards.metric(fs[0].metric)) for rank, fs in by_metric.items()}
+    return [_panel(sets[k], utility, scales[k[0]], k[2] if several else "", cards) for k in order]
 
 
-def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: str, cards: Cards) -> Panel:
+def _panel(
+    findings: Sequence[Finding], utility: Sequence[Utility], scale: svg.Scale, protocol: str, cards: Cards
+) -> Panel:
     first, card = findings[0], cards.metric(findings[0].metric)
-    scale = _scale(findings, card)
     common = _common(findings)
     by_defense: dict[tuple[str, ...], list[Finding]] = {}
     for f in sorted(findings, key=lambda f: bool(f.defenses)):  # stable: no defence first
@@ -101,6 +111,10 @@ def _panel(findings: Sequence[Finding], utility: Sequence[Utility], protocol: st
     return Panel(
         title=card.label,
         explanation=card.explanation,
+        landmarks=tuple(
+            (numbers.value(number, card), meaning, picture if PICTURE.fullmatch(picture) else "")
+            for number, meaning, picture in card.landmarks
+        ),
         setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),
@@ -215,11 +229,15 @@ def _cost(f: Finding, utility: Iterable[Utility]) -> str:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One cell in the plane of utility and leakage, numbered as in the figure."""
+    """One cell in the plane of utility and leakage, numbered as in the figure.
+
+    ``remark``: the model is of no use; empty where it is.
+    """
 
     number: int
     name: str
     utility: str
+    remark: str
     epsilon: str
     attack: str
     gain: str
@@ -275,6 +293,7 @@ def _point(number: int, u: Utility, f: Finding, cards: Cards) -> Point:
         number=number,
         name=words.protection(u.defenses, u.axes) + (f" ({axes})" if axes else ""),
         utility=readings.utility(u),
+        remark="at chance" if readings.at_chance(u) else "",
         epsilon=guarantee,
         attack=cards.attack(f.attack),
         gain=f"{reading.gain} {reading.gain_interval}",

@@ -1,8 +1,10 @@
-"""One self-contained page: no script, no network, no file beside it."""
+"""One self-contained page: no network, no file beside it; it reads without its script, which only sorts."""
 
+import base64
+import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -10,14 +12,13 @@ from markupsafe import Markup
 from glasshouse import __version__
 from glasshouse.disk import write_text
 from glasshouse.report import figures, numbers, sections, tables, words
-from glasshouse.report.verdicts import stories
-from glasshouse.report.verdicts.answer import overall
+from glasshouse.report.readings import one_per_setting
+from glasshouse.report.verdicts import leaks, stories
+from glasshouse.report.verdicts.answer import facts, overall
 from glasshouse.report.verdicts.choice import ORDER, Choice, choose
 from glasshouse.report.verdicts.policy import MARKS, policy
 from glasshouse.results.files import read_result
 from glasshouse.results.records import Result
-
-FEW: Final = 3  # with more scenarios than this, the verdict keeps to two sentences for each
 
 
 def write_html(run: Path, *, show_private: bool = False) -> Path:
@@ -42,9 +43,10 @@ def write_html(run: Path, *, show_private: bool = False) -> Path:
 
 def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     """The page as text; pictures are read from the run directory."""
+    result = replace(result, utility=one_per_setting(result.utility))
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
-    by_name = {part.name: part for part in parts}
+    found, told = leaks.leaks(result, choice), stories.stories(result, choice)
     return (
         environment()
         .get_template("report.html")
@@ -52,13 +54,16 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
             suite=result.suite,
             version=__version__,
             answer=overall(result, choice),
-            stories=[(by_name[story.scenario], story) for story in stories.stories(result, choice)],
+            facts=facts(result),
+            leaks=found,
+            quiet=leaks.quiet(told, found),
+            glossary=[*leaks.GLOSSARY, *leaks.explain(result, found)],
+            anchors={part.name: part.anchor for part in parts},
             terms=terms(choice),
             policy=policy(result),
             sections=parts,
             manifest=tables.manifest(result.manifest),
             show_private=show_private,
-            brief=len(parts) > FEW,
         )
     )
 
@@ -85,7 +90,10 @@ def environment() -> Environment:
         "grant": lambda name: words.grants([name]),
         "counted": words.count,
     }
+    script = env.get_template("page.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     env.globals |= {"mark": _mark, "orders": ORDER, "limit_marks": MARKS}
+    env.globals["script_hash"] = f"sha256-{digest}"  # no other may run
     return env
 
 

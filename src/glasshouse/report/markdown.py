@@ -1,12 +1,15 @@
 """Findings as Markdown tables: a row per setting and attack, a column per metric."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from glasshouse.report import numbers
 from glasshouse.report.cards import Cards
 from glasshouse.results.cards import MetricCard
-from glasshouse.results.records import Contrast, Finding, Result
+from glasshouse.results.records import Contrast, Finding, Result, Utility
 
+R = TypeVar("R", Finding, Contrast)
+Key = tuple[str, ...]
 HEAD = ("setting", "attack", "n")
 
 
@@ -43,11 +46,8 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
 
 
 def _contrasts(pairs: Sequence[Contrast]) -> str:
-    metrics = list(dict.fromkeys(c.metric for c in pairs))
+    metrics, rows = pivot(pairs, contrast_key)
     head = ("setting", "attack", "against", "n", *metrics)
-    rows: dict[tuple[str, str, str], dict[str, Contrast]] = {}
-    for c in pairs:
-        rows.setdefault((_setting(c), c.attack, c.other), {})[c.metric] = c
     lines = [_row(head), _row("---" for _ in head)]
     for key, by_metric in rows.items():
         n = max(c.n for c in by_metric.values())
@@ -63,20 +63,38 @@ def _difference(c: Contrast) -> str:
 
 
 def _table(findings: Sequence[Finding], cards: Cards) -> str:
-    metrics = list(dict.fromkeys(f.metric for f in findings))
-    rows: dict[tuple[str, str], dict[str, Finding]] = {}
-    for f in findings:
-        rows.setdefault((_setting(f), f.attack), {})[f.metric] = f
+    metrics, rows = pivot(findings, finding_key)
     lines = [_row((*HEAD, *metrics)), _row("---" for _ in (*HEAD, *metrics))]
-    for (setting, attack), by_metric in rows.items():
+    for key, by_metric in rows.items():
         n = max(f.n for f in by_metric.values())
         cells = (_cell(by_metric[m], cards.metric(m)) if m in by_metric else "" for m in metrics)
-        lines.append(_row((setting, attack, str(n), *cells)))
+        lines.append(_row((*key, str(n), *cells)))
     return "\n".join(lines)
 
 
-def _setting(f: Finding | Contrast) -> str:
-    return ", ".join(f"{path.split('.')[-1]} {value}" for path, value in f.axes.items()) or "–"
+def pivot(rows: Iterable[R], key: Callable[[R], Key]) -> tuple[list[str], dict[Key, dict[str, R]]]:
+    """Metrics as columns: their names in order, and for every key the records by metric."""
+    table: dict[Key, dict[str, R]] = {}
+    metrics: dict[str, None] = {}
+    for row in rows:
+        metrics[row.metric] = None
+        table.setdefault(key(row), {})[row.metric] = row
+    return list(metrics), table
+
+
+def finding_key(f: Finding) -> Key:
+    """What a row of findings is about: the setting and the attack."""
+    return setting_words(f), f.attack
+
+
+def contrast_key(c: Contrast) -> Key:
+    """What a row of contrasts is about: the setting and the two attacks."""
+    return setting_words(c), c.attack, c.other
+
+
+def setting_words(row: Finding | Contrast | Utility) -> str:
+    """The values of the axes in words; a dash where there are none."""
+    return ", ".join(f"{path.split('.')[-1]} {value}" for path, value in row.axes.items()) or "–"
 
 
 def _cell(f: Finding, card: MetricCard) -> str:

@@ -1,6 +1,7 @@
 """A finding's numbers as text, all with the decimals that its intervals support."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import final
 
 from glasshouse.report import numbers
@@ -50,6 +51,27 @@ def read(f: Finding, cards: Cards) -> Reading:
         gain=gain,
         gain_interval=numbers.interval(f.gain_low, f.gain_high, m, gained),
         measured_gain=sign + numbers.difference(f.gain, m, unit, gained),
+    )
+
+
+def at_chance(u: Utility) -> bool:
+    """Whether always answering the most common class may do as well as this model."""
+    return u.chance is not None and u.low <= u.chance
+
+
+def one_per_setting(rows: Iterable[Utility]) -> tuple[Utility, ...]:
+    """Utilities of the same cell under several seeds as one: the mean, over the whole range of intervals."""
+    groups: dict[tuple[str, str, str], list[Utility]] = {}
+    for u in rows:
+        groups.setdefault((u.scenario, u.cell, u.metric), []).append(u)
+    return tuple(
+        replace(
+            us[0],
+            value=sum(u.value for u in us) / len(us),
+            low=min(u.low for u in us),
+            high=max(u.high for u in us),
+        )
+        for us in groups.values()
     )
 
 

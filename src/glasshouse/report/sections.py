@@ -1,5 +1,6 @@
 """The page's content, sorted: one section per scenario, each with what it saw, found, showed and refused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -8,7 +9,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.report import exhibits, figures, pictures, tables
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts import stories
-from glasshouse.report.verdicts.choice import ORDER, Choice
+from glasshouse.report.verdicts.choice import Choice
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.records import Exhibit, Result
 
@@ -30,7 +31,6 @@ class Section:
 
     Attributes:
         anchor: for links; does not depend on the name.
-        counts: findings by verdict, the worst kind first.
         sheets: contact sheets.
         lost: those that could not be read.
         uncontrolled: attacks without a control.
@@ -43,7 +43,6 @@ class Section:
     name: str
     card: ThreatCard | None
     story: stories.Story
-    counts: tuple[tuple[str, int], ...]
     panels: tuple[figures.Panel, ...]
     trade: figures.Trade | None
     sheets: tuple[pictures.Sheet, ...]
@@ -91,16 +90,15 @@ def _section(
     utility = [u for u in result.utility if u.scenario == name]
     card = next((t for t in result.threats if t.scenario == name), None)
     show = show_private or (card is not None and card.data_public)
-    pieces = [_show(e, run, cards, show=show) for e in result.exhibits if e.scenario == name]
+    own = [e for e in result.exhibits if e.scenario == name]
+    pieces = [_show(e, own, run, cards, show=show) for e in own]
     sheets = [s for s in pieces if isinstance(s, pictures.Sheet)]
     drawings = [s for s in pieces if isinstance(s, Shown)]
-    kinds = [choice.standing(f) for f in choice.findings]
     return Section(
         anchor=anchor,
         name=name,
         card=card,
         story=story,
-        counts=tuple((kind, kinds.count(kind)) for kind in ORDER if kind in kinds),
         panels=tuple(figures.panels(own_findings, utility, cards)),
         trade=figures.trade(own_findings, utility, cards),
         sheets=tuple(pictures.merge_sheets(sheets)),
@@ -116,11 +114,13 @@ def _section(
     )
 
 
-def _show(exhibit: Exhibit, run: Path, cards: Cards, *, show: bool) -> Shown | pictures.Sheet:
+def _show(
+    exhibit: Exhibit, beside: Sequence[Exhibit], run: Path, cards: Cards, *, show: bool
+) -> Shown | pictures.Sheet:
     """An exhibit that cannot be drawn is reported in its place; it must not cost the reader the report."""
     try:
         if exhibit.kind == "pictures":
             return pictures.sheet(exhibit, run, cards=cards, show=show)
-        return Shown(exhibit=exhibit, drawing=exhibits.draw(exhibit))
+        return Shown(exhibit=exhibit, drawing=exhibits.draw(exhibit, beside=beside))
     except GlasshouseError as error:
         return Shown(exhibit=exhibit, trouble=error)

@@ -1,4 +1,4 @@
-"""A page with exhibits and nothing else: what commands beside an audit show."""
+"""A page with a verdict and its exhibits: what commands beside an audit show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,25 @@ class Shown:
     trouble: None = None
 
 
-def write_page(path: Path, *, title: str, tagline: str, exhibits: Sequence[Exhibit]) -> Path:
+@final
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the page says first.
+
+    Attributes:
+        title: a few words.
+        lead: one sentence.
+        kind: a verdict on findings, which gives the colour.
+        terms: words that the page uses, explained.
+    """
+
+    title: str
+    lead: str
+    kind: str
+    terms: tuple[tuple[str, str], ...] = ()
+
+
+def write_page(path: Path, *, verdict: Verdict, tagline: str, exhibits: Sequence[Exhibit]) -> Path:
     """Write the page to ``path``, whose folder is made; pictures are no exhibits of such a page.
 
     Raises:
@@ -31,4 +49,4 @@ def write_page(path: Path, *, title: str, tagline: str, exhibits: Sequence[Exhib
     """
     drawings = [Shown(exhibit=e, drawing=draw(e)) for e in exhibits]
     template = environment().get_template("single.html")
-    return save(template.render(title=title, tagline=tagline, shown=drawings, version=__version__), path)
+    return save(template.render(verdict=verdict, tagline=tagline, shown=drawings, version=__version__), path)

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +14,7 @@ from glasshouse.report import readings, tables, words
 from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.answer import overall
 from glasshouse.report.verdicts.choice import Choice, choose
+from glasshouse.report.verdicts.leaks import leaks
 from glasshouse.report.verdicts.policy import MARKS as LIMIT_MARKS
 from glasshouse.report.verdicts.policy import Policy, policy
 from glasshouse.results.records import Finding, Result, Utility
@@ -30,14 +32,17 @@ def summary(result: Result) -> Group:
     Raises:
         BadValue: the result holds a number that is not finite.
     """
+    result = replace(result, utility=readings.one_per_setting(result.utility))
     choice = choose(result)
-    answer = overall(result, choice)
+    answer, found = overall(result, choice), leaks(result, choice)
     parts: list[RenderableType] = [heading(answer.text, answer.kind or ""), line(answer.qualification)]
     if answer.count:
         parts.append(line(answer.count, "dim"))
     for story in stories.stories(result, choice):
         parts += [Text(), line(story.scenario, "bold")]
         parts += [_sentence(s.kind, s.text) for s in story.sentences]
+        advice = [f"{leak.action} {leak.advice}" for leak in found if leak.scenario == story.scenario]
+        parts += [_sentence("note", f"What to do: {text}") for text in advice]
         rows = list(_strongest(result, choice.of(story.scenario)))
         if len(rows) > 1:
             head = ("setting", "strongest attack", "gain over guessing", "verdict", "utility")

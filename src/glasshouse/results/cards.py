@@ -13,6 +13,8 @@ class ThreatCard:
     """Who sees what, and what was given, for one scenario; all in words.
 
     ``limits``: metric → largest tolerated gain; ``broken``: sentences of those broken (see :class:`Limit`).
+    ``setup``: the federation in a few plain words; ``defenses``: registered name → what it does, of those in
+    use; ``advice``: a defence to try first, and what it does.
     """
 
     scenario: str
@@ -29,6 +31,9 @@ class ThreatCard:
     limits: Mapping[str, float] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    setup: str = ""
+    defenses: Mapping[str, str] = field(default_factory=dict)
+    advice: str = ""
 
 
 @final
@@ -92,6 +97,7 @@ class MetricCard:
         order: among metrics of one severity, small ones are quoted first.
         note: what a reader must know who compares the number with a paper's.
         private: the number is about private data; where False, it is never a headline.
+        landmarks: (number, its meaning, a picture of it as a ``data:`` address of a PNG), the worst first.
     """
 
     name: str
@@ -107,3 +113,4 @@ class MetricCard:
     order: int = 1000
     note: str = ""
     private: bool = True
+    landmarks: tuple[tuple[float, str, str], ...] = ()

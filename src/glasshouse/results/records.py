@@ -213,6 +213,7 @@ class Utility:
     """Held-out accuracy after the cell's rounds, with its exact interval over the n examples.
 
     ``epsilon`` and ``delta``: the privacy guarantee of the cell's defences, None where there is none.
+    ``chance``: the share of the most common class among the examples; None: not known.
     """
 
     scenario: str
@@ -227,6 +228,7 @@ class Utility:
     rounds: int
     epsilon: float | None = None
     delta: float | None = None
+    chance: float | None = None
 
 
 @final

@@ -54,7 +54,8 @@ def expand_axes(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[st
     base = {k: v for k, v in raw.items() if k not in ("axes", "axes_zipped")}
     _check_paths(raw)
     groups = [
-        [{path: choice} for choice in _some(path, values)] for path, values in raw.get("axes", {}).items()
+        [{path: choice} for choice in _different(path, _some(path, values))]
+        for path, values in raw.get("axes", {}).items()
     ]
     groups += [_rows(i, table) for i, table in enumerate(raw.get("axes_zipped", []))]
     total = 1
@@ -99,6 +100,7 @@ def content_hash(scenario: Scenario) -> str:
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
+    content["audit"].pop("auditor", None)
     against = content["model"]["pretraining"]["adversarial"]
     against.setdefault("step", STEP[against["method"]])
     text = json.dumps(content, sort_keys=True, allow_nan=False)
@@ -132,6 +134,20 @@ def _check_paths(raw: dict[str, Any]) -> None:
 def _some(path: str, values: Any) -> list[Any]:
     if not isinstance(values, list) or not values:
         raise PathError(f'axes."{path}"', needs="a list of at least one value", got=repr(values))
+    return values
+
+
+def _different(path: str, values: list[Any]) -> list[Any]:
+    """Refuse a value that stands twice: two cells would be one, counted twice."""
+    texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
+    for value, text in zip(values, texts, strict=True):
+        if texts.count(text) > 1:
+            raise PathError(
+                f'axes."{path}"',
+                needs="different values",
+                got=f"{label_of(value)} {texts.count(text)} times",
+                hint="audit.seeds repeats a cell with other seeds",
+            )
     return values
 
 

@@ -1,5 +1,6 @@
 """From a name or a file to a checked :class:`Suite`; every mistake in one error."""
 
+import copy
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +19,10 @@ from glasshouse.scenario.shipped import preset_text
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Entry, Member, Suite, SuiteFile
 from glasshouse.scenario.table import canonical, freeze
-from glasshouse.scenario.write import resolved_toml
+from glasshouse.scenario.write import resolved_toml, toml
 from glasshouse.store import read_text
 
+BYTE_ORDER_MARK = "\ufeff"  # some editors on Windows begin a file with it; TOML does not allow it
 _Raw = tuple[str, dict[str, Any]]  # where problems are in a suite, and a scenario before validation
 
 
@@ -43,7 +45,31 @@ def load(
         BadScenario: everything else, all at once.
     """
     text = _read(name, Path())
-    raw = _parse(text, name)
+    return _check(_parse(text, name), sets, name=name, given=text, inspect=inspect, captured=captured)
+
+
+def load_table(raw: Mapping[str, Any], sets: Sequence[str] = (), *, inspect: Inspect | None = None) -> Suite:
+    """The same from plain data: the tables of a scenario, or of a suite, as a TOML file would hold them.
+
+    Raises:
+        UnknownName: a suite uses a preset that does not exist.
+        BadFile: a file that a suite uses cannot be read.
+        BadScenario: everything else, all at once.
+    """
+    table = canonical(raw)
+    name = str(table.get("name", "without a name"))
+    return _check(copy.deepcopy(table), sets, name=name, given=toml(table), inspect=inspect)
+
+
+def _check(
+    raw: dict[str, Any],
+    sets: Sequence[str],
+    *,
+    name: str,
+    given: str,
+    inspect: Inspect | None,
+    captured: Mapping[str, Any] | None = None,
+) -> Suite:
     is_suite = "scenarios" in raw
     entries, raws, problems = _suite(raw, name) if is_suite else ([Entry(use=name)], [("", raw)], [])
     problems += [p for where, one in raws for p in _fill(one, captured or {}, where)]
@@ -58,11 +84,11 @@ def load(
     if problems:
         raise BadScenario(f"scenario '{name}'", problems)
     suite_name = str(raw["name"]) if is_suite else members[0].scenario.name
-    return Suite(name=suite_name, summary=str(raw.get("summary", "")), members=tuple(members), given=text)
+    return Suite(name=suite_name, summary=str(raw.get("summary", "")), members=tuple(members), given=given)
 
 
 def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenario:
-    """A scenario from plain data, checked like a file.
+    """A scenario from plain data, checked like a file; :meth:`Scenario.from_dict` is this function.
 
     Raises:
         BadScenario: all that is wrong.
@@ -191,7 +217,7 @@ def _twins(members: list[Member]) -> list[Problem]:
 def _read(name: str, folder: Path) -> str:
     if not name.endswith(".toml"):
         return preset_text(name)
-    return read_text(folder / name, most=limits.TOML_BYTES)
+    return read_text(folder / name, most=limits.TOML_BYTES).removeprefix(BYTE_ORDER_MARK)
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ builds anything: :mod:`glasshouse.scenario.load` does the first, ``audit.build``
 also live in other packages of this layer are repeated, and a test holds them equal.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, final
 
 from pydantic import Field, model_validator
@@ -234,6 +235,7 @@ class Audit(Table):
         utility: measure held-out accuracy.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
         contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
+        auditor: who answers for the audit; printed on the report, else ``GLASSHOUSE_AUDITOR`` is.
     """
 
     metrics: tuple[Plugin, ...] = (
@@ -247,6 +249,7 @@ class Audit(Table):
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
+    auditor: str = ""
 
 
 @final
@@ -308,6 +311,21 @@ class Scenario(Table):
     tuning: Tuning = Tuning()
     axes: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     axes_zipped: tuple[dict[str, tuple[Any, ...]], ...] = ()
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "Scenario":
+        """A scenario from plain data, the tables of a TOML file as dictionaries; checked like a file.
+
+        Raises:
+            BadScenario: all that is wrong.
+
+        Examples:
+            >>> Scenario.from_dict({"name": "mine", "attacks": ["idlg"]}).data.source
+            'digits'
+        """
+        from glasshouse.scenario.load import from_dict  # noqa: PLC0415 - it imports this module
+
+        return from_dict(raw)
 
     @property
     def sees(self) -> frozenset[Message]:

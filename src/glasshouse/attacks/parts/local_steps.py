@@ -1,8 +1,10 @@
 """The clients' optimizer as an attack sees it: undone where that is exact, else repeated on a candidate.
 
 With plain SGD, momentum, weight decay and any schedule, one step is undone exactly; several steps are read
-as if the gradient had stayed the same along the way. Adam's first step is ``g / (|g| + eps)`` by coordinate:
-a sign, but for gradients as small as ``eps``. Nothing gives the gradient back, so whoever needs it refuses.
+as if the gradient had stayed the same along the way. Adam's first step is ``u = g / (|g| + eps)`` by
+coordinate, nearly a sign. The gradient itself does not come back, and whoever needs it refuses; but
+``1 - |u|`` tells small entries from large ones down to the rounding of the update, which gives the gradient
+clamped at a level far above ``eps``: in a ConvNet nearly all of it. Several steps are repeated as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +25,9 @@ LINEAR: Final = frozenset({"sgd", "momentum", "weight_decay", "schedule"})
 ANY: Final = LINEAR | {"adam", "adamw"}
 """All traits."""
 
-_LEVEL: Final = 1e-30
+LEVEL: Final = 0.1
+"""See :func:`clamped_gradient`."""
+_LEAST: Final = 1e-30
 """Added under Adam's root, whose slope at 0 is infinite; its root is far below any ``eps`` in use."""
 
 
@@ -55,6 +59,49 @@ def known_decay(before: Mapping[str, Tensor], terms: Terms, *, round: int, steps
     return {name: factor * t for name, t in before.items()}
 
 
+def clamp_softly(gradient: Mapping[str, Tensor], levels: Mapping[str, float]) -> dict[str, Tensor]:
+    """``g · level / (|g| + level)`` by tensor: ``g`` where it is small, at most the level.
+
+    Examples:
+        >>> clamp_softly({"w": torch.tensor([-9.0, 1.0])}, {"w": 1.0})["w"].tolist()
+        [-0.8999999761581421, 0.5]
+    """
+    return {name: g * (levels[name] / (g.abs() + levels[name])) for name, g in gradient.items()}
+
+
+def clamped_gradient(
+    change: Mapping[str, Tensor],
+    before: Mapping[str, Tensor],
+    *,
+    eps: float,
+    rate: float,
+    precision: float,
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """The gradient behind one step of Adam, softly clamped, and the levels: as high as rounding allows.
+
+    With ``u = g / (|g| + eps)`` and any level s, ``g s / (|g| + s) = u s eps / (eps |u| + s (1 - |u|))``. An
+    error r of ``u`` moves this by s r / eps of itself at most, so that s is ``LEVEL`` times eps / r. What
+    exceeds 1 in ``|u|`` is noise, and counts into r: the level falls to ``eps``, and signs are left.
+
+    Args:
+        change: of the parameters, freed of known decay.
+        before: the parameters received.
+        eps: of the optimizer.
+        rate: of the step.
+        precision: relative rounding of the numbers that were sent.
+    """
+    clamped, levels = {}, {}
+    for name, t in change.items():
+        u = t.double() / -rate
+        size = u.abs()
+        reach = 1 + float((before[name] + t).abs().max()) / rate
+        error = max(precision * reach, float(size.max()) - 1)
+        levels[name] = level = max(eps, LEVEL * eps / error)
+        below = eps * size + level * (1 - size).clamp_min(0)
+        clamped[name] = (u * level * eps / below.clamp_min(1e-300)).to(t.dtype)
+    return clamped, levels
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class LocalSteps:
@@ -64,8 +111,8 @@ class LocalSteps:
         rows: for each step the candidate's images that it uses.
         rates: learning rate of each step.
         how: the rule.
-        soften: of Adam, a share of the mean of each tensor's ``|g|`` that is added to ``eps``; 0: as it is.
-            The first step is then no sign but ``g / (|g| + share of the mean)``, and has a slope.
+        soften: of Adam, a share of the mean of each tensor's ``|g|`` that is added to ``eps``, so that steps
+            have a slope to search along; 0: as they are.
     """
 
     rows: tuple[Tensor, ...]
@@ -106,7 +153,7 @@ class LocalSteps:
         kept, squared = self.how.betas
         state.mean = (1 - kept) * g + (0 if state.mean is None else kept * state.mean)
         state.square = (1 - squared) * g * g + (0 if state.square is None else squared * state.square)
-        size = g.abs() if number == 1 else (state.square / (1 - squared**number) + _LEVEL).sqrt()
+        size = g.abs() if number == 1 else (state.square / (1 - squared**number) + _LEAST).sqrt()
         eps = self.how.eps + self.soften * float(size.detach().mean())
         return (g if number == 1 else state.mean / (1 - kept**number)) / (size + eps)
 

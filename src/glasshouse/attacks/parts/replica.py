@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.attacks.parts.local_steps import check_linear, known_decay
+from glasshouse.attacks.parts.local_steps import check_linear, clamped_gradient, known_decay
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
@@ -104,6 +104,16 @@ class Replica:
         weight = self.terms.optimizer.weight(round=self.update.round, steps=self.update.steps)
         factor = -1.0 / (self.terms.learning_rate * weight)
         return {name: t * factor for name, t in self.moved().items()}
+
+    def clamped_gradient(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """The gradient behind one step of Adam, clamped at the levels returned with it."""
+        return clamped_gradient(
+            self.moved(),
+            self.received,
+            eps=self.terms.optimizer.eps,
+            rate=self.terms.rate(self.update.round),
+            precision=max(torch.finfo(t.dtype).eps for t in self.update.tensors.values()),
+        )
 
     def moved(self) -> dict[str, Tensor]:
         """:meth:`delta` without what weight decay is known to have taken off the received parameters."""

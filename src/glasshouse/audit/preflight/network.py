@@ -2,13 +2,15 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from glasshouse.data.survey import Survey
 from glasshouse.errors import GlasshouseError, Problem
@@ -24,6 +26,9 @@ MOST_PARAMETERS = 2**28
 
 SMALL_LAYER = 2**22
 """Parameters of a layer, guessed from a model's arguments, up to which the model is simply built."""
+
+Fault = tuple[str, str, str]
+"""What is wrong with a network: needs, got, hint."""
 
 
 @final
@@ -69,8 +74,11 @@ def agreed_network(scenario: Scenario, survey: Survey) -> Network:
 def network_problems(scenario: Scenario, survey: Survey) -> list[Problem]:
     """Models that cannot be built for these images, or are too large."""
     problems = []
+    trained = traits_of(scenario.federation.protocol).trained
     for path, network in networks(scenario, survey):
         fault = fault_of(network)
+        if fault is None and ":" in network.name:
+            fault = derivative_fault(network, trained)
         if fault is not None:
             needs, got, hint = fault
             problems.append(Problem(path=path, needs=needs, got=got, hint=hint))
@@ -85,7 +93,7 @@ def without_memory(network: Network) -> AbstractContextManager[object]:
 
 
 @lru_cache(maxsize=64)
-def fault_of(network: Network) -> tuple[str, str, str] | None:
+def fault_of(network: Network) -> Fault | None:
     """What is wrong with a network, as (needs, got, hint); None: it takes the images."""
     shape = "×".join(map(str, network.shape))
     fits = f"a model for images of {shape}"
@@ -104,3 +112,56 @@ def fault_of(network: Network) -> tuple[str, str, str] | None:
         got = f"'{network.name}': {(str(error).splitlines() or [type(error).__name__])[0][:160]}"
         return fits, got, "set data.resize, or another model"
     return None
+
+
+@lru_cache(maxsize=64)
+def derivative_fault(network: Network, trained: str = "") -> Fault | None:
+    """What keeps gradients of one example from flowing through the user's own network; None: nothing.
+
+    Clients need the gradient of every parameter that they train (those whose names start with ``trained``),
+    and attacks that match gradients differentiate it once more.
+    """
+    model = build(network.architecture).eval()
+    parameters = {name: p for name, p in model.named_parameters() if name.startswith(trained)}
+    if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
+        fix = "call requires_grad_(True), or keep what is not trained in buffers (register_buffer)"
+        return "parameters that can be trained", f"requires_grad = False for {_few(frozen)}", fix
+    image = torch.full((1, *network.shape), 0.5, requires_grad=True)
+    logits = model(image)
+    if not logits.isfinite().all():
+        return "finite logits", "NaN or infinity for a grey image", "mind that pixels are in [0, 1]"
+    try:
+        loss = functional.cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(
+            loss, list(parameters.values()), create_graph=True, allow_unused=True
+        )
+        if unused := [name for name, g in zip(parameters, gradients, strict=True) if g is None]:
+            fix = "remove the layers that forward does not use"
+            return "logits that depend on every parameter", f"they do not depend on {_few(unused)}", fix
+        size = torch.stack([g.square().sum() for g in gradients if g is not None]).sum()
+        torch.autograd.backward(size)  # everywhere: a path that ends on the way would not be seen otherwise
+    except RuntimeError as error:
+        fix = "replace the layer by one of torch's ordinary ones"
+        return "a network that can be differentiated twice, as attacks do", str(error).splitlines()[0], fix
+    return None
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def describe(network: Network) -> str:
+    """What was found in the user's own network, in a sentence."""
+    model = build(network.architecture)
+    size = sum(p.numel() for p in model.parameters())
+    kinds = [type(module).__name__ for module in model.modules()]
+    notes = [
+        f"{count} {words}"
+        for count, words in (
+            (sum("BatchNorm" in kind for kind in kinds), "BatchNorm (with the statistics received)"),
+            (sum("Dropout" in kind for kind in kinds), "dropout (off, unless the protocol turns it on)"),
+        )
+        if count
+    ]
+    head = getattr(model, "head_name", "head")
+    return ", ".join([f"{network.name}: {size:,} parameters", f"logits from layer '{head}'", *notes])

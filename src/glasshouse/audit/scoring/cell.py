@@ -254,4 +254,5 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
             low=record.utility["low"],
             high=record.utility["high"],
             n=int(record.utility["n"]),
+            chance=record.utility.get("chance"),
         )

@@ -29,7 +29,7 @@ from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Tamper
-from glasshouse.metrics.utility import accuracy
+from glasshouse.metrics.utility import accuracy, constant_accuracy
 from glasshouse.models.fit import predict
 from glasshouse.registry import load
 from glasshouse.rng import Rng
@@ -223,7 +223,13 @@ def utility_of(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | 
     model.load_state_dict(dict(final))
     predicted = predict(model, built.heldout.inputs).argmax(1)
     interval = accuracy(predicted, built.heldout.labels)
-    return {"value": interval.value, "low": interval.low, "high": interval.high, "n": len(built.heldout)}
+    return {
+        "value": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "n": len(built.heldout),
+        "chance": constant_accuracy(built.heldout.labels),
+    }
 
 
 def _as_sent(built: Built, log: Log) -> dict[str, float] | None:

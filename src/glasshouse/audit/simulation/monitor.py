@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from glasshouse.federation.setting import Setting
 from glasshouse.metrics.statistics.shares import share_interval
+from glasshouse.metrics.utility import constant_accuracy
 from glasshouse.models.fit import predict
 from glasshouse.wire import Batch, Trained
 
@@ -89,7 +90,13 @@ class ModelMonitor:
         looks = [v for (r, p, n), v in self.right.items() if r == last and p != SERVER and n == "held-out"]
         images = np.tile(np.arange(len(self.heldout)), len(looks))
         interval = share_interval(np.concatenate(looks), images)
-        return {"value": interval.value, "low": interval.low, "high": interval.high, "n": len(self.heldout)}
+        return {
+            "value": interval.value,
+            "low": interval.low,
+            "high": interval.high,
+            "n": len(self.heldout),
+            "chance": constant_accuracy(self.heldout.labels),
+        }
 
     def histograms(self) -> dict[str, list[float]]:
         """Entropies, nats, by "who on what": at most ``SHOWN`` of each."""

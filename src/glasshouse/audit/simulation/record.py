@@ -59,7 +59,8 @@ class GroupRecord:
         seed: of this repetition.
         active: position of the active attack in the scenario; None: the passive ones.
         refusal: why the federation could not be simulated; None: it was.
-        utility: held-out accuracy at the end as ``value``, ``low``, ``high``, ``n``; None: not measured.
+        utility: held-out accuracy at the end as ``value``, ``low``, ``high``, ``n``, and ``chance``, what the
+            most common answer alone gets; None: not measured.
         sent: held-out accuracy of the model that an active server sent, ``value`` and ``n``; None: there is
             no such model, or it is of another architecture.
         curve: (round, held-out accuracy of the global model) while it was trained.

@@ -3,20 +3,29 @@
 Imported only when asked for: the library takes a second to load.
 """
 
+import io
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.base import DataSource, assemble, check_count
+from glasshouse.data.kinds.folder import BROKEN
 from glasshouse.data.kinds.pictures import decode, stack_images
+from glasshouse.data.paths import require_inside
 from glasshouse.errors import BadFile, NotInstalled
+from glasshouse.outside import limits
+from glasshouse.outside.files import check_unpacked, parse_json, read_limited, reason, shorten
 from glasshouse.progress import track
 from glasshouse.registry import Card, carded
 
 try:
     import datasets
+    from huggingface_hub.constants import HF_HUB_CACHE
 except ImportError as error:
     raise NotInstalled(
         "data source 'hf'",
@@ -26,6 +35,11 @@ except ImportError as error:
     ) from error
 
 SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
+_NAME: Final = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*(@[\w.-]+)?")
+"""NAME or OWNER/NAME of a data set, and a configuration."""
+_UNREADABLE: Final = (*BROKEN, AttributeError, datasets.exceptions.DatasetsError)
+_READERS: Final = Path(datasets.__file__).parent / "packaged_modules"
+"""Formats that the library reads by their names, from whatever lies in the current folder."""
 
 
 @carded(
@@ -39,49 +53,90 @@ def hf(where: str, *, resize: int | None = None) -> DataSource:
     """Load ``where`` from the Hub's cache, the Hub, or a folder that ``save_to_disk`` wrote.
 
     The one image column and the one class column are used; ``hf:NAME#COLUMN`` names the class column
-    where there are several. No code of the data set is run.
+    where there are several. No code of the data set is run, no file outside the data set is opened, and the
+    sizes of all pictures are read before the first one is decoded.
 
     Raises:
-        BadFile: it cannot be had, or it has no image column, or no or several class columns.
+        BadFile: it cannot be had, it is too large, or it has no image column, or no or several class columns.
     """
     name = f"hf:{where}"
     place, _, column = where.partition("#")
-    splits = _load(place, name=name)
-    first = next(iter(splits.values()))
-    image = _only(first, datasets.Image, "image", name=name)
-    label = column or _only(first, datasets.ClassLabel, "class", name=name)
-    if not isinstance(first.features.get(label), datasets.ClassLabel):
-        raise _bad(name, f"a class column '{label}'", f"columns {', '.join(first.features)}")
-    return assemble(
-        name,
-        {SPLITS[split]: _arrays(part, image, label, resize, name=name) for split, part in splits.items()},
-        class_names=first.features[label].names,
-        public=False,
-        resize=resize,
-    )
-
-
-def _load(place: str, *, name: str) -> dict[str, Any]:
-    """Splits by their names on the Hub."""
-    path, _, configuration = place.partition("@")
+    folder = Path(place).expanduser()
     try:
-        if Path(path).expanduser().is_dir():
-            dataset = datasets.load_from_disk(str(Path(path).expanduser()))
-        else:
-            dataset = datasets.load_dataset(path, configuration or None)
-    except (OSError, ValueError, LookupError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        root = folder if place and folder.is_dir() else None
+        splits = _load_name(place, name=name) if root is None else _load_folder(root, name=name)
+        roots = _caches() if root is None else (root,)
+        first = next(iter(splits.values()))
+        image = _only(first, datasets.Image, "image", name=name)
+        label = column or _only(first, datasets.ClassLabel, "class", name=name)
+        if not isinstance(first.features.get(label), datasets.ClassLabel):
+            raise _bad(name, f"a class column '{label}'", f"columns {', '.join(first.features)}")
+        class_names = first.features[label].names
+        check_count(len(class_names), limits.CLASSES, "classes", name=name)
+        arrays = {
+            SPLITS[split]: _arrays(part, image, label, resize, roots, name=name)
+            for split, part in splits.items()
+        }
+    except BadFile:
+        raise
+    except _UNREADABLE as error:
         raise BadFile(
             f"data '{name}'",
-            needs="the data set in the local cache, a connection to the Hub, or a folder",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}",
+            needs="the data set in the local cache, a connection to the Hub, or a folder; undamaged",
+            got=f"{type(error).__name__}: {reason(error)}",
             fix="on a machine with a connection: datasets.load_dataset(NAME).save_to_disk(FOLDER); "
             "then name it hf:FOLDER",
         ) from error
+    return assemble(name, arrays, class_names=class_names, public=False, resize=resize)
+
+
+def _load_name(place: str, *, name: str) -> dict[str, Any]:
+    """Splits of a data set of the Hub, which is never a file of this machine."""
+    path, _, configuration = place.partition("@")
+    fits = _NAME.fullmatch(place) and len(place) <= limits.TEXT
+    if not fits or path.endswith(".py") or (_READERS / path).is_dir():
+        raise BadFile(
+            f"data '{name}'",
+            needs="hf:NAME, hf:OWNER/NAME or hf:NAME@CONFIGURATION, or an existing folder",
+            got=f"{shorten(place)}, which is neither",
+            fix="write the name as the Hub does, or the path of a folder that save_to_disk wrote",
+        )
+    return _used(datasets.load_dataset(path, configuration or None), name=name)
+
+
+def _load_folder(root: Path, *, name: str) -> dict[str, Any]:
+    """Splits of a saved data set; every file that it names lies in its folder."""
+    parts = [root]
+    if (root / "dataset_dict.json").exists():
+        parts = [root / str(split) for split in _read(root / "dataset_dict.json", root, name)["splits"]]
+    elif not (root / "state.json").exists():
+        raise FileNotFoundError("the folder has neither dataset_dict.json nor state.json")
+    for part in parts:
+        require_inside(part, root, name=name, folder=True)
+        _read(part / "dataset_info.json", root, name)
+        for file in _read(part / "state.json", root, name)["_data_files"]:
+            require_inside(part / str(file["filename"]), root, name=name)
+    return _used(datasets.load_from_disk(str(root.resolve())), name=name)
+
+
+def _read(path: Path, root: Path, name: str) -> Any:
+    subject = f"data '{name}', '{path.name}'"
+    raw = read_limited(require_inside(path, root, name=name), limits.JSON_BYTES, subject=subject)
+    return parse_json(raw.decode(), subject=subject)
+
+
+def _used(dataset: Any, *, name: str) -> dict[str, Any]:
+    """The splits that are read here, by their names on the Hub."""
     splits = {"train": dataset} if isinstance(dataset, datasets.Dataset) else dict(dataset)
-    used = {split: part for split, part in splits.items() if split in SPLITS}
+    used = {split: part.with_format(None) for split, part in splits.items() if split in SPLITS}
     if not used:
         raise _bad(name, f"a split among {', '.join(SPLITS)}", ", ".join(splits) or "no splits")
     return used
+
+
+def _caches() -> tuple[Path, ...]:
+    """Where pictures of the Hub that are files of their own lie."""
+    return Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)
 
 
 def _only(part: Any, kind: type, word: str, *, name: str) -> str:
@@ -93,11 +148,35 @@ def _only(part: Any, kind: type, word: str, *, name: str) -> str:
 
 
 def _arrays(
-    part: Any, image: str, label: str, resize: int | None, *, name: str
+    part: Any, image: str, label: str, resize: int | None, roots: tuple[Path, ...], *, name: str
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    pictures = track(part[image], "decoding pictures", total=len(part))
-    images = [decode(picture, name=name, place=f"row {i}") for i, picture in enumerate(pictures)]
-    return stack_images(images, resize, name=name), np.array(part[label], dtype=np.int64)
+    check_count(len(part), limits.EXAMPLES, "examples", name=name)
+    stored = part.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+
+    def pictures() -> Iterator[tuple[int, Image.Image]]:
+        for row in stored:
+            raw = _bytes_of(row[image], roots, name=name)
+            with Image.open(io.BytesIO(raw)) as picture:  # reads the header alone
+                yield len(raw), picture
+
+    packed = unpacked = 0
+    for size, picture in pictures():
+        packed += size
+        unpacked += picture.width * picture.height * len(picture.getbands())
+        check_unpacked(packed, unpacked, subject=f"data '{name}'")
+    every = track(pictures(), "decoding pictures", total=len(part))
+    images = [decode(picture, name=name, place=f"row {i}") for i, (_, picture) in enumerate(every)]
+    return stack_images(images, resize, name=name), np.array(part[label][:], dtype=np.int64)
+
+
+def _bytes_of(stored: Any, roots: tuple[Path, ...], *, name: str) -> bytes:
+    """A picture in the data set, or in a file that belongs to it."""
+    if stored["bytes"] is not None:
+        return bytes(stored["bytes"])
+    path = Path(stored["path"])
+    inside = [root for root in roots if path.resolve().is_relative_to(root.resolve())]
+    require_inside(path, (*inside, roots[0])[0], name=name)
+    return read_limited(path, limits.FILE_BYTES, subject=f"data '{name}'")
 
 
 def _bad(name: str, needs: str, got: str) -> BadFile:

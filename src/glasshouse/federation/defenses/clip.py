@@ -26,7 +26,8 @@ class Clip:
     """
 
     card: ClassVar[Card] = Card(
-        summary="clip the L2 norm over all tensors together", source="McMahan et al. 2018, arXiv:1710.06963"
+        summary="limits the size (L2 norm) of what is sent, all tensors together",
+        source="McMahan et al. 2018, arXiv:1710.06963",
     )
     place: ClassVar[Literal["update"]] = "update"
 

@@ -51,7 +51,7 @@ class DpSgd:
     """
 
     card: ClassVar[Card] = Card(
-        summary="DP-SGD in local training: per-example clipping and noise in every step",
+        summary="limits each example's share and adds noise in every training step (DP-SGD), with a proof",
         source="Abadi et al. 2016, arXiv:1607.00133",
         extra="dp",
         details={"neighbours": "one example more or less"},

@@ -37,7 +37,7 @@ class GaussianMechanism:
     """
 
     card: ClassVar[Card] = Card(
-        summary="(epsilon, delta) Gaussian mechanism on the client's update",
+        summary="limits the size of an update and adds noise, with a proven (epsilon, delta) guarantee",
         source="Balle & Wang 2018, arXiv:1805.06530",
         extra="dp",
         details={"neighbours": "the client's update, or zeros in its place"},

@@ -28,7 +28,7 @@ class GaussianNoise:
     """
 
     card: ClassVar[Card] = Card(
-        summary="independent Gaussian noise on every entry; no guarantee",
+        summary="adds random (Gaussian) noise to every number that is sent; no guarantee",
         source="Zhu et al. 2019, arXiv:1906.08935",
     )
     place: ClassVar[Literal["update"]] = "update"

@@ -28,7 +28,7 @@ class LaplaceNoise:
     """
 
     card: ClassVar[Card] = Card(
-        summary="independent Laplace noise on every entry; no guarantee",
+        summary="adds random (Laplace) noise to every number that is sent; no guarantee",
         source="Zhu et al. 2019, arXiv:1906.08935",
     )
     place: ClassVar[Literal["update"]] = "update"

@@ -27,7 +27,8 @@ class Prune:
     """
 
     card: ClassVar[Card] = Card(
-        summary="zero the smallest share of each tensor", source="Aji & Heafield 2017, arXiv:1704.05021"
+        summary="sends only the largest numbers of each layer, the others as zero",
+        source="Aji & Heafield 2017, arXiv:1704.05021",
     )
     place: ClassVar[Literal["update"]] = "update"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import final
 
 from glasshouse.report import words
@@ -40,6 +41,34 @@ def overall(result: Result, choice: Choice) -> Answer:
     if kind is not None and choice.with_victims_out():
         kind = "leaks"
     return Answer(text=text, qualification=qualification, count=_count(result, choice), kind=kind)
+
+
+def facts(result: Result) -> list[tuple[str, str]]:
+    """When, by whom, of what and with which versions: (name, value), what is not known left out."""
+    known = result.manifest
+    packages = known.get("packages", {})
+    torch = f", torch {packages['torch']}" if isinstance(packages, dict) and "torch" in packages else ""
+    scope = [
+        words.count(len({t.scenario for t in result.threats}), "scenario"),
+        words.count(len({f.attack for f in result.findings}), "attack"),
+        words.count(len({f.cell for f in result.findings}), "setting"),
+    ]
+    rows = [
+        ("Date", _day(str(known.get("started", "")))),
+        ("Auditor", str(known.get("auditor", "")) or "not named"),
+        ("Scope", ", ".join(scope)),
+        ("Versions", f"glasshouse {known['glasshouse']}{torch}" if "glasshouse" in known else ""),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def _day(text: str) -> str:
+    """A day in words; what is no date is shown as it is."""
+    try:
+        day = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{day.day} {day:%B %Y}"
 
 
 def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried: str) -> tuple[str, str]:

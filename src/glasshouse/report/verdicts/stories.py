@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from glasshouse.report import readings, words
+from glasshouse.report import numbers, readings, words
+from glasshouse.report.cards import ACCURACY, SEVERITIES
 from glasshouse.report.verdicts.choice import ORDER, Choice, severity
 from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
@@ -34,10 +35,14 @@ class Sentence:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What is to be said about one scenario, the worst first."""
+    """What is to be said about one scenario, the worst first.
+
+    ``private``: place in ``SEVERITIES`` of the kind of private thing that its first finding is about.
+    """
 
     scenario: str
     kind: Verdict | None
+    private: int
     severity: float
     sentences: tuple[Sentence, ...]
 
@@ -51,7 +56,9 @@ def scenarios(result: Result) -> list[str]:
 def stories(result: Result, choice: Choice) -> list[Story]:
     """What is to be said, scenario by scenario, the worst first."""
     every = [_story(result, name, choice.of(name)) for name in scenarios(result)]
-    return sorted(every, key=lambda s: (ORDER.index(s.kind) if s.kind else len(ORDER), -s.severity))
+    return sorted(
+        every, key=lambda s: (ORDER.index(s.kind) if s.kind else len(ORDER), s.private, -s.severity)
+    )
 
 
 def _story(result: Result, name: str, choice: Choice) -> Story:
@@ -71,6 +78,7 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
         lines += _unpowered(choice, first)
         lines += _tell_distances(choice)
     lines += _not_private(choice)
+    lines += _at_chance([u for u in result.utility if u.scenario == name])
     if refusals:
         subjects = list(dict.fromkeys(r.subject for r in refusals))
         lines.append(
@@ -79,6 +87,7 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
     return Story(
         scenario=name,
         kind=choice.standing(top) if top else None,
+        private=SEVERITIES.index(choice.cards.metric(top.metric).severity) if top else len(SEVERITIES),
         severity=severity(top, choice.cards.metric(top.metric)) if top else 0.0,
         sentences=tuple(lines),
     )
@@ -208,3 +217,17 @@ def _not_private(choice: Choice) -> list[Sentence]:
         text = f"{cards.attack(best.attack)} also reached {value(best, cards)} {where(best, capital=False)}"
         lines.append(Sentence(kind="note", text=f"{text}; that is not private data."))
     return lines
+
+
+def _at_chance(rows: Sequence[Utility]) -> list[Sentence]:
+    """Models that have learnt nothing: what they leak and what a defence does to them says little."""
+    useless = [u for u in rows if readings.at_chance(u)]
+    if not useless:
+        return []
+    worst = min(useless, key=lambda u: u.value)
+    text = (
+        f"{worst.metric.capitalize()} is at chance {few([where(u, capital=False) for u in useless])}: "
+        f"{readings.utility(worst)}, where always giving the most common answer gets "
+        f"{numbers.value(worst.chance or 0.0, ACCURACY)}. Such a model is of no use, whatever it leaks."
+    )
+    return [Sentence(kind="note", text=text)]

@@ -4,8 +4,8 @@ Shape letters: R restarts, B images, C channels, H and W pixels, K classes, P pa
 
 Three readings of an update: one gradient (fedsgd, or one local step); the change after several local
 steps, repeated by training the replica on the candidate, differentiably (Geiping et al. 2020,
-arXiv:2003.14053, section 6); or that change as if it came from one step, the cheap approximation. Steps by
-Adam are never read as a gradient, one step neither: they are repeated.
+arXiv:2003.14053, section 6); or that change as if it came from one step, the cheap approximation. One step
+of Adam is read as a clamped gradient, several are repeated.
 The attacker knows the optimizer, its rate, the batch size, the epochs and the number of examples. It does not
 know which images met in a step: candidates train in their own order, and claims have no order either.
 """
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from glasshouse.attacks.parts.local_steps import LocalSteps
+from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
 from glasshouse.attacks.parts.matching import ghost_layers, transforms
 from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, moments, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
@@ -53,7 +53,9 @@ class Plain:
         target: the update to match, of the same names.
         masks: entries that count; see ``Ghost``.
         steps: the local steps behind the target; None: it is one gradient of all B images.
-        decay: known part of the change that the target was freed of, by name; see ``Replica.decay``.
+        levels: the target is a gradient clamped at these; see ``local_steps.clamped_gradient``.
+        known: what is added by name to a candidate's change, or to its gradient before it is clamped: weight
+            decay that the target was freed of, or that is in it.
     """
 
     def __init__(
@@ -64,11 +66,12 @@ class Plain:
         *,
         masks: Mapping[str, Tensor] | None = None,
         steps: LocalSteps | None = None,
-        decay: Mapping[str, Tensor] | None = None,
+        levels: Mapping[str, float] | None = None,
+        known: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._model, self._target, self._masks = model, dict(target), dict(masks or {})
         self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
-        self._steps, self._decay = steps, dict(decay or {})
+        self._steps, self._levels, self._known = steps, levels, dict(known or {})
 
     def __call__(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> Moments:
         """Moments of R candidate batches; see ``Ghost.__call__``."""
@@ -94,6 +97,10 @@ class Plain:
 
     def update(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> dict[str, Tensor]:
         """What a client with these B images would send: its gradient, or its change of parameters."""
+        if self._levels is not None:
+            slope = self._gradient(self._start, inputs, targets, create_graph)
+            pulled = {name: g + self._known.get(name, 0.0) for name, g in slope.items()}
+            return clamp_softly(pulled, self._levels)
         if self._steps is None:
             return self._gradient(self._start, inputs, targets, create_graph)
 
@@ -101,7 +108,7 @@ class Plain:
             return self._gradient(parameters, inputs[rows], targets[rows], create_graph)
 
         after = self._steps.repeat(self._start, gradient, through=create_graph)
-        change = {name: p - self._start[name] + self._decay.get(name, 0.0) for name, p in after.items()}
+        change = {name: p - self._start[name] + self._known.get(name, 0.0) for name, p in after.items()}
         return change if create_graph else {name: t.detach() for name, t in change.items()}
 
     def _gradient(
@@ -194,7 +201,9 @@ def objective(
         Inapplicable: the update is zero everywhere.
     """
     repeated = local_steps(replica, steps, soften=SOFTEN)
-    target = target_of(replica, repeated)
+    target, levels = target_of(replica, repeated), None
+    if replica.adaptive and replica.update.steps == 1:
+        target, levels = replica.clamped_gradient()
     if not any(bool(t.any()) for t in target.values()):
         raise Inapplicable(
             f"matching the update of client {replica.update.client} in round {replica.update.round}",
@@ -208,7 +217,7 @@ def objective(
         adaptation = transforms.estimate(target, last=replica.last_linear())
     else:  # steps by Adam have equal norms and scattered zeros of their own
         adaptation = Adaptation()
-    engine = _engine(replica, target, adaptation, steps=repeated, form=form, bf16=bf16)
+    engine = _engine(replica, target, adaptation, steps=repeated, levels=levels, form=form, bf16=bf16)
     return Objective(engine, target, distance=distance, adaptation=adaptation)
 
 
@@ -218,13 +227,19 @@ def _engine(
     adaptation: Adaptation,
     *,
     steps: LocalSteps | None,
+    levels: Mapping[str, float] | None,
     form: Form,
     bf16: bool,
 ) -> Engine:
     model, received, masks = replica.model, replica.received, adaptation.masks
+    if levels is not None and steps is not None:
+        LOG.info("matching a clamped gradient, one restart after the other")
+        pull = steps.how.weight_decay if steps.how.name == "adam" else 0.0
+        known = scale_tensors(received, pull)
+        return Plain(model, received, target, masks=masks, levels=levels, known=known)
     if steps is not None:
         LOG.info("matching %d local steps by simulation, one restart after the other", len(steps.rows))
-        return Plain(model, received, target, masks=masks, steps=steps, decay=replica.decay())
+        return Plain(model, received, target, masks=masks, steps=steps, known=replica.decay())
     reason = supports(model, target, replica.shape)
     if reason is None:
         return Ghost(model, target, masks=masks, form=form, bf16=bf16)

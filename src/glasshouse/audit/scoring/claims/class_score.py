@@ -31,11 +31,11 @@ def score_classes(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     gallery = judge.context.gallery
     assert gallery is not None  # the metric has refused otherwise
     people = tuple(f"class {gallery.classes[j]}" for j in claim.labels.tolist())
-    exchanged = _exchange_score(metric, claim, judge, gallery.targets)
+    exchanged = _exchange_scores(metric, claim, judge, gallery.targets)
     return ScoredMetric(
         values=_split(values),
         nulls=_split(nulls),
-        exchanged=(None,) * len(values) if exchanged is None else _split(exchanged),
+        exchanged=(None,) * len(values) if exchanged is None else tuple(exchanged.T[..., None]),
         victims=people,
         baseline=baseline,
         claimed=frozenset(people),
@@ -61,14 +61,14 @@ def _null(metric: Metric, claim: ClassRepresentatives, judge: Judge, count: int)
     return max(scored, key=lambda pair: sign * float(pair[1].mean()))
 
 
-def _exchange_score(
+def _exchange_scores(
     metric: Metric, claim: ClassRepresentatives, judge: Judge, classes: int
 ) -> Numbers | None:
-    """The mean over other classes; owners are compared with those of all of them."""
+    """(others, classes): on each of some other classes; owners are compared with those of all of them."""
     few = max(1, min(SHIFTS, EXAMPLES // (2 * classes)))
     shifts = range(1, classes if metric.reads == "source" else min(classes, 1 + few))
     scored = [_scores(metric, claim, judge.with_classes_moved(by)) for by in shifts]
-    return np.asarray(np.mean(scored, axis=0), dtype=np.float64) if scored else None
+    return np.stack(scored) if scored else None
 
 
 def _split(values: Numbers) -> tuple[Numbers, ...]:

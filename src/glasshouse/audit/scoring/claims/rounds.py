@@ -13,8 +13,8 @@ Measure = Callable[[Target, Target], Numbers]
 """The claim against a target, its own or another; then its own."""
 Null = Callable[[int, Target, Numbers], Numbers]
 """The null adversary in a round, on the claim's own target; it may need the claim's own numbers."""
-Exchange = Callable[[Target], float | None]
-"""What the claim gets when its own target is exchanged; None: that cannot be."""
+Exchange = Callable[[Target], list[float]]
+"""What the claim gets each time its own target is exchanged; empty: that cannot be."""
 
 
 def score_rounds(
@@ -41,8 +41,8 @@ def score_rounds(
         target = judge.target(number, about.client)
         values.append(measure(target, target))
         nulls.append(null(number, target, values[-1]))
-        level = exchange(target) if exchange else _exchange_score(about, number, judge, measure, target)
-        exchanged.append(None if level is None else np.full(len(values[-1]), level))
+        levels = exchange(target) if exchange else _exchange_scores(about, number, judge, measure, target)
+        exchanged.append(np.outer(levels, np.ones(len(values[-1]))) if levels else None)
         victims.append(judge.truth.identity(number, about.client))
     return ScoredMetric(
         values=tuple(values),
@@ -54,12 +54,12 @@ def score_rounds(
     )
 
 
-def _exchange_score(about: About, number: int, judge: Judge, measure: Measure, own: Target) -> float | None:
-    """The mean over other victims; None where there are none, or nothing is claimed of any of them."""
+def _exchange_scores(about: About, number: int, judge: Judge, measure: Measure, own: Target) -> list[float]:
+    """One for each other victim of whom something is claimed."""
     levels = []
     for target in judge.others(about, number):
         try:
             levels.append(float(measure(target, own).mean()))
         except NothingClaimed:
             continue
-    return float(np.mean(levels)) if levels else None
+    return levels

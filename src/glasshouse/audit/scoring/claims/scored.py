@@ -42,7 +42,7 @@ class ScoredMetric:
     Attributes:
         values: one array per victim.
         nulls: of the null adversary, shaped like ``values``.
-        exchanged: of the same claims against other victims' truth, shaped like ``values``; None: nobody.
+        exchanged: of the same claims against each of some other victims, (others, images); None: nobody.
         victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
         baseline: name of the null.
         null_most: the most that the null's share of hits can be, from auxiliary data alone; None: not known.
@@ -120,7 +120,7 @@ class ScoredMetric:
         return replace(
             self,
             values=tuple(self.values[i] for i in rows),
-            nulls=tuple(one for one in self.exchanged if one is not None),
+            nulls=tuple(one.mean(0) for one in self.exchanged if one is not None),
             exchanged=(),
             victims=tuple(self.victims[i] for i in rows),
             baseline="other victims",
@@ -133,8 +133,12 @@ def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
 
 
 def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:
+    """Images of several claims side by side, on as many others as all of them have; None: one has none."""
     present = [part for part in parts if part is not None]
-    return np.concatenate(present) if len(present) == len(parts) else None
+    if len(present) < len(parts):
+        return None
+    fewest = min(map(len, present))
+    return np.concatenate([part[:fewest] for part in present], axis=1)
 
 
 Table = Mapping[str, Mapping[str, ScoredMetric]]

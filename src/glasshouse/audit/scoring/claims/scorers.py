@@ -129,13 +129,12 @@ def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> S
         del number
         return score(None, target, _known_labels(metric, target))
 
-    def exchange(target: Target) -> float | None:
+    def exchange(target: Target) -> list[float]:
         rounds = sorted({number for number, _ in judge.truth.used})
         pool = torch.cat([_known_labels(metric, judge.target(number, None)) for number in rounds])
         shifts = range(max(1, len(pool) // TURNS), len(pool), max(1, len(pool) // TURNS))
         count = len(target.batch)
-        levels = [float(score(statements, target, pool.roll(shift)[:count]).mean()) for shift in shifts]
-        return float(np.mean(levels)) if levels else None
+        return [float(score(statements, target, pool.roll(shift)[:count]).mean()) for shift in shifts]
 
     scored = score_rounds(
         claim.about, judge, measure=measure, null=null, claimed=len(claim.inputs) > 0, exchange=exchange

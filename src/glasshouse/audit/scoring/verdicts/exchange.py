@@ -11,7 +11,8 @@ from glasshouse.audit.scoring.verdicts.finding import gain_of, is_constant, null
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, PooledMetric
 from glasshouse.metrics.statistics.interval import Interval
-from glasshouse.metrics.statistics.permutation import exchange_truth
+from glasshouse.metrics.statistics.pairing import compare_with_others
+from glasshouse.metrics.statistics.permutation import GuessTest, exchange_truth
 from glasshouse.results.records import Exchange
 from glasshouse.rng import Rng
 
@@ -53,7 +54,18 @@ def exchange(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> ExchangeGain 
         gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
     except Undefined:  # fewer than two victims could be exchanged
         return None
+    tested = None if metric.counts else _compare_pairs(scored, metric, stream)
+    if tested is not None:
+        gain, p = replace(gain, low=min(tested.low, gain.value)), tested.p
     return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
+
+
+def _compare_pairs(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest | None:
+    """The exact test of real numbers over victims; None where there are too few of them."""
+    sign = 1 if metric.higher_leaks else -1
+    pairs = [(v, e) for v, e in zip(scored.values, scored.exchanged, strict=True) if e is not None]
+    own, others = [sign * v.mean() for v, _ in pairs], [sign * e.mean(1) for _, e in pairs]
+    return compare_with_others(own, others, rng=rng.child("pairs"))
 
 
 def _exchange_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> ExchangeGain | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Metric
+from glasshouse.metrics.landmarks import landmarks
 from glasshouse.registry import card, create, load
 from glasshouse.results.cards import AttackCard, MetricCard
 from glasshouse.scenario.spec import Scenario
@@ -82,4 +83,5 @@ def _metric_card(name: str, metric: Metric) -> MetricCard:
         order=wording.order,
         note=wording.note,
         private=wording.private,
+        landmarks=tuple(landmarks(metric)),
     )

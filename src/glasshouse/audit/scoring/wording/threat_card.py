@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from glasshouse import registry
 from glasshouse.attacks.base import Attack
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.results.cards import ThreatCard
 from glasshouse.results.vocabulary import CHANGES, SEES
+from glasshouse.scenario.axes import cells as expand
 from glasshouse.scenario.spec import Scenario
 from glasshouse.settings import Optimizer
 
@@ -29,6 +31,9 @@ def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
         structural=any(_structural(a) for a in attacks),
         limits=dict(scenario.policy.max_gain),
         notes=(*(facts.notes if facts else ()), *_notes(scenario)),
+        setup=_setup(scenario),
+        defenses=_defenses(scenario),
+        advice=_advice(scenario),
     )
 
 
@@ -67,8 +72,32 @@ def _count_of(count: int, noun: str) -> str:
 
 
 def _adversary(scenario: Scenario) -> str:
-    active = "a malicious" if scenario.threat.changes else "an honest-but-curious"
-    return f"{active} {scenario.threat.role}"
+    if scenario.threat.changes:
+        return f"a {scenario.threat.role} that manipulates what it sends (malicious)"
+    return f"a {scenario.threat.role} that only reads (honest-but-curious)"
+
+
+def _setup(scenario: Scenario) -> str:
+    """Who takes part and what can be seen of it, in a few plain words."""
+    f = scenario.federation
+    seen = "only the sum of their messages is seen" if f.secure_sum else "each client's messages are seen"
+    return f"{_count_of(f.clients, 'client')}, {_count_of(f.rounds, 'round')}; {seen}"
+
+
+def _defenses(scenario: Scenario) -> dict[str, str]:
+    """What each defence of the scenario does; one that another package registers under its own name too."""
+    names = dict.fromkeys(d.name for cell in expand(scenario) for d in cell.scenario.defenses)
+    return {name: registry.card("defenses", name).summary for name in names}
+
+
+def _advice(scenario: Scenario) -> str:
+    """The defence to try first where a scenario has none: the one with a proof for what its clients send."""
+    advice = {
+        "logits": "label_only, which sends the most likely class alone",
+        "parameters": "dp_sgd, which clips and adds noise while a client trains",
+    }
+    usual = "gaussian_mechanism, which limits each update's size and adds noise"
+    return advice.get(scenario.federation.kind, usual)
 
 
 def _notes(scenario: Scenario) -> tuple[str, ...]:

@@ -1,0 +1,208 @@
+"""One attack on one update that is in memory: no scenario, no files, no score."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from glasshouse.attacks.base import Claim
+from glasshouse.audit.attacking.call import declared_grants
+from glasshouse.audit.attacking.check import check_claims
+from glasshouse.audit.attacking.claims import Unit
+from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.attacking.needs import attack_of, find_refusal
+from glasshouse.audit.preflight.network import Network, derivative_fault
+from glasshouse.errors import BadScenario, BadValue, Inapplicable
+from glasshouse.models.build import build
+from glasshouse.models.memory import keep
+from glasshouse.registry import load_model
+from glasshouse.rng import Rng
+from glasshouse.scenario.plugins import plugin_problems
+from glasshouse.scenario.problems import found_problems
+from glasshouse.scenario.table import Plugin, freeze
+from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Kind, Refusal, Terms, Update
+
+__all__ = ["PreparedAttack", "attack", "view"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PreparedAttack:
+    """An attack with its settings, to be called with a view."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, view: View, *, seed: int = 0, device: str = "cpu") -> tuple[Claim, ...]:
+        """What the attack claims about the view, checked as in an audit, but not scored.
+
+        Args:
+            view: what the adversary sees: of :func:`view`, or cut from a transcript.
+            seed: of the attack's randomness.
+            device: where it runs.
+
+        Raises:
+            Inapplicable: the attack cannot run on this view; says what it needs.
+        """
+        plugin = attack_of(self.name, self.settings)
+        subject = f"attack '{self.name}'"
+        answer: tuple[Claim, ...] | Refusal | None = find_refusal(
+            plugin, self.name, view.threat, view.grants, view.terms
+        )
+        if answer is None:
+            pairs = [(r.round, client) for r in view.rounds for client in r.updates]
+            unit = Unit(rounds=(pairs[0][0],), client=pairs[0][1]) if len(pairs) == 1 else Unit()
+            shown = View(**{**vars(view), "grants": declared_grants(plugin, view.grants)})
+            rng = Rng.root(seed).child(f"attack/{self.name}").child(unit.name)
+
+            def work() -> tuple[Claim, ...]:
+                claims = plugin.run(copy_to(shown, device), rng=rng)
+                check_claims(claims, view=shown, unit=unit, subject=subject)
+                return copy_to(claims, "cpu")
+
+            answer = call_plugin(work, subject=subject)
+        if isinstance(answer, Refusal):
+            raise Inapplicable(**vars(answer))
+        return answer
+
+
+def attack(name: str, /, **settings: Any) -> PreparedAttack:
+    """The attack registered as ``name`` with its settings, to be called with a view.
+
+    Args:
+        name: as ``glasshouse list attacks`` shows it.
+        **settings: its arguments, as ``glasshouse show NAME`` lists them.
+
+    Raises:
+        BadScenario: no such attack, or settings that it does not take or refuses.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> image, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
+        >>> loss = nn.functional.cross_entropy(net(image), label)
+        >>> seen = view(net, torch.autograd.grad(loss, net.parameters()), input_shape=(1, 8, 8))
+        >>> (claim,) = attack("linear_input")(seen)
+        >>> bool((claim.inputs - image).abs().max() < 1e-4)
+        True
+    """
+    try:
+        problems = plugin_problems("attacks", name, Plugin.model_validate(freeze({**settings, "name": name})))
+    except ValidationError as error:
+        problems = found_problems(error, Plugin)
+    if problems:
+        raise BadScenario(f"attack '{name}'", problems)
+    return PreparedAttack(name=name, settings=settings)
+
+
+def view(
+    model: nn.Module,
+    update: Mapping[str, Any] | Sequence[Any],
+    *,
+    input_shape: tuple[int, int, int],
+    examples: int = 1,
+    sends: Kind = "gradient",
+    batch_size: int | None = None,
+    local_epochs: int = 1,
+    learning_rate: float = 0.1,
+    optimizer: Optimizer = PLAIN,
+    auxiliary: tuple[Tensor, Tensor] | None = None,
+    labels: Sequence[int] | None = None,
+) -> View:
+    """What a server sees that sent ``model`` to one client and received ``update`` from it.
+
+    Args:
+        model: a network, with the weights that the client received.
+        update: tensors by parameter name, or in the order of ``model.parameters()``.
+        input_shape: (C, H, W) of the client's images; their pixels are in [0, 1].
+        examples: how many examples are behind the update.
+        sends: what the update is: the ``gradient`` of the mean loss, the ``delta`` of the parameters after
+            local training, or the new ``parameters``.
+        batch_size: examples per local step; None: all of them.
+        local_epochs: passes of local training.
+        learning_rate: of local training.
+        optimizer: how the client steps (:class:`glasshouse.settings.Optimizer`).
+        auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
+        labels: the classes behind the update, where the adversary knows them; grant ``labels``.
+
+    Raises:
+        BadValue: the network does not take such images, or the update does not fit it.
+    """
+    name = keep(model)
+    architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
+    network = build(architecture)
+    fault = derivative_fault(
+        Network(name=name, shape=input_shape, classes=architecture.classes, arguments="{}")
+    )
+    if fault is not None:
+        raise BadValue(f"network '{type(model).__name__}'", needs=fault[0], got=fault[1], fix=fault[2])
+    terms = Terms(
+        protocol="fedsgd" if sends == "gradient" else "fedavg",
+        architecture=architecture,
+        sends=sends,
+        clients=1,
+        cohort=1,
+        batch_size=batch_size or examples,
+        local_epochs=local_epochs,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+    )
+    sent = Update(
+        round=0,
+        client=0,
+        kind=sends,
+        tensors=_tensors(update, network),
+        examples=examples,
+        steps=local_epochs * math.ceil(examples / terms.batch_size),
+    )
+    state = {key: t.detach().clone() for key, t in network.state_dict().items()}
+    seen = RoundView(
+        round=0,
+        broadcast=Broadcast(round=0, architecture=architecture, tensors=state),
+        updates={0: sent},
+    )
+    grants = Grants(
+        auxiliary=None if auxiliary is None else Batch(inputs=auxiliary[0], labels=auxiliary[1]),
+        labels={} if labels is None else {(0, 0): torch.tensor(labels)},
+    )
+    threat = Threat(sees=frozenset({"broadcast", "update", "own"}))
+    return View(terms=terms, threat=threat, rounds=(seen,), grants=grants)
+
+
+def _classes(name: str, input_shape: tuple[int, int, int]) -> int:
+    """K, from the layer that computes the logits; whether logits come out is checked where it is built."""
+    model = load_model(name)(input_shape, 0)
+    linear = {layer: module for layer, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return linear.get(getattr(model, "head_name", ""), list(linear.values())[-1]).out_features
+
+
+def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> dict[str, Tensor]:
+    """The update by parameter name, of the parameters' shapes."""
+    parameters = dict(network.named_parameters())
+    given = dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
+    tensors = {name: torch.as_tensor(t).detach().cpu() for name, t in given.items()}
+    wrong = [
+        *(f"'{name}' is missing" for name in parameters if name not in tensors),
+        *(f"'{name}' is unknown" for name in tensors if name not in parameters),
+        *(
+            f"'{name}' is {tuple(tensors[name].shape)}, not {tuple(p.shape)}"
+            for name, p in parameters.items()
+            if name in tensors and tensors[name].shape != p.shape
+        ),
+    ]
+    if wrong or len(given) != len(update):
+        raise BadValue(
+            "update in memory",
+            needs=f"one tensor for each of the network's {len(parameters)} parameters",
+            got="; ".join(wrong[:3]) or f"{len(update)} tensors",
+            fix="give them by name, or in the order of model.parameters()",
+        )
+    return tensors

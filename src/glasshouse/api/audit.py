@@ -1,0 +1,145 @@
+"""Audits: simulate, attack, score and report."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from glasshouse.api.run import Run
+from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
+from glasshouse.audit.run import audit as audit_suite
+from glasshouse.errors import BadValue
+from glasshouse.process import default_jobs, prepare_process
+from glasshouse.report import write_html
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.write import resolved_toml
+
+__all__ = ["audit"]
+
+
+def audit(
+    scenario: Asked,
+    *,
+    data: Arrays | None = None,
+    model: nn.Module | None = None,
+    sets: Sequence[str] = (),
+    out: Path | str | None = None,
+    jobs: int = 0,
+    resume: bool = False,
+    device: str = "auto",
+    show_private: bool = False,
+    captured: Path | str | None = None,
+) -> Run:
+    """Simulate, attack, score and report what ``scenario`` asks for.
+
+    Args:
+        scenario: a preset's name, the path of a TOML file, the tables of one as dictionaries, or a
+            :class:`Scenario`.
+        data: (images, labels) in memory, or arrays by their names in an ``npz`` file, in place of
+            ``data.source``. They are written into the run directory, so that ``resume`` finds them.
+        model: a network in memory, in place of the ``[model]`` table, with the weights that it has. The
+            attacks then run in this process, one after the other: no other process can build the network.
+        sets: ``path=value``, as ``--set`` takes them.
+        out: the run directory; None: ``runs/<time>-<suite>-<hash>``.
+        jobs: worker processes; 0: one per core.
+        resume: go on with the run in ``out``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        show_private: do not blur private images in the report.
+        captured: the folder of a federation that ran, which is audited instead of a simulation.
+
+    Returns:
+        The run: its folder and what was found.
+
+    Raises:
+        UnknownName: no preset of that name.
+        BadFile: a file cannot be read, or ``out`` holds another run.
+        BadScenario: the scenario cannot be audited; everything that is wrong with it.
+        BadValue: an argument is out of range, or the device is not there.
+
+    Examples:
+        >>> run = audit("digits-inversion", out="runs/first")  # doctest: +SKIP
+        >>> run.findings.where(attack="inverting_gradients", metric="psnr").to_frame()  # doctest: +SKIP
+    """
+    _check_jobs(jobs)
+    folder = run_folder(scenario, sets, out, captured=captured)
+    kept = in_memory(data, model, folder)
+    suite = ask(scenario, [*sets, *kept], captured=captured)
+    if kept:  # what was written is not all that was given: the run records, and resumes, what it came to
+        given = "\n".join(resolved_toml(one) for one in suite.scenarios)
+        suite = suite.model_copy(update={"given": given})
+    with _one_thread():
+        result = audit_suite(
+            suite, out=folder, jobs=jobs or default_jobs(), resume=resume, device=choose_device(device)
+        )
+    write_html(folder, show_private=show_private)
+    return Run(folder, result)
+
+
+def run_folder(
+    scenario: Asked, sets: Sequence[str], out: Path | str | None, *, captured: Path | str | None = None
+) -> Path:
+    """``out``, or a new folder below ``runs`` that is named by time and scenario.
+
+    Raises:
+        BadValue: ``out`` is an empty text.
+    """
+    if out is None:
+        suite = ask(scenario, sets, captured=captured)
+        first = cells(suite.scenarios[0])[0].hash[:8]
+        return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{suite.name}-{first}"
+    if not str(out):
+        raise BadValue(
+            "run directory (out)",
+            needs="the path of a folder",
+            got="an empty text",
+            fix="name a folder, '.' for this one, or leave it out",
+        )
+    return Path(out)
+
+
+def _check_jobs(jobs: int) -> None:
+    """Refuse a number of worker processes that means nothing.
+
+    Raises:
+        BadValue: below 0.
+    """
+    if jobs < 0:
+        raise BadValue(
+            "worker processes (jobs)",
+            needs="a number >= 1, or 0 for one per core",
+            got=str(jobs),
+            fix="leave it out for one per core",
+        )
+
+
+def choose_device(device: str) -> str:
+    """``auto`` resolved; a device that is not there is an error.
+
+    Raises:
+        BadValue: unknown, or not available on this machine.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return "cuda" if there["cuda"] else "cpu"
+    if not there.get(device, False):
+        raise BadValue(
+            f"device '{device}'",
+            needs="auto, or one of " + ", ".join(d for d, here in there.items() if here) + " on this machine",
+            got=device,
+            fix="install a build of torch for it (README), or leave --device out",
+        )
+    return device
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """This process computes as its workers do, and gets its threads back."""
+    threads = torch.get_num_threads()
+    prepare_process()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

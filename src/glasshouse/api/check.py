@@ -1,0 +1,121 @@
+"""What an audit would refuse, and what it will cost, before it is run."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, final
+
+from torch import nn
+
+from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
+from glasshouse.audit.cost import Row, costs
+from glasshouse.audit.preflight.data import survey_data
+from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
+from glasshouse.audit.preflight.network import describe, networks
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.suite import Suite
+from glasshouse.wire import Refusal
+
+__all__ = ["Checked", "check"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A suite that can be audited. As text: what ``glasshouse check`` prints.
+
+    Attributes:
+        suite: its scenarios, with every default.
+        networks: what was found in each network of the user's own, in words.
+        costs: a row for each part of the audit, the total last.
+        refusals: (scenario, refusal) of attacks that will not run in some cell; the report will say why.
+    """
+
+    suite: Suite
+    networks: tuple[str, ...]
+    costs: tuple[Row, ...]
+    refusals: tuple[tuple[str, Refusal], ...]
+
+    def __str__(self) -> str:
+        count = sum(len(cells(s)) for s in self.suite.scenarios)
+        lines = [f"suite '{self.suite.name}' is valid: {len(self.suite.scenarios)} scenarios, {count} cells"]
+        lines += [f"  network {sentence}" for sentence in self.networks]
+        lines += [f"  {row['scenario']}: {row['part']}: {row_words(row)}" for row in self.costs]
+        lines += [
+            f"  {name}: will refuse: {r.subject} needs {r.needs}; got {r.got}; {r.fix}"
+            for name, r in self.refusals
+        ]
+        return "\n".join(lines)
+
+
+def check(
+    scenario: Asked,
+    *,
+    data: Arrays | None = None,
+    model: nn.Module | None = None,
+    sets: Sequence[str] = (),
+    probe: bool = True,
+) -> Checked:
+    """Refuse what :func:`audit` would refuse, all of it at once, and say what the audit will cost.
+
+    A network of the user's own is built, and one example is sent through it and differentiated.
+
+    Args:
+        scenario: as for :func:`audit`.
+        data: as for :func:`audit`.
+        model: as for :func:`audit`.
+        sets: as for :func:`audit`.
+        probe: measure a short piece of each attack; False: only count.
+
+    Raises:
+        UnknownName: no preset of that name.
+        BadFile: a file cannot be read.
+        BadScenario: everything that is wrong with the scenario.
+
+    Examples:
+        >>> checked = check("digits-inversion", probe=False)
+        >>> checked.costs[-1]["part"]
+        'total'
+    """
+    with tempfile.TemporaryDirectory() as place:
+        suite = ask(scenario, [*sets, *in_memory(data, model, Path(place))], inspect=problems)
+        check_suite(suite)
+        return Checked(
+            suite=suite,
+            networks=_own_networks(suite),
+            costs=tuple(costs(suite, timer=_stopwatch() if probe else None)),
+            refusals=tuple(foreseen_refusals(suite)),
+        )
+
+
+def row_words(row: dict[str, Any]) -> str:
+    """Counts and seconds of one row of the costs.
+
+    Examples:
+        >>> row_words({"calls": 2, "unit": "iterations", "evaluations": 1200, "seconds": 3.2})
+        '2 calls, 1,200 iterations, about 3 CPU s'
+    """
+    words = [f"{row['calls']:,} calls"]
+    if row["evaluations"] is not None:
+        words.append(f"{row['evaluations']:,} {row['unit']}")
+    if row["seconds"] is not None:
+        words.append(f"about {row['seconds']:.0f} CPU s")
+    if row.get("unmeasured"):
+        words.append(f"and what was not measured: {', '.join(row['unmeasured'])}")
+    return ", ".join(words)
+
+
+def _stopwatch() -> Any:
+    """Only a probe simulates: a check without one should not wait for the import of what that needs."""
+    return import_module("glasshouse.audit.probe").Stopwatch()
+
+
+def _own_networks(suite: Suite) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for scenario in (cell.scenario for member in suite.scenarios for cell in cells(member)):
+        survey = survey_data(scenario)[0]
+        if survey is not None:
+            found |= {describe(n): None for _, n in networks(scenario, survey) if ":" in n.name}
+    return tuple(found)

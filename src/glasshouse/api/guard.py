@@ -1,0 +1,148 @@
+"""What a client can see of a model before it trains on it, whatever form the model has."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.models.build import state
+from glasshouse.models.outline import outline
+from glasshouse.outside import limits
+from glasshouse.outside.schema import ArchitectureFile, check_name, parse_as
+from glasshouse.scenario.overrides import PathError, split_assignment
+from glasshouse.store import read_json
+from glasshouse.weights import read_weights
+from glasshouse.wire import Architecture
+
+__all__ = ["FORM", "Received", "agreed_tensors", "guard", "tensors_of"]
+
+FORM: Final = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
+
+Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
+"""A file (safetensors, torch's own, ``npz``), a network, arrays or tensors by name, or a list of them."""
+
+_POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
+
+
+def guard(
+    model: Received, *, agreed: nn.Module | Mapping[str, Tensor] | str = "", reference: Received | None = None
+) -> Seen:
+    """Inspect a model before training on it: odd weights, odd structure.
+
+    Args:
+        model: as it was received. A list has the order of the agreed architecture's tensors, or, where none
+            is given, only shapes to go by.
+        agreed: the architecture that was agreed on: a network, its state_dict, or in words, as
+            ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared.
+        reference: an honest model of that architecture; what is odd there too is no finding.
+
+    Returns:
+        What was seen; ``findings`` holds a sentence for each thing that speaks against training.
+
+    Raises:
+        BadFile: a file cannot be read, or holds no model.
+        BadValue: the model has no weights of convolutions or linear layers.
+
+    Examples:
+        >>> len(guard([torch.ones(8, 16), torch.zeros(8)]).findings)
+        3
+    """
+    if isinstance(agreed, str):
+        expected = agreed_tensors(agreed) if agreed else None
+    else:
+        expected = state(agreed) if isinstance(agreed, nn.Module) else dict(agreed)
+    names = list(expected or ())
+    honest = None if reference is None else tensors_of(reference, names)
+    tensors = tensors_of(model, names)
+    try:
+        return inspect(tensors, agreed=expected, reference=honest)
+    except BadValue as error:
+        if not isinstance(model, str | Path):
+            raise
+        subject = f"file '{model}', {error.subject}"
+        raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
+
+
+def tensors_of(model: Received, names: Sequence[str] = ()) -> dict[str, Tensor]:
+    """The tensors of a model by name; those of a list by ``names`` where there are as many.
+
+    Raises:
+        BadFile: a file that cannot be read.
+        BadValue: something that is no array of numbers.
+    """
+    if isinstance(model, nn.Module):
+        return state(model)
+    given: Any = read_weights(Path(model)) if isinstance(model, str | Path) else model
+    if isinstance(given, Mapping) and given and all(_POSITION.fullmatch(str(key)) for key in given):
+        given = [given[key] for key in sorted(given, key=lambda k: int(str(k).removeprefix("arr_")))]
+    if isinstance(given, Mapping):
+        return {str(name): _tensor(value, str(name)) for name, value in given.items()}
+    tensors = [_tensor(value, f"number {i}") for i, value in enumerate(given)]
+    own = names if len(names) == len(tensors) else [_name(i, t) for i, t in enumerate(tensors)]
+    return dict(zip(own, tensors, strict=True))
+
+
+def agreed_tensors(text: str, *, trust_factory: bool = False) -> dict[str, Tensor]:
+    """The tensors, without values, of the architecture that ``text`` describes; see :func:`architecture`."""
+    return outline(architecture(text, trust_factory=trust_factory))
+
+
+def architecture(text: str, *, trust_factory: bool = False) -> Architecture:
+    """The architecture that ``text`` describes.
+
+    Args:
+        text: the architecture in words, or a path that ends in ``.json``.
+        trust_factory: a file may name ``module:factory``; the user's own words always may.
+
+    Raises:
+        BadValue: it is neither of the forms.
+        BadFile: the file cannot be read, describes none, or one that is not registered.
+
+    Examples:
+        >>> architecture("mlp 1x8x8 10 hidden=32").arguments
+        {'hidden': 32}
+    """
+    if text.endswith(".json"):
+        return _read_architecture(Path(text), trust_factory=trust_factory)
+    parts = text.split()
+    try:
+        name, shape, classes = parts[:3]
+        channels, height, width = (int(side) for side in shape.split("x"))
+        arguments = dict(split_assignment(part) for part in parts[3:])
+        return Architecture(
+            name=name, input_shape=(channels, height, width), classes=int(classes), arguments=arguments
+        )
+    except (ValueError, PathError) as error:
+        raise BadValue("option --agreed", needs=FORM, got=f"'{text}'", fix="write it like that") from error
+
+
+def _read_architecture(path: Path, *, trust_factory: bool) -> Architecture:
+    raw = read_json(path, most=limits.JSON_BYTES)
+    raw = raw.get("architecture", raw) if isinstance(raw, dict) else raw
+    subject = f"architecture in '{path}'"
+    fix = "give a transcript's terms.json (name, input_shape, classes), or the architecture in words"
+    stated = parse_as(ArchitectureFile, raw, subject=subject, fix=fix)
+    check_name(stated.name, subject=subject, trust_factory=trust_factory)
+    return Architecture(**dict(stated))
+
+
+def _tensor(value: Any, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadValue(
+            f"a model's tensor '{name}'",
+            needs="an array of numbers",
+            got=str(error).splitlines()[0],
+            fix="give the model's state_dict, or its arrays",
+        ) from error
+
+
+def _name(position: int, tensor: Tensor) -> str:
+    """What the rules of the guard go by: several dimensions are a weight, one is a bias."""
+    return f"{position}.{'weight' if tensor.ndim > 1 else 'bias'}"

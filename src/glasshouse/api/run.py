@@ -1,0 +1,115 @@
+"""A finished audit: its folder, and what it found."""
+
+from html import escape
+from pathlib import Path
+from typing import final
+
+from rich.console import Console
+
+from glasshouse.report.export import write_export
+from glasshouse.report.html import render, write_html
+from glasshouse.report.tables import setting
+from glasshouse.report.terminal import summary
+from glasshouse.results.files import read_result
+from glasshouse.results.records import Contrast, Finding, Refused, Result, Utility, Verdict
+from glasshouse.results.rows import Rows
+
+__all__ = ["Run", "load"]
+
+
+@final
+class Run:
+    """A finished audit. In a notebook it shows its report.
+
+    Attributes:
+        folder: the run directory (README: what a run writes).
+        result: everything that ``result.json`` holds.
+    """
+
+    def __init__(self, folder: Path, result: Result) -> None:
+        self.folder, self.result = folder, result
+
+    @property
+    def findings(self) -> Rows[Finding]:
+        """Every number, with its interval, null adversary, control and verdict."""
+        return Rows(self.result.findings)
+
+    @property
+    def contrasts(self) -> Rows[Contrast]:
+        """By how much one attack leaks more than others on the same victims."""
+        return Rows(self.result.contrasts)
+
+    @property
+    def utility(self) -> Rows[Utility]:
+        """Held-out accuracy of each cell."""
+        return Rows(self.result.utility)
+
+    @property
+    def refusals(self) -> Rows[Refused]:
+        """What could not run, and why."""
+        return Rows(self.result.refusals)
+
+    @property
+    def verdicts(self) -> dict[tuple[str, str, str], Verdict]:
+        """The verdicts that decide, by (setting, attack, metric): of primary findings."""
+        return {(setting(f), f.attack, f.metric): f.verdict for f in self.result.findings if f.primary}
+
+    def show(self) -> None:
+        """Print the summary, as the command line does, and where the report is."""
+        console = Console()
+        console.print(summary(self.result))
+        console.print(f"report: {self.folder / 'report.html'}", soft_wrap=True)
+
+    def write_report(self, *, show_private: bool = False) -> Path:
+        """Write ``report.html`` again, and return its path.
+
+        Args:
+            show_private: show pictures of private data as they are; else they are blurred.
+
+        Raises:
+            BadFile: the folder has no readable ``result.json`` any more.
+        """
+        return write_html(self.folder, show_private=show_private)
+
+    def export(
+        self,
+        *,
+        csv: Path | str | None = None,
+        latex: Path | str | None = None,
+        figures: Path | str | None = None,
+        show_private: bool = False,
+    ) -> list[Path]:
+        """Write tables and figures into folders, and return the files.
+
+        Args:
+            csv: for one ``.csv`` file each of findings, contrasts and utility.
+            latex: for one ``.tex`` table (booktabs) of each scenario's findings and contrasts.
+            figures: for the report's charts (``.svg``) and pictures (``.png``).
+            show_private: do not blur pictures of private data.
+
+        Raises:
+            BadValue: no folder is named.
+            BadFile: a folder cannot be written, or pictures of the run are missing.
+        """
+        folders = {"csv": csv, "latex": latex, "figures": figures}
+        named = {kind: Path(place) for kind, place in folders.items() if place is not None}
+        return write_export(self.result, self.folder, named, show_private=show_private)
+
+    def __repr__(self) -> str:
+        leaks = sum(f.verdict == "leaks" for f in self.result.findings if f.primary)
+        judged = sum(f.primary for f in self.result.findings)
+        return f"Run('{self.folder}': {leaks} of {judged} primary findings leak)"
+
+    def _repr_html_(self) -> str:
+        page = escape(render(self.result, self.folder), quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="720" style="border: 0"></iframe>'
+
+
+def load(folder: Path | str) -> Run:
+    """The run in ``folder``, as an audit left it.
+
+    Raises:
+        BadFile: it holds no readable ``result.json``.
+    """
+    place = Path(folder)
+    return Run(place, read_result(place / "result.json"))

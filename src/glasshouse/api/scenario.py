@@ -1,0 +1,126 @@
+"""What may be audited: a scenario by name, file, table or object; data and a network that are in memory."""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from glasshouse.audit.captured.tables import captured_tables
+from glasshouse.data.base import assemble
+from glasshouse.data.kinds.npz import SPLITS
+from glasshouse.disk import write_bytes
+from glasshouse.errors import BadValue
+from glasshouse.models.memory import keep
+from glasshouse.scenario.axes import plain
+from glasshouse.scenario.check import Inspect
+from glasshouse.scenario.load import load, load_table
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.suite import Suite
+
+__all__ = ["Arrays", "Asked", "ask", "in_memory"]
+
+Asked = str | Path | Mapping[str, Any] | Scenario
+"""A preset's name, the path of a TOML file, the tables of one as dictionaries, or a checked scenario."""
+
+Arrays = tuple[Any, Any] | Mapping[str, Any]
+"""(images, labels), or arrays by their names in an ``npz`` file: ``train_images``, ``test_labels``, ..."""
+
+_PAIR: Final = ("train_images", "train_labels")
+_IMAGES: Final = re.compile(r"\w+_images")
+
+
+def ask(
+    scenario: Asked,
+    sets: Sequence[str] = (),
+    *,
+    inspect: Inspect | None = None,
+    captured: Path | str | None = None,
+) -> Suite:
+    """The suite that ``scenario`` stands for, after ``sets`` (``path=value``), checked.
+
+    ``captured``: the folder of a federation that ran, which ``scenario`` (a name or a file) audits.
+
+    Raises:
+        UnknownName: no preset of that name.
+        BadFile: the file cannot be read.
+        BadScenario: everything else, all at once.
+    """
+    if isinstance(scenario, Scenario):
+        return load_table(plain(scenario), sets, inspect=inspect)
+    if isinstance(scenario, Mapping):
+        return load_table(scenario, sets, inspect=inspect)
+    stated = captured_tables(Path(captured)) if captured else None
+    return load(str(scenario), sets, inspect=inspect, captured=stated)
+
+
+def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> list[str]:
+    """Assignments that put data and a network from memory into a scenario.
+
+    Arrays are written into ``folder``, under a name with their hash. A network takes the place of the
+    ``[model]`` table, with the weights that it has.
+
+    Raises:
+        BadValue: ``data`` is neither a pair nor a table, or the network cannot be audited.
+        BadFile: the arrays are no images and labels.
+        DiskFull: no room for the arrays.
+    """
+    sets = []
+    if data is not None:
+        sets.append(f"data.source={json.dumps(f'npz:{_save(data, folder)}', ensure_ascii=False)}")
+    if model is not None:
+        sets.append(f'model={{name = "{keep(model)}"}}')
+    return sets
+
+
+def _save(data: Arrays, folder: Path) -> Path:
+    if not isinstance(data, Mapping) and len(data) != len(_PAIR):
+        raise BadValue(
+            "data in memory",
+            needs="(images, labels), or a dictionary with train_images, train_labels, ...",
+            got=f"a {type(data).__name__} of {len(data)}",
+            fix="docs/python.md shows both",
+        )
+    named = dict(data) if isinstance(data, Mapping) else dict(zip(_PAIR, data, strict=True))
+    arrays: dict[str, Any] = {name: _array(name, values) for name, values in named.items()}
+    pairs = {
+        split: (arrays[f"{split}_images"], arrays[f"{split}_labels"])
+        for split in SPLITS
+        if {f"{split}_images", f"{split}_labels"} <= arrays.keys()
+    }
+    assemble("in memory", pairs, class_names=arrays.get("class_names"), public=False, resize=None)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    content = buffer.getvalue()
+    path = folder.resolve() / f"data-{hashlib.sha256(content).hexdigest()[:12]}.npz"
+    write_bytes(path, content)
+    return path
+
+
+def _array(name: str, values: Any) -> NDArray[Any]:
+    """Images as an ``npz`` file holds them, channels last; tensors have them first, as torch does."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() else values
+        if _IMAGES.fullmatch(name) and values.ndim == 4:
+            values = torch.movedim(values, 1, -1)
+        values = values.numpy()
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.dtype.hasobject:
+        raise BadValue(
+            f"data in memory, '{name}'",
+            needs="an array of numbers, the same shape for every example",
+            got="Python objects, or examples of different shapes",
+            fix="stack the images into one array: numpy.stack",
+        )
+    return array

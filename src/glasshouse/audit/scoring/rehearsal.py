@@ -1,0 +1,109 @@
+"""Made-up claims, scored like an attack's, so that ``glasshouse check`` can say how long scoring takes."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, cast
+
+import torch
+
+from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Reconstruction, Representations
+from glasshouse.audit.attacking.claims import Outcome, Unit
+from glasshouse.audit.scoring.cell import score_attack
+from glasshouse.audit.scoring.judge import Judge, judge_of
+from glasshouse.audit.scoring.score import Run
+from glasshouse.audit.scoring.tasks import CellTask
+from glasshouse.errors import GlasshouseError
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import create, load
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+
+VICTIMS: Final = 2
+"""About so many there is a claim of each kind."""
+
+
+def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float] | None:
+    """CPU seconds of scoring with one metric: what the first claim of a federation adds, and each claim.
+
+    The first claim is dearer, since the null adversary is chosen for it.
+
+    Args:
+        scenario: without axes; its metrics are timed.
+        folder: of a group of it that was simulated.
+
+    Returns:
+        None where none of the metrics scores a claim that can be made up.
+    """
+    judge = judge_of(folder, scenario)
+    kinds = {metric_of(plugin).claim for plugin in scenario.audit.metrics}
+    units = [(unit, Outcome(claims=tuple(_claims(unit, kinds, judge)))) for unit in _units(judge, scenario)]
+    runs = [Run(folder=str(folder), units=[one for one in units if one[1].claims], judge=judge)]
+    task = CellTask(cell=cells(scenario)[0], groups=(), run=str(folder), controls={})
+    started = time.process_time()
+    try:
+        numbers = score_attack(task, scenario.attacks[0], runs).numbers.values()
+        between = time.process_time()
+        score_attack(task, scenario.attacks[0], runs)
+    except GlasshouseError:
+        return None
+    first, again = between - started, time.process_time() - between
+    claims = sum(len(scored.values) or len(scored.clients) for scored in numbers)
+    return (max(0.0, first - again) / len(numbers), again / claims) if claims else None
+
+
+def metric_of(plugin: Plugin) -> Metric:
+    """The metric with its settings."""
+    metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
+    return metric
+
+
+def _units(judge: Judge, scenario: Scenario) -> list[Unit]:
+    """The whole run, and the first updates or rounds."""
+    seen = [(r, None if scenario.federation.secure_sum else c) for r, c in sorted(judge.truth.used)]
+    return [Unit(), *(Unit(rounds=(r,), client=c) for r, c in list(dict.fromkeys(seen))[:VICTIMS])]
+
+
+def _claims(unit: Unit, kinds: set[str], judge: Judge) -> Iterator[Claim]:
+    """One claim of each kind that is made about such a unit, as large as an attack's."""
+    rounds = unit.rounds or tuple(sorted({number for number, _ in judge.truth.used}))
+    about = About(rounds=rounds, client=unit.client)
+    for name in sorted(kinds):
+        kind = cast("type[Claim]", load("claims", name))
+        if kind.grows == bool(unit.rounds):
+            continue
+        make = _MAKERS.get(name)
+        if make is not None:
+            yield make(about, judge)
+        elif judge.terms is not None and (silence := kind.silence(about, judge.terms)) is not None:
+            yield silence
+
+
+def _images(about: About, judge: Judge) -> Reconstruction:
+    batch = judge.target(about.rounds[0], about.client).batch
+    noise = torch.rand(batch.inputs.shape, generator=torch.Generator().manual_seed(0))
+    source = torch.zeros_like(batch.labels)
+    return Reconstruction(
+        about=about, inputs=noise, labels=batch.labels, confidence=torch.zeros(len(noise)), source=source
+    )
+
+
+def _vectors(about: About, judge: Judge) -> Representations:
+    assert judge.context.features is not None  # every judge rebuilds the model that was sent
+    return Representations(about=about, vectors=judge.context.features(_images(about, judge).inputs))
+
+
+def _classes(about: About, judge: Judge) -> ClassRepresentatives:
+    gallery = judge.context.gallery
+    labels = torch.arange(0 if gallery is None else gallery.targets)
+    inputs = judge.truth.private.inputs[:1].expand(len(labels), -1, -1, -1)
+    return ClassRepresentatives(about=about, inputs=inputs, labels=labels, source=torch.zeros_like(labels))
+
+
+_MAKERS: Final[Mapping[str, Callable[[About, Judge], Claim]]] = {
+    "reconstruction": _images,
+    "representations": _vectors,
+    "class_representatives": _classes,
+}
+"""For kinds whose silence is shorter than a claim."""

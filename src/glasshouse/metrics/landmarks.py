@@ -1,0 +1,65 @@
+"""What a number of an image metric looks like: a photograph, and noisy copies of it that have that number."""
+
+import base64
+import io
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from glasshouse.metrics.base import Metric, ScoreContext
+
+__all__ = ["landmarks"]
+
+SIDE: Final = 64
+STEPS: Final = 14
+"""Halvings of the share of noise; the number of the copy is then within 0.001 of the one asked for."""
+
+
+def landmarks(metric: Metric) -> list[tuple[float, str, str]]:
+    """(number, its meaning in words, a picture as ``data:`` address) for every landmark of the wording.
+
+    The copy is the photograph blended with noise until the metric itself gives the number, so the picture
+    is right whatever the metric is; it must need no context and move one way as the noise grows.
+
+    Examples:
+        >>> from glasshouse.metrics.reconstruction import Ssim
+        >>> [(number, words) for number, words, _ in landmarks(Ssim())][0]
+        (0.9, 'nearly a copy')
+    """
+    return [(number, words, _data(_copy(metric, number))) for number, words in metric.wording.landmarks]
+
+
+def _copy(metric: Metric, number: float) -> Tensor:
+    image, context = _photograph(), ScoreContext()
+    noise = torch.rand(image.shape, generator=torch.Generator().manual_seed(0))
+    low, high = 0.0, 1.0
+    for _ in range(STEPS):
+        share = (low + high) / 2
+        value = float(metric.score(torch.lerp(image, noise, share), image, context=context)[0])
+        near = value > number if metric.higher_leaks else value < number
+        low, high = (share, high) if near else (low, share)
+    return torch.lerp(image, noise, low)
+
+
+@cache
+def _photograph() -> Tensor:
+    """(1, 3, H, W) in [0, 1]: a flower that scikit-learn ships; flickr.com/photos/vultilion, CC BY 2.0."""
+    spec = find_spec("sklearn")
+    assert spec is not None
+    assert spec.origin is not None
+    with Image.open(Path(spec.origin).parent / "datasets" / "images" / "flower.jpg") as photo:
+        square = photo.convert("RGB").crop((140, 30, 500, 390)).resize((SIDE, SIDE))
+    return torch.from_numpy(np.asarray(square, dtype=np.float32) / 255).permute(2, 0, 1)[None]
+
+
+def _data(image: Tensor) -> str:
+    pixels = (image[0].permute(1, 2, 0) * 255).round().byte().numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,226 @@
+"""The report's charts as SVG files and its contact sheets as PNG files, each readable by itself."""
+
+import base64
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from markupsafe import Markup
+from PIL import Image, ImageDraw
+
+from glasshouse.disk import write_bytes, write_text
+from glasshouse.report import figures, svg
+from glasshouse.report.exhibits import Drawing, Key
+from glasshouse.report.pictures import Sheet
+from glasshouse.report.sections import sections
+from glasshouse.report.verdicts.choice import choose
+from glasshouse.results.records import Result
+
+WIDTH, LABEL, TEXT = 960.0, 230.0, 330.0
+"""Of a figure, of the labels at its left and of the numbers at its right; pixels."""
+CHART: Final = 640.0
+MARKS: Final = "disc: leaks; ring: no leak found; diamond: inconclusive; cross: no power; dashed: guessing"
+PICTURE: Final = 96
+"""Pixels on a side that pictures are enlarged to, by whole factors."""
+
+_TONES: Final = {"leaks": "leak", "no-leak-found": "quiet", "inconclusive": "open", "no-power": "mute"}
+_CAMEL: Final = {"viewbox": "viewBox", "preserveaspectratio": "preserveAspectRatio"}
+
+
+def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool = False) -> list[Path]:
+    """Write every chart and contact sheet of the report into ``folder``.
+
+    Pictures of private data are blurred, as in the report, unless ``show_private``.
+
+    Raises:
+        BadFile: the folder cannot be written.
+        DiskFull: no room.
+    """
+    paths = []
+    for section in sections(result, run, choose(result), show_private=show_private):
+        drawings = [(p.title + f" {p.setting}", _panel(p)) for p in section.panels]
+        if section.trade is not None:
+            drawings.append(("utility against leakage", _trade(section.trade)))
+        shown = [(s.exhibit.title, s.drawing) for s in section.exhibits]
+        drawings += [(title, _exhibit(title, d)) for title, d in shown if d is not None and not d.columns]
+        names = _names(section.name, [title for title, _ in drawings])
+        for name, (_, text) in zip(names, drawings, strict=True):
+            write_text(folder / f"{name}.svg", text)
+            paths.append(folder / f"{name}.svg")
+        for name, sheet in zip(
+            _names(section.name, [s.title for s in section.sheets]), section.sheets, strict=True
+        ):
+            write_bytes(folder / f"{name}.png", _contact_sheet(sheet))
+            paths.append(folder / f"{name}.png")
+    return paths
+
+
+def _names(scenario: str, titles: Sequence[str]) -> Iterator[str]:
+    """File names that differ."""
+    used: dict[str, int] = {}
+    for title in titles:
+        name = re.sub(r"[^\w.-]+", "-", f"{scenario}-{title}").strip("-").lower()
+        used[name] = used.get(name, 0) + 1
+        yield name if used[name] == 1 else f"{name}-{used[name]}"
+
+
+def _panel(panel: figures.Panel) -> str:
+    """Leak against defence: a row per attack, its interval on a common axis, its numbers."""
+    heading = ", ".join(part for part in (panel.title, panel.setting) if part)
+    parts = [_text(heading, 12, 22, weight="bold", size=14), _text(panel.direction, 12, 40)]
+    y = 52.0
+    for group in panel.groups:
+        title = ": ".join(part for part in (group.defense, group.cost) if part)
+        parts.append(_text(title, 12, y + 18, weight="bold"))
+        y += 26
+        for row in group.rows:
+            numbers = f"{row.value} {row.interval}; gain {row.gain} {row.gain_interval}"
+            parts += _row(row.label, row.track, numbers, y)
+            y += figures.ROW
+    parts.append(_nested(panel.axis, LABEL, y, WIDTH - LABEL - TEXT))
+    parts.append(_text(MARKS, 12, y + 40))
+    return _file(heading, parts, WIDTH, y + 52)
+
+
+def _trade(trade: figures.Trade) -> str:
+    parts = _chart(trade.plot, x=trade.x, y=trade.y)
+    legend = [
+        _text(f"{p.number}  {p.name}: {p.utility}; {p.attack} {p.gain}", 12, 362 + 18 * i)
+        for i, p in enumerate(trade.points)
+    ]
+    return _file("Utility against leakage", [*parts, *legend], WIDTH, 370 + 18 * len(legend))
+
+
+def _exhibit(title: str, drawing: Drawing) -> str:
+    if drawing.plot is not None:
+        parts = _chart(drawing.plot, x=drawing.x_label, y=f"{title}: {drawing.y_label}")
+        return _file(title, [*parts, *_legend(drawing.keys)], CHART, 356 + 18 * len(drawing.keys))
+    parts, y = [_text(title, 12, 22, weight="bold", size=14)], 34.0
+    for strip in drawing.strips:
+        row = svg.tag("g", *_row(strip.label, strip.track, strip.text, y), class_=f"strip {strip.style}")
+        parts.append(row)
+        y += 30
+    if drawing.axis is not None:
+        parts.append(_nested(drawing.axis, LABEL, y, WIDTH - LABEL - TEXT))
+    parts.append(_text(drawing.x_label, LABEL, y + 36))
+    return _file(title, parts, WIDTH, y + 48)
+
+
+def _chart(plot: Markup, *, x: str, y: str) -> list[Markup]:
+    """The two drawings of a chart of the page, side by side."""
+    axis, area = ET.fromstring(str(plot))  # noqa: S314 - written by svg.chart
+    left = float(axis.attrib["width"])
+    parts = [_text(y, 12, 20)]
+    parts.append(_nested(_markup(axis), 12, 30, left))
+    parts.append(_nested(_markup(area), 12 + left, 30, CHART - left - 36))
+    return [*parts, _text(x, 12 + left, 336)]
+
+
+def _legend(keys: Iterable[Key]) -> list[Markup]:
+    parts = []
+    for i, key in enumerate(keys):
+        y = 356 + 18 * i
+        parts.append(svg.tag("line", class_=f"line {key.style}", x1=14, x2=36, y1=y - 4, y2=y - 4))
+        parts.append(_text(key.name, 44, y))
+    return parts
+
+
+def _row(label: str, track: Markup, numbers: str, y: float) -> list[Markup]:
+    right = WIDTH - TEXT
+    return [
+        _text(label, 24, y + 19),
+        _nested(track, LABEL, y, right - LABEL),
+        _text(numbers, right + 16, y + 19),
+    ]
+
+
+def _nested(drawing: Markup, x: float, y: float, width: float) -> Markup:
+    """A drawing of the page at a place and of a width of its own."""
+    root = ET.fromstring(str(drawing))  # noqa: S314 - our own drawing
+    root.attrib |= {"x": svg.short(x), "y": svg.short(y), "width": svg.short(width)}
+    return _markup(root)
+
+
+def _markup(root: ET.Element) -> Markup:
+    for element in root.iter():
+        for low, camel in _CAMEL.items():
+            if low in element.attrib:
+                element.attrib[camel] = element.attrib.pop(low)
+    return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - escaped when it was drawn
+
+
+def _text(text: str, x: float, y: float, *, weight: str = "normal", size: int = 12) -> Markup:
+    return svg.tag(
+        "text", text, class_="words", x=svg.short(x), y=svg.short(y), font_weight=weight, font_size=size
+    )
+
+
+def _file(title: str, parts: Sequence[Markup], width: float, height: float) -> str:
+    size = {"width": svg.short(width), "height": svg.short(height)}
+    root = svg.tag(
+        "svg",
+        svg.tag("title", title),
+        svg.tag("style", Markup(_style())),  # noqa: S704 - our own
+        svg.tag("rect", fill="#ffffff", width="100%", height="100%"),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        **size,
+    )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{root}\n'
+
+
+@cache
+def _style() -> str:
+    """The page's light colours, without variables, which many readers of SVG do not know."""
+    sheet = (resources.files("glasshouse.report") / "templates/style.css").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", sheet.partition("@media")[0]))
+    rules = [
+        "text{font-family:sans-serif;fill:" + colours["ink"] + "}",
+        ".tick,.number{font-size:11px}",
+        ".tick{fill:" + colours["soft"] + "}",
+        ".grid{stroke:" + colours["grid"] + "}",
+        "line.null,.line.null{stroke:" + colours["null"] + ";stroke-width:1.5;stroke-dasharray:3 3}",
+        ".whisker{stroke:" + colours["ink"] + ";stroke-width:2}",
+        ".mark,.disc{fill:#ffffff;stroke-width:2}",
+        ".line,.area,.box,.median,.outlier{fill:none;stroke-width:2}",
+        ".area{fill-opacity:.2}.band{opacity:.14}.track,.plot,.stretch,svg{overflow:visible}",
+        ".stretch *{vector-effect:non-scaling-stroke}",
+    ]
+    for kind, name in _TONES.items():
+        tone = colours[name]
+        rules.append(f".{kind} .mark,.{kind} .disc,.{kind} .whisker{{stroke:{tone}}}")
+        rules.append(f".{kind} .mark.full{{fill:{tone}}}")
+    for i in range(6):
+        hue = colours[f"c{i}"]
+        rules.append(f".line.s{i},.area.s{i},.s{i} .box,.s{i} .median,.s{i} .outlier{{stroke:{hue}}}")
+        rules.append(f".dot.s{i},.band.s{i},.area.s{i}{{fill:{hue}}}")
+    return "".join(rules)
+
+
+def _contact_sheet(sheet: Sheet) -> bytes:
+    """All pictures of a sheet in one, enlarged without smoothing, the rows named at the left."""
+    rows = [[_decode(p.source) for p in row.pictures] for row in sheet.rows]
+    factor = max(1, PICTURE // max(image.height for row in rows for image in row))
+    height = factor * max(image.height for row in rows for image in row) + 4
+    width = factor * max(image.width for row in rows for image in row) + 4
+    left = 8 + 7 * max(len(row.label) for row in sheet.rows)
+    canvas = Image.new("RGB", (left + width * max(map(len, rows)), height * len(rows)), "white")
+    draw = ImageDraw.Draw(canvas)
+    for i, (row, images) in enumerate(zip(sheet.rows, rows, strict=True)):
+        draw.text((4, i * height + height // 2 - 6), row.label, fill="black")
+        for j, image in enumerate(images):
+            large = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+            canvas.paste(large, (left + j * width, i * height))
+    buffer = io.BytesIO()
+    canvas.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _decode(source: str) -> Image.Image:
+    content = base64.b64decode(source.partition(",")[2])
+    return Image.open(io.BytesIO(content)).convert("RGB")

@@ -1,0 +1,143 @@
+"""Findings, contrasts and utility as CSV and as LaTeX tables."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from glasshouse.disk import write_text
+from glasshouse.report import numbers, words
+from glasshouse.report.markdown import contrast_key, finding_key, pivot, setting_words
+from glasshouse.results.records import Contrast, Finding, Result, Utility
+from glasshouse.results.rows import flat
+
+_SPECIAL: Final = str.maketrans(
+    {
+        **{c: f"\\{c}" for c in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        numbers.MINUS: "$-$",
+        numbers.NBSP: "~",
+        "–": "--",
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+        "ε": r"$\varepsilon$",
+        "δ": r"$\delta$",
+        "σ": r"$\sigma$",
+        "×": r"$\times$",
+    }
+)
+
+
+def csv_files(result: Result, folder: Path) -> list[Path]:
+    """``findings.csv``, and ``contrasts.csv`` and ``utility.csv`` where there are any."""
+    parts: dict[str, Sequence[Any]] = {
+        "findings": result.findings,
+        "contrasts": result.contrasts,
+        "utility": result.utility,
+    }
+    return [_write_csv(rows, folder / f"{name}.csv") for name, rows in parts.items() if rows]
+
+
+def latex_files(result: Result, folder: Path) -> list[Path]:
+    """A ``tabular`` (package booktabs) of each scenario's findings, contrasts and utility."""
+    paths = []
+    for name in dict.fromkeys(f.scenario for f in result.findings):
+        tables = {
+            "findings": _findings([f for f in result.findings if f.scenario == name]),
+            "contrasts": _contrasts([c for c in result.contrasts if c.scenario == name]),
+            "utility": _utility([u for u in result.utility if u.scenario == name]),
+        }
+        for kind, text in tables.items():
+            if text:
+                path = folder / f"{name}-{kind}.tex"
+                write_text(path, text)
+                paths.append(path)
+    return paths
+
+
+def _write_csv(rows: Sequence[Any], path: Path) -> Path:
+    tables = [flat(row) for row in rows]
+    columns = dict.fromkeys(key for table in tables for key in table)
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(tables)
+    write_text(path, buffer.getvalue())
+    return path
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    metrics, rows = pivot(findings, finding_key)
+    body = [
+        (
+            *map(latex, key),
+            str(max(f.n for f in by_metric.values())),
+            *(_cell(by_metric.get(m)) for m in metrics),
+        )
+        for key, by_metric in rows.items()
+    ]
+    return _tabular(("setting", "attack", "n", *metrics), body)
+
+
+def _cell(f: Finding | None) -> str:
+    """The value with its interval; bold where the verdict is a leak."""
+    if f is None or f.verdict == "no power":
+        return "" if f is None else "no power"
+    text = latex(_interval(f.value, f.low, f.high))
+    return rf"\textbf{{{text}}}" if f.verdict == "leaks" else text
+
+
+def _contrasts(pairs: Sequence[Contrast]) -> str:
+    metrics, rows = pivot(pairs, contrast_key)
+    body = [
+        (
+            *map(latex, key),
+            str(max(c.n for c in by_metric.values())),
+            *(
+                latex(_interval(c.difference, c.low, c.high)) if (c := by_metric.get(m)) else ""
+                for m in metrics
+            ),
+        )
+        for key, by_metric in rows.items()
+    ]
+    return _tabular(("setting", "attack", "against", "n", *metrics), body)
+
+
+def _utility(rows: Sequence[Utility]) -> str:
+    body = [
+        (
+            *map(
+                latex,
+                (setting_words(u), words.under(u.defenses), str(u.n), _interval(u.value, u.low, u.high)),
+            ),
+        )
+        for u in rows
+    ]
+    return _tabular(("setting", "defence", "n", rows[0].metric), body) if rows else ""
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{numbers.plain(value)} [{numbers.plain(low)}, {numbers.plain(high)}]"
+
+
+def _tabular(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of rows that are LaTeX already; empty without rows."""
+    lines = [" & ".join(row) + r" \\" for row in rows]
+    if not lines:
+        return ""
+    begin = rf"\begin{{tabular}}{{{'l' * len(head)}}}"
+    titles = " & ".join(map(latex, head)) + r" \\"
+    return "\n".join([begin, r"\toprule", titles, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def latex(text: str) -> str:
+    r"""``text`` for LaTeX.
+
+    Examples:
+        >>> latex("batch_size 4, 50 %")
+        'batch\\_size 4, 50 \\%'
+    """
+    return text.translate(_SPECIAL)

@@ -1,0 +1,245 @@
+"""The first screen: every leak in at most 60 plain words, with what to do about it; the rest in a line."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, final
+
+from glasshouse.report import numbers, readings, words
+from glasshouse.report.cards import ACCURACY, KINDS, SEVERITIES
+from glasshouse.report.verdicts.choice import Choice, severity
+from glasshouse.report.verdicts.sentences import place, where
+from glasshouse.report.verdicts.stories import Story
+from glasshouse.results.cards import ThreatCard
+from glasshouse.results.records import Finding, Result, Utility, Verdict
+
+CHEAP: Final = 0.02
+"""A loss of accuracy up to here is not worth another setting."""
+SHORT: Final = 5
+"""Side knowledge in fewer words is named."""
+SOME_DEFENCE: Final = "a defence that limits each update's size and adds noise"
+QUIET: Final[Mapping[Verdict | None, str]] = {
+    "leaks": "",
+    "no leak found": "No leak was found. Next, audit with stronger attacks and more victims.",
+    "inconclusive": "This audit cannot tell: its ranges are too wide. Next, audit more victims.",
+    "no power": "Nothing can be said: the attack failed where it must succeed. Next, give it more effort.",
+    None: "Nothing about private data was measured. Next, choose an attack that fits.",
+}
+
+
+GLOSSARY: Final = (
+    ("Guessing", "what anybody reaches who never saw what the clients sent. Only what exceeds it is a leak."),
+    ("A range such as (59 to 83)", "holds the true value in 95 of 100 such audits."),
+    ("Example, victim", "one picture or record of a client; whose example or behaviour an attack aimed at."),
+    ("Defence", "a change to what a client sends. It closed a leak if the same attack then gains nothing."),
+    ("Accuracy", "how often the finished model is right on new examples."),
+)
+"""Words of the first screen, explained: (word, explanation)."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """One kind of private thing that came out of one scenario.
+
+    Attributes:
+        scenario: where.
+        setting: who takes part, its defence and its other axes.
+        severity: the kind, as metrics declare it.
+        title: the kind in words.
+        what: what came out, who got it, and how much more than guessing that is.
+        whose: whose data came out.
+        action: the cheapest audited setting that closed the leak, and its cost; or that there is none.
+        advice: the next setting to try.
+    """
+
+    scenario: str
+    setting: str
+    severity: str
+    title: str
+    what: str
+    whose: str
+    action: str
+    advice: str
+
+    @property
+    def text(self) -> str:
+        """Everything but the headings: 60 words."""
+        return " ".join([self.what, self.whose, self.action, self.advice])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A defended setting of the leak's scenario: what it did to that leak, and what it costs.
+
+    ``left`` is the gain that the leak's attack still has, ``accuracy`` None where it was not measured.
+    """
+
+    finding: Finding
+    state: Verdict
+    left: float
+    accuracy: Utility | None
+
+    @property
+    def family(self) -> tuple[str, ...]:
+        """Names of its defences without their strengths."""
+        return tuple(text.split(" ")[0] for text in self.finding.defenses)
+
+
+def leaks(result: Result, choice: Choice) -> list[Leak]:
+    """Every leak, one per scenario and kind: images before membership before labels, complete ones first."""
+    out = choice.with_victims_out()
+
+    def kind(f: Finding) -> tuple[int, str]:
+        return SEVERITIES.index(choice.cards.metric(f.metric).severity), f.scenario
+
+    found = [f for f in choice.findings if choice.standing(f) == "leaks" or f in out]
+    groups = [list(group) for _, group in groupby(sorted(found, key=kind), key=kind)]
+    worst = [choice.worst([f for f in group if not f.defenses] or group) for group in groups]
+    ranked = sorted(
+        (f for f in worst if f is not None),
+        key=lambda f: (kind(f)[0], -severity(f, choice.cards.metric(f.metric))),
+    )
+    return [_leak(f, result, choice) for f in ranked]
+
+
+def quiet(stories: Iterable[Story], found: Sequence[Leak]) -> list[tuple[Story, str]]:
+    """Scenarios without a leak, and what to do there."""
+    named = {leak.scenario for leak in found}
+    return [(story, QUIET[story.kind]) for story in stories if story.scenario not in named]
+
+
+def explain(result: Result, found: Sequence[Leak]) -> list[tuple[str, str]]:
+    """The defences that the leaks' texts name, and what each does: (label, explanation)."""
+    text = " ".join(leak.text for leak in found)
+    does = {name: what for card in result.threats for name, what in card.defenses.items()}
+    rows = {}
+    for f in result.findings:
+        label, names = place(f).partition(" (")[0], [d.split(" ")[0] for d in f.defenses]
+        if f.defenses and label in text and any(name in does for name in names):
+            rows[label] = "; ".join(does[name] for name in names if name in does)
+    return list(rows.items())
+
+
+def _leak(f: Finding, result: Result, choice: Choice) -> Leak:
+    card = next((t for t in result.threats if t.scenario == f.scenario), None)
+    kind = choice.cards.metric(f.metric).severity
+    single = choice.standing(f) != "leaks"
+    action, advice = _remedy(f, _settings(f, result, choice), result, card)
+    title = f"{KINDS[kind]} came out"
+    return Leak(
+        scenario=f.scenario,
+        setting="; ".join(part for part in (where(f, capital=False), card.setup if card else "") if part),
+        severity=kind,
+        title="Single victims' data came out" if single else title[0].upper() + title[1:],
+        what=_what(f, choice, card),
+        whose=_whose(f, choice),
+        action=action,
+        advice=advice,
+    )
+
+
+def _what(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
+    """What the attack did, and how much more that is than a guess."""
+    reading, metric = readings.read(f, choice.cards), choice.cards.metric(f.metric)
+    who = card.adversary.partition(" (")[0] if card else "an attack"
+    knowledge = words.grants(f.given)
+    given = f", given {knowledge if knowledge.count(' ') < SHORT else 'side knowledge (listed below)'},"
+    deed = metric.sentence.replace("{}", reading.value, 1)
+    gap = reading.measured_gain.lstrip("+")
+    span = reading.gain_interval.strip("[]").replace(", ", " to ")
+    text = f"{who}{given if knowledge else ''} {deed}. Guessing gets {reading.baseline}"
+    return f"{text[0].upper()}{text[1:]}; the gap is {gap} ({span})."
+
+
+def _whose(f: Finding, choice: Choice) -> str:
+    verdicts = choice.victims(f)
+    count, total = sum(v.leaks for v in verdicts), len(verdicts)
+    if not count:
+        return f"Whose: {words.count(f.n, f.unit)}, on average."
+    victims = words.count(total, "victims")
+    return f"Whose: all {victims}." if count == total > 1 else f"Whose: {count} of {victims}."
+
+
+def _settings(f: Finding, result: Result, choice: Choice) -> list[Setting]:
+    """The defended settings beside the leak: the same scenario, protocol and other axes."""
+    kind, out = choice.cards.metric(f.metric).severity, choice.with_victims_out()
+    beside = [
+        g
+        for g in choice.findings
+        if (g.scenario, g.protocol, words.setting(g.axes)) == (f.scenario, f.protocol, words.setting(f.axes))
+        and g.defenses
+        and g.cell != f.cell
+        and choice.cards.metric(g.metric).severity == kind
+    ]
+    rows = []
+    for cell in dict.fromkeys(g.cell for g in beside):
+        here = [g for g in beside if g.cell == cell]
+        same = [g for g in here if (g.attack, g.metric) == (f.attack, f.metric)]
+        standings = {choice.standing(g) for g in here if g.verdict != "no power"}
+        state: Verdict = "inconclusive"
+        if "leaks" in standings or any(g in out for g in here):
+            state = "leaks"
+        elif standings == {"no leak found"} and any(g.verdict != "no power" for g in same):
+            state = "no leak found"
+        left = max((g.gain for g in same), default=float("inf"))
+        rows.append(Setting(finding=here[0], state=state, left=left, accuracy=_accuracy(result, cell)))
+    return rows
+
+
+def _remedy(
+    f: Finding, settings: Sequence[Setting], result: Result, card: ThreatCard | None
+) -> tuple[str, str]:
+    """What to do: the cheapest setting that closed the leak, and the next one to try."""
+
+    def named(state: Verdict) -> list[Setting]:
+        return [s for s in settings if s.state == state]
+
+    closed, leaking, unsure = named("no leak found"), named("leaks"), named("inconclusive")
+    if closed:
+        best = max(closed, key=_kept)
+        before = _accuracy(result, f.cell)
+        cost, loss = _cost(best, before)
+        action = f"Use {_name(best)}, which closed this leak; {cost}."
+        if best.accuracy and readings.at_chance(best.accuracy):
+            action = f"Only {_name(best)} closed it, but the model is then of no use: {cost}."
+        weaker = [s for s in leaking if s.family == best.family]
+        if loss is not None and loss <= CHEAP:
+            return action, f"Next, audit {_name(best)} with stronger attacks and more victims."
+        if weaker:
+            nearest = min(weaker, key=lambda s: s.left)
+            return action, f"Next, try a strength between {_name(nearest)} and {_name(best)}."
+        return action, f"Next, weaken {_name(best)}: that may cost less."
+    if not settings:
+        advice = (card.advice if card else "") or SOME_DEFENCE
+        return "No defence was tried against it.", f"Next, try {advice}."
+    tried = f"None of the {words.count(len(settings), 'defences')} tried closed it"
+    if len(settings) == 1:
+        tried = "The one defence tried did not close it"
+    if unsure:
+        best = max(unsure, key=_kept)
+        return f"{tried} for certain.", f"Next, audit {_name(best)} with more victims: it may."
+    nearest = min(settings, key=lambda s: s.left)
+    return f"{tried}.", f"Next, strengthen {_name(nearest)}, which left least."
+
+
+def _name(setting: Setting) -> str:
+    return words.protection(setting.finding.defenses, setting.finding.axes)
+
+
+def _kept(setting: Setting) -> float:
+    return setting.accuracy.value if setting.accuracy else -1.0
+
+
+def _cost(best: Setting, before: Utility | None) -> tuple[str, float | None]:
+    """The cost of a setting in words, and the accuracy that it loses."""
+    if best.accuracy is None or before is None:
+        return "its cost in accuracy was not measured", None
+    now, then = (numbers.value(u.value, ACCURACY) for u in (best.accuracy, before))
+    return f"accuracy is {now} instead of {then}", before.value - best.accuracy.value
+
+
+def _accuracy(result: Result, cell: str) -> Utility | None:
+    """The accuracy of a cell's model, unless it is that of a model that an attack manipulated."""
+    return next((u for u in result.utility if u.cell == cell and u.metric == ACCURACY.name), None)

@@ -1,0 +1,84 @@
+"""Rows of a result as flat values: for data frames and files of comma-separated values."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from glasshouse.errors import NotInstalled, UnknownName
+from glasshouse.registry import nearest_names
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Rows", "flat"]
+
+T = TypeVar("T")  # one of the records
+
+
+class Rows(tuple[T, ...]):
+    """Records of one kind, in order.
+
+    Examples:
+        >>> Rows([]).where(attack="idlg")
+        ()
+    """
+
+    def where(self, **values: object) -> "Rows[T]":
+        """The rows whose fields have these values: ``findings.where(attack="idlg", metric="psnr")``.
+
+        Raises:
+            UnknownName: the records have no such field.
+        """
+        for name in values:
+            known = tuple(f.name for f in fields(self[0])) if self else (name,)  # type: ignore[arg-type]
+            if name not in known:
+                raise UnknownName(
+                    f"field '{name}'",
+                    needs=f"a field of {type(self[0]).__name__}",
+                    got=f"'{name}'",
+                    fix=nearest_names(name, known),
+                )
+        return Rows(row for row in self if all(getattr(row, k) == v for k, v in values.items()))
+
+    def to_frame(self) -> "DataFrame":
+        """The rows as a pandas data frame; nested values are columns of their own (``exchange.gain``).
+
+        Raises:
+            NotInstalled: pandas is missing.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415 - an extra, and slow to import
+        except ImportError as error:
+            raise NotInstalled(
+                "data frames",
+                needs="the package pandas",
+                got=str(error),
+                fix="pip install 'glasshouse[frames]'",
+            ) from error
+        return pd.DataFrame([flat(row) for row in self])
+
+
+def flat(row: Any) -> dict[str, Any]:
+    """One record as a flat table; texts in a list are joined, records in a list are counted.
+
+    Examples:
+        >>> from glasshouse.results.records import Utility
+        >>> table = flat(Utility(scenario="s", cell="c", axes={"model.width": 8}, defenses=("clip", "sign"),
+        ...     metric="accuracy", value=0.9, low=0.8, high=1.0, n=20, rounds=1))
+        >>> table["axes.model.width"], table["defenses"], table["n"]
+        (8, 'clip + sign', 20)
+    """
+    table: dict[str, Any] = {}
+    for field in fields(row):
+        table |= _flat(field.name, getattr(row, field.name))
+    return table
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    if is_dataclass(value):
+        return {f"{name}.{key}": inner for key, inner in flat(value).items()}
+    if isinstance(value, Mapping):
+        return {f"{name}.{key}": inner for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return {name: len(value) if value and is_dataclass(value[0]) else " + ".join(map(str, value))}
+    return {name: value}

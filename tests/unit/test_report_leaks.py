@@ -1,0 +1,219 @@
+"""The first screen: each leak in 60 plain words, the severe kinds first, and always something to do."""
+
+import dataclasses
+import html
+import re
+
+import pytest
+import report_specimen as specimen
+from report_cards import CARDS, described
+
+from glasshouse.report.figures import trade
+from glasshouse.report.html import render
+from glasshouse.report.readings import one_per_setting
+from glasshouse.report.verdicts.choice import choose
+from glasshouse.report.verdicts.leaks import GLOSSARY, leaks
+
+SILENT = {"gain": 0.0, "half": 0.02}
+NOISE, MORE, CLIP = ("gaussian_noise std=0.1",), ("gaussian_noise std=1",), ("clip norm=4",)
+LABELS = {NOISE: "noise 0.1", MORE: "noise 1", CLIP: "clip 4"}
+CARD = specimen.card(
+    "ward",
+    adversary="a server that only reads (honest-but-curious)",
+    setup="10 clients, 20 rounds; each client's messages are seen",
+    defenses={"gaussian_noise": "adds noise", "clip": "limits the size of what is sent"},
+    advice="gaussian_mechanism, which limits each update's size and adds noise",
+)
+# Words that mean something to us alone, and what explains each where it stands.
+TERMS = {
+    "SSIM": "1 is a perfect copy",
+    "F1": "1 is all of them",
+    "Guessing": "who never saw what the clients sent",
+    "victims": "an attack aimed at",
+    "accuracy": "how often the finished model is right",
+    "defence": "a change to what a client sends",
+    "noise": "adds noise",
+    "clip 4": "limits the size",
+    "gaussian_mechanism": "which limits each update's size and adds noise",
+    " to ": "holds the true value in 95 of 100",
+}
+JARGON = re.compile(
+    r"honest-but-curious|null|baseline|gradient|epsilon|held-out|interval|primary|p-value|_id"
+)
+
+
+def finding(defenses=(), **rest):
+    axes = {"defenses": LABELS[defenses]} if defenses else {"defenses": "none"}
+    return specimen.finding(scenario="ward", defenses=defenses, axes=axes, **rest)
+
+
+def utility(defenses, value, **rest):
+    axes = {"defenses": LABELS[defenses]} if defenses else {"defenses": "none"}
+    one = specimen.utilities("ward", axes)[0]
+    cell = specimen.cell("ward", defenses, axes)
+    return dataclasses.replace(
+        one, cell=cell, defenses=defenses, value=value, low=value - 0.03, high=value + 0.03, **rest
+    )
+
+
+def first(*findings, **rest):
+    result = described(*findings, **{"threats": (CARD,), **rest})
+    return leaks(result, choose(result))
+
+
+CLOSED = described(
+    finding(),
+    finding(NOISE, gain=0.2),
+    finding(MORE, **SILENT),
+    finding(CLIP, **SILENT),
+    threats=(CARD,),
+    utility=(utility((), 0.91), utility(NOISE, 0.9), utility(MORE, 0.7), utility(CLIP, 0.6)),
+)
+UNTRIED = described(
+    finding(metric="identification", base=0.01, gain=0.8, given=("auxiliary", "labels")), threats=(CARD,)
+)
+OPEN = described(
+    finding(metric="label_accuracy", base=0.1, gain=0.8),
+    finding(metric="f1", base=0.2, gain=0.7, attack="prolin"),
+    finding(victims=specimen.VICTIMS),
+    finding(NOISE, gain=0.2),
+    finding(MORE, gain=0.05, half=0.2),
+    threats=(CARD,),
+)
+REPORTS = pytest.mark.parametrize("result", [CLOSED, UNTRIED, OPEN], ids=["closed", "untried", "open"])
+
+
+@REPORTS
+def test_sixty_words_and_something_to_do(result):
+    found = leaks(result, choose(result))
+    assert found
+    for leak in found:
+        assert len(leak.text.split()) <= 60
+        assert re.search("^(Use |None of|The one defence|No defence)", leak.action)
+        assert leak.advice.startswith("Next, ")
+        assert leak.whose.startswith("Whose: ")
+
+
+@REPORTS
+def test_no_term_without_its_explanation_in_place(result, tmp_path):
+    """The explanation stands in the same leak, or among the words right below the leaks."""
+    top = re.search(r'<header id="verdict">.*?<details', render(result, tmp_path), re.DOTALL)[0]
+    screen = " ".join(html.unescape(re.sub("<[^>]+>", " ", top)).split())
+    text = " ".join(leak.text for leak in leaks(result, choose(result)))
+    assert JARGON.findall(text) == []
+    assert {word for word, meaning in TERMS.items() if word in text and meaning not in screen} == set()
+    assert all(meaning in screen for _, meaning in GLOSSARY)
+
+
+def test_the_first_leak_in_full():
+    (leak,) = leaks(CLOSED, choose(CLOSED))
+    assert leak.title == "Private examples came out"
+    assert leak.setting == "without a defence; 10 clients, 20 rounds; each client's messages are seen"
+    assert leak.text == (
+        "A server that only reads rebuilt private images with SSIM 0.62 (likeness; 1 is a perfect copy). "
+        "Guessing gets 0.21; the gap is 0.41 (0.35 to 0.47). Whose: 20 victims, on average. "
+        "Use noise 1, which closed this leak; accuracy is 70\u00a0% instead of 91\u00a0%. "
+        "Next, try a strength between noise 0.1 and noise 1."
+    )
+
+
+def test_severe_kinds_first_across_scenarios():
+    """All labels read is bad, who takes part is worse, and some images rebuilt is worst."""
+    names = ("label_accuracy", "f1", "ssim")
+    rows = [
+        dataclasses.replace(specimen.finding(metric=m, base=0.1, gain=0.9 - 0.3 * i), scenario=m)
+        for i, m in enumerate(names)
+    ]
+    assert [leak.scenario for leak in first(*rows)] == list(names[::-1])
+
+
+def test_a_named_defence_is_no_leak():
+    assert first(finding(metric="defense_named", base=0.1, gain=0.9, primary=True)) == []
+
+
+def test_the_cheapest_setting_that_closed_every_attack_of_the_kind():
+    """Noise 1 keeps more accuracy than the clipping, but another attack still gets through it."""
+    other = finding(MORE, attack="ggl", gain=0.3)
+    result = dataclasses.replace(CLOSED, findings=(*CLOSED.findings, other))
+    (leak,) = leaks(result, choose(result))
+    assert leak.action.startswith("Use clip 4, which closed this leak; accuracy is 60")
+    assert leak.advice == "Next, weaken clip 4: that may cost less."
+
+
+def test_a_setting_that_costs_nothing_is_to_be_audited_harder():
+    rows = (finding(), finding(MORE, **SILENT))
+    (leak,) = first(*rows, utility=(utility((), 0.91), utility(MORE, 0.9)))
+    assert leak.advice == "Next, audit noise 1 with stronger attacks and more victims."
+
+
+def test_silence_without_power_closes_nothing():
+    rows = (finding(), finding(MORE, gain=0.0, half=0.02, verdict="no power", control=specimen.WEAK))
+    (leak,) = first(*rows)
+    assert leak.action == "The one defence tried did not close it for certain."
+    assert leak.advice == "Next, audit noise 1 with more victims: it may."
+    (leak,) = first(*rows, finding(MORE, attack="ggl", **SILENT))
+    assert leak.action.endswith("for certain.")
+
+
+def test_an_attack_without_power_says_nothing_about_what_closed_another():
+    powerless = finding(MORE, attack="dlg", verdict="no power", control=specimen.WEAK)
+    (leak,) = first(finding(), finding(MORE, **SILENT), powerless)
+    assert leak.action.startswith("Use noise 1")
+
+
+def test_what_left_least_is_to_be_strengthened():
+    (leak,) = first(finding(), finding(NOISE, gain=0.3), finding(MORE, gain=0.1))
+    assert leak.action == "None of the 2 defences tried closed it."
+    assert leak.advice == "Next, strengthen noise 1, which left least."
+
+
+def test_a_defence_at_the_cost_of_all_use_is_called_that():
+    rows = (finding(), finding(MORE, **SILENT))
+    (leak,) = first(*rows, utility=(utility((), 0.91), utility(MORE, 0.11, chance=0.1)))
+    assert leak.action == (
+        "Only noise 1 closed it, but the model is then of no use: accuracy is 11\u00a0% instead of 91\u00a0%."
+    )
+
+
+def test_an_unmeasured_cost_is_said():
+    (leak,) = first(finding(), finding(MORE, **SILENT))
+    assert leak.action == "Use noise 1, which closed this leak; its cost in accuracy was not measured."
+
+
+def test_single_victims_are_a_leak_where_the_average_is_none():
+    (leak,) = first(finding(primary=True, gain=0.02, half=0.3, victims=specimen.VICTIMS))
+    assert leak.title == "Single victims' data came out"
+    assert leak.whose == "Whose: 2 of 3 victims."
+
+
+def test_every_leaking_scenario_is_there_and_every_other_says_what_to_do(tmp_path):
+    result = specimen.specimen(tmp_path)
+    page = render(result, tmp_path)
+    assert {leak.scenario for leak in leaks(result, choose(result))} == {"inversion-defences", "scale-mia"}
+    assert "No leak was found. Next, audit with stronger attacks and more victims." in page
+    assert "Nothing can be said: the attack failed where it must succeed." in page
+
+
+def test_models_at_chance_are_remarked_on(tmp_path):
+    page = render(described(finding(), utility=(utility((), 0.11, chance=0.1),), threats=(CARD,)), tmp_path)
+    assert "Accuracy is at chance without a defence" in page
+    assert '<span class="badge alarm">at chance</span>' in page
+
+
+def test_several_seeds_are_one_setting():
+    one, two = utility((), 0.9), utility((), 0.7)
+    (merged,) = one_per_setting([one, two])
+    assert (merged.value, merged.low, merged.high) == pytest.approx((0.8, 0.67, 0.93))
+    assert len(trade([finding()], one_per_setting([one, two]), CARDS).points) == 1
+
+
+def test_date_auditor_scope_and_versions(tmp_path):
+    manifest = {
+        "started": "2026-11-22T17:02:00+00:00",
+        "auditor": "Vera",
+        "glasshouse": "0.2.0",
+        "packages": {"torch": "2.13.0"},
+    }
+    page = " ".join(re.sub("<[^>]+>", " ", render(described(finding(), manifest=manifest), tmp_path)).split())
+    assert "Date 22 November 2026 Auditor Vera Scope 0 scenarios, 1 attack, 1 setting" in page
+    assert "Versions glasshouse 0.2.0, torch 2.13.0" in page
