@@ -103,7 +103,8 @@ class Preflight:
         inputs, features = (self._count(len(self.standing(what))) for what in ("input", "features"))
         return (
             f"inputs of {inputs} of your {self.examples} examples, features of {features}, "
-            f"labels of {self._count(len(self.labels))} stand in this update (chance: {self.chance['input']} and {self.chance['features']})"
+            f"labels of {self._count(len(self.labels))} stand in this update "
+            f"(chance: {self.chance['input']} and {self.chance['features']})"
         )
 
     def _count(self, number: int) -> str:

@@ -13,8 +13,8 @@ OWNED = 0.9
 """Share of a row's gradient from which on the row shows one example."""
 ROUNDING = 1e-5
 """A difference below this share of the rows that it is taken from drowns in float32's rounding."""
-SAME = 1 - 1e-5
-"""Cosine from which on two rows say the same."""
+SAME = 1 - 1e-9
+"""Cosine from which on two rows say the same: they differ by less than ``ROUNDING`` or little more."""
 NEIGHBOURS = 8
 """Most similar rows that a row is compared with."""
 WITNESSES = 2
