@@ -114,8 +114,8 @@ def test_several_local_steps(digits: tuple[Tensor, Tensor]) -> None:
     change = {name: (p - before[name]).detach() for name, p in trained.named_parameters()}
     read = recovered({name: -t for name, t in change.items()}, pixels, decibels=25)
     seen = preflight(change, model, pixels, labels)
-    assert len(read) > 5
-    assert read <= set(seen.standing("input"))
+    assert len(read) > 20
+    assert len(read - set(seen.standing("input"))) <= 1  # one entered rows only after the first steps
 
 
 def test_signs_of_the_head_name_the_classes_of_a_small_batch(digits: tuple[Tensor, Tensor]) -> None:
