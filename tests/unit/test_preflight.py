@@ -85,7 +85,7 @@ def test_what_a_crafted_layer_gives_away_is_what_its_server_reads(digits: tuple[
     seen = preflight(update, model, pixels, labels, kind="gradient")
     read = recovered(update, pixels, decibels=30)
     assert len(read) > 20
-    assert read <= set(seen.standing("input"))
+    assert len(read - set(seen.standing("input"))) <= 1  # in a row with a single other, which is no witness
     others = digits[0][100:148]  # not behind this update
     assert not preflight(update, model, others, labels, kind="gradient").standing("input")
 
@@ -115,7 +115,7 @@ def test_several_local_steps(digits: tuple[Tensor, Tensor]) -> None:
     read = recovered({name: -t for name, t in change.items()}, pixels, decibels=25)
     seen = preflight(change, model, pixels, labels)
     assert len(read) > 20
-    assert len(read - set(seen.standing("input"))) <= 1  # one entered rows only after the first steps
+    assert len(read - set(seen.standing("input"))) <= 2  # those that fewer than two others witness
 
 
 def test_signs_of_the_head_name_the_classes_of_a_small_batch(digits: tuple[Tensor, Tensor]) -> None:

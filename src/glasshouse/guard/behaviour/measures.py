@@ -18,7 +18,7 @@ SAME = 1 - 1e-9
 NEIGHBOURS = 8
 """Most similar rows that a row is compared with."""
 WITNESSES = 2
-"""Other examples that must agree on the factor between two rows, lest it be luck; one if the factor is 1."""
+"""Other examples that must agree on the factor between two rows: one that fits a single batch is luck."""
 AGREEMENT = 0.01
 _ROWS = 256  # compared at a time
 
@@ -84,8 +84,7 @@ def differences(signed_sizes: Tensor) -> Differences:
         whole = some[:, None].abs() + multiple.abs()
         agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(2, keepdim=True))
         top, who = left.max(2)
-        needed = torch.where((factor - 1).abs() <= AGREEMENT, 1, WITNESSES)
-        kept = (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= needed)
+        kept = (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= WITNESSES)
         only = torch.where(top >= OWNED * left.sum(2), who, -1)
         own = numbers[places][:, None].expand_as(neighbours)
         of_pairs = (own, numbers[neighbours], factor, only)
