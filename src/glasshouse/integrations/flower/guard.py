@@ -7,7 +7,6 @@ app wraps it by :func:`guarded`.
 """
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +34,7 @@ from glasshouse.integrations.flower.secure_terms import (
 )
 from glasshouse.integrations.flower.truth import watching
 from glasshouse.models import build as models
-from glasshouse.store import read_json, write_json
+from glasshouse.store import append_jsonl, read_json, write_json
 from glasshouse.tensors import difference
 from glasshouse.wire import Architecture
 
@@ -253,10 +252,8 @@ class _Report:
 
     def add(self, decision: str, reasons: list[str]) -> None:
         """One more line."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         line = {"round": round_of(self.message), "decision": decision, "reasons": reasons}
-        with (self.folder / f"{self.context.node_id}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_jsonl(self.folder / f"{self.context.node_id}.jsonl", line)
 
     def refuse(self, kind: str, reasons: list[str]) -> Message:
         """Note why, and tell the server that, but no number."""
