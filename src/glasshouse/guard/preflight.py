@@ -4,21 +4,22 @@ A server reads inputs of linear layers off rows of an update, or off differences
 which rows those are (attacks.parts.readout). The client need not guess: it has the examples. It compares the
 rows of the very tensors that it is about to send, after clipping, noise or pruning, with what entered the
 layer. An example stands in the update if one of these comes so near to it, at the best scale, that less than
-``RECOGNISED`` of its contrast is left:
+``RECOGNISED`` of its contrast is missing:
 
 - a row of the weight to which it contributed most;
 - the rows in which it stands alone, added up so that noise averages out;
 - the difference of two rows that most other examples enter alike.
 
 Rows are compared as they are; which rows belong together is taken from a pass of the examples through the
-model (:mod:`glasshouse.guard.behaviour`), as the server that crafted the model knows it. Chance is how many
-examples a row comes as near to that they hardly entered.
+model (:mod:`glasshouse.guard.behaviour`), as the server that crafted the model knows it. What
+comes as near by chance does not count: an example must come out clearer than any comes out of rows that it
+hardly entered.
 
 It does not search: what gradient inversion, or a network trained for the purpose, would read is not covered.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -58,7 +59,7 @@ class Leak:
         what: the input itself, or what the layers in front made of it.
         layer: name of the layer.
         by: where in the layer's weight.
-        missing: share of its contrast that is not there, in [0, ``RECOGNISED``].
+        missing: share of its contrast that is not there, below ``RECOGNISED``.
     """
 
     example: int
@@ -76,8 +77,8 @@ class Preflight:
     Attributes:
         examples: behind it.
         leaks: one for each example and kind that stands there, the clearest.
-        chance: examples that came out of rows that others filled: what a comparison finds by luck.
-        labels: numbers of the examples whose class the head's signs name; none where they name all classes.
+        labels: numbers of the examples whose class the head's signs name; none where all classes are held,
+            or named: which are, is no secret then.
         wrong_classes: classes that they name and nobody has.
         controlled: in an update of one example of these it was found, and no other.
         unseen: weights that are no linear layer's on vectors: nothing was looked for there.
@@ -85,7 +86,6 @@ class Preflight:
 
     examples: int
     leaks: tuple[Leak, ...]
-    chance: Mapping[What, int]
     labels: tuple[int, ...]
     wrong_classes: int
     controlled: bool
@@ -103,8 +103,7 @@ class Preflight:
         inputs, features = (self._count(len(self.standing(what))) for what in ("input", "features"))
         return (
             f"inputs of {inputs} of your {self.examples} examples, features of {features}, "
-            f"labels of {self._count(len(self.labels))} stand in this update "
-            f"(chance: {self.chance['input']} and {self.chance['features']})"
+            f"labels of {self._count(len(self.labels))} stand in this update (by chance: none)"
         )
 
     def _count(self, number: int) -> str:
@@ -151,15 +150,13 @@ def preflight(
     models = [model] if kind == "gradient" else [model, _moved(model, update)]
     traces = [trace(one, inputs, labels) for one in models]
     leaks: dict[tuple[int, What], Leak] = {}
-    chance: dict[What, set[int]] = {"input": set(), "features": set()}
-    for one in [layer for t in traces for layer in t.layers]:
+    layers = [layer for t in traces for layer in t.layers]
+    for one in layers:
         rows = update.get(one.named("weight"))
         if not one.is_flat or rows is None:
             continue
         what: What = "input" if _is_input(one.inputs, inputs) else "features"
-        own, luck = _look(rows, one, what)
-        chance[what] |= luck
-        for leak in own:
+        for leak in _look(rows, one, what, passes=[layer for layer in layers if layer.name == one.name]):
             key = leak.example, what
             leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
     named = _named_classes(update, traces[0].layers[-1], labels, kind)
@@ -167,7 +164,6 @@ def preflight(
     return Preflight(
         examples=len(labels),
         leaks=tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what))),
-        chance={what: len(examples) for what, examples in chance.items()},
         labels=tuple(i for i, label in enumerate(labels.tolist()) if label in named),
         wrong_classes=len(named - set(labels.tolist())),
         controlled=_control(inputs),
@@ -175,15 +171,21 @@ def preflight(
     )
 
 
-def _look(rows: Tensor, one: LayerTrace, what: What) -> tuple[list[Leak], set[int]]:
-    """The examples that stand in ``rows``, (m, n), and those that come out of rows they hardly entered."""
+def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTrace]) -> list[Leak]:
+    """The examples that stand in ``rows``, (m, n).
+
+    ``passes``: of the model before and after training; what entered a row in neither is there by chance.
+    """
     rows, goal = rows.detach().double(), one.inputs.double()
-    signed = one.pulls.double() * goal.norm(dim=1, keepdim=True)  # (B, m)
-    shares = F.normalize(signed.T.abs(), p=1, dim=1, eps=_TINY)  # (m, B)
-    pairs = differences(signed)
-    left = signed.T[pairs.rows] - pairs.multiples[:, None] * signed.T[pairs.others]
-    of_two = F.normalize(left.abs(), p=1, dim=1, eps=_TINY)
-    together = torch.where(shares >= OWNED, signed.T, 0.0).T @ rows
+    signed = _signed(one)
+    shares = _shares(signed)
+    pairs = differences(signed.T)
+    of_two = _shares(signed[pairs.rows] - pairs.multiples[:, None] * signed[pairs.others])
+    all_signed = [_signed(each) for each in passes]
+    strange = torch.stack([_shares(each) for each in all_signed]).amax(0) < HARDLY
+    of_pairs = [each[pairs.rows] - pairs.multiples[:, None] * each[pairs.others] for each in all_signed]
+    strange_pair = torch.stack([_shares(each) for each in of_pairs]).amax(0) < HARDLY
+    together = torch.where(shares >= OWNED, signed, 0.0).T @ rows
     products, squares = rows @ goal.T, rows.square().sum(1)[:, None]  # (m, B), (m, 1)
     factor = pairs.multiples[:, None]
     cross = (rows[pairs.rows] * rows[pairs.others]).sum(1, keepdim=True)
@@ -200,14 +202,26 @@ def _look(rows: Tensor, one: LayerTrace, what: What) -> tuple[list[Leak], set[in
         "several rows": missing((F.normalize(together, dim=1, eps=_TINY) * goal).sum(1).square()),
         "a difference of two rows": missing(_most(pair, of_two >= MOST)),
     }
-    luck = missing(torch.maximum(_most(row, shares < HARDLY), _most(pair, of_two < HARDLY)))
+    luck = missing(torch.maximum(_most(row, strange), _most(pair, strange_pair)))
+    near = min(RECOGNISED, float(luck.min()))
     leaks = []
     for example in range(len(goal)):
         nearest = min(by, key=lambda name: float(by[name][example]))
         least = float(by[nearest][example])
-        if least <= RECOGNISED:
+        if least < near:
             leaks.append(Leak(example=example, what=what, layer=one.name, by=nearest, missing=least))
-    return leaks, set((luck <= RECOGNISED).nonzero()[:, 0].tolist())
+    return leaks
+
+
+def _signed(one: LayerTrace) -> Tensor:
+    """(m, B), how much each example adds to the gradient of each row, with its sign."""
+    signed: Tensor = one.pulls.double().T * one.inputs.double().norm(dim=1)
+    return signed
+
+
+def _shares(signed: Tensor) -> Tensor:
+    """Of each row of (k, B): whose it is."""
+    return F.normalize(signed.abs(), p=1, dim=1, eps=_TINY)
 
 
 def _most(energies: Tensor, counted: Tensor) -> Tensor:
@@ -234,13 +248,14 @@ def _is_input(seen: Tensor, inputs: Tensor) -> bool:
 
 
 def _named_classes(update: Mapping[str, Tensor], head: LayerTrace, labels: Tensor, kind: Kind) -> set[int]:
-    """The classes that the signs of the head's bias, or of its rows, call present; none if it is all."""
+    """The classes that the signs of the head's bias, or of its rows, call present; none if all are."""
     for part in ("bias", "weight"):
         sums = update.get(head.named(part))
         if sums is not None and bool(sums.any()) and len(sums) > int(labels.max()):
             falling = sums.flatten(1).sum(1) if sums.ndim > 1 else sums
             named = (falling < 0) if kind == "gradient" else (falling > 0)
-            return set() if bool(named.all()) else set(named.nonzero()[:, 0].tolist())
+            known = bool(named.all()) or len(labels.unique()) == len(named)
+            return set() if known else set(named.nonzero()[:, 0].tolist())
     return set()
 
 
@@ -261,5 +276,5 @@ def _control(inputs: Tensor) -> bool:
     pulls[0] = torch.tensor([1.0, -0.5])
     layer = nn.Linear(seen.shape[1], 2)
     one = LayerTrace(name="control", layer=layer, inputs=seen.cpu(), pulls=pulls)
-    leaks, luck = _look(torch.outer(pulls[0], seen[0].cpu()), one, "input")
-    return [leak.example for leak in leaks] == [0] and not luck
+    leaks = _look(torch.outer(pulls[0], seen[0].cpu()), one, "input", passes=[one])
+    return [leak.example for leak in leaks] == [0]

@@ -8,7 +8,7 @@ neighbours are who they are said to be (keys are not signed), or what others wer
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
@@ -30,14 +30,14 @@ def broken_term(message: Message, context: Context) -> str:
         context: of the client's node.
     """
     configs = message.content.config_records[RECORD_KEY_CONFIGS]
-    memory = context.state.config_records.setdefault(_MEMORY, ConfigRecord())
+    memory = _memory(context)
     stage, number = str(configs.get(Key.STAGE)), round_of(message) or 0
-    if number < int(memory.get("round", number)):
+    if number < memory.get("round", number):
         return "the round is over"
     if memory.get("round") != number:
         memory.clear()
-        memory["round"], memory["stages"] = number, []
-    stages = list(memory["stages"])
+        memory["round"] = number
+    stages = memory.get("stages", [])
     if stage in stages:
         return f"the stage '{stage}' was asked for twice in one round"
     memory["stages"] = [*stages, stage]
@@ -50,12 +50,19 @@ def broken_term(message: Message, context: Context) -> str:
     return "an unknown stage" if check is None else check(configs, memory, message.metadata.dst_node_id)
 
 
+def _memory(context: Context) -> dict[str, Any]:
+    """What earlier stages said: a record of Flower's that stays with the node."""
+    records = context.state.config_records
+    if _MEMORY not in records:
+        records[_MEMORY] = ConfigRecord()
+    return cast(dict[str, Any], records[_MEMORY])
+
+
 def remember_keys(reply: Message, context: Context) -> None:
     """Note the public keys that the client itself sent, to know them again."""
-    configs = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
+    configs: Mapping[str, Any] = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
     if Key.PUBLIC_KEY_1 in configs:
-        memory = context.state.config_records[_MEMORY]
-        memory["own_keys"] = [configs[Key.PUBLIC_KEY_1], configs[Key.PUBLIC_KEY_2]]
+        _memory(context)["own_keys"] = [configs[Key.PUBLIC_KEY_1], configs[Key.PUBLIC_KEY_2]]
 
 
 def hide_what_travels_in_clear(reply: Message) -> list[str]:
@@ -64,22 +71,17 @@ def hide_what_travels_in_clear(reply: Message) -> list[str]:
     The true weight is inside of the masked sum, whose mean every result of the round holds.
     """
     hidden = []
-    for name, record in [*reply.content.metric_records.items(), *_metrics(reply).items()]:
-        for key in list(record):
-            known = key in COUNTS or name.endswith("num_examples")
-            hidden.append(key)
-            if known:
-                record[key] = 1
-            else:
-                del record[key]
+    metrics = [r for name, r in reply.content.config_records.items() if name.endswith(".metrics")]
+    for record in [*reply.content.metric_records.values(), *metrics]:
+        values = cast(dict[str, Any], record)
+        hidden += list(values)
+        counts = {key: 1 for key in values if key in COUNTS}
+        values.clear()
+        values.update(counts)
     return hidden
 
 
-def _metrics(reply: Message) -> dict[str, ConfigRecord]:
-    return {name: r for name, r in reply.content.config_records.items() if name.endswith(".metrics")}
-
-
-def _setup(configs: Mapping[str, Any], memory: ConfigRecord, own: int) -> str:
+def _setup(configs: Mapping[str, Any], memory: dict[str, Any], own: int) -> str:
     del own
     clients, shares, threshold = (
         int(configs.get(name, 0)) for name in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD)
@@ -92,7 +94,7 @@ def _setup(configs: Mapping[str, Any], memory: ConfigRecord, own: int) -> str:
     return ""
 
 
-def _share_keys(configs: Mapping[str, Any], memory: ConfigRecord, own: int) -> str:
+def _share_keys(configs: Mapping[str, Any], memory: dict[str, Any], own: int) -> str:
     keys = {int(name): list(value) for name, value in configs.items() if name != Key.STAGE}
     memory["neighbours"] = sorted(keys)
     if keys.get(own) != memory.get("own_keys"):
@@ -100,22 +102,22 @@ def _share_keys(configs: Mapping[str, Any], memory: ConfigRecord, own: int) -> s
     every = [key for both in keys.values() for key in both]
     if len(set(every)) < len(every):
         return "a key occurs twice: two neighbours are one"
-    if len(keys) < max(FEWEST, int(memory.get("threshold", 0))):
+    if len(keys) < max(FEWEST, memory.get("threshold", 0)):
         return f"a missing neighbour: keys of {len(keys)} clients, own included, are too few"
     return ""
 
 
-def _collect(configs: Mapping[str, Any], memory: ConfigRecord, own: int) -> str:
+def _collect(configs: Mapping[str, Any], memory: dict[str, Any], own: int) -> str:
     sources = [int(node) for node in configs.get(Key.SOURCE_LIST, [])]
     memory["sources"] = sorted({*sources, own})
-    if len({*sources, own}) < max(FEWEST, int(memory.get("threshold", 0))):
+    if len({*sources, own}) < max(FEWEST, memory.get("threshold", 0)):
         return f"a missing neighbour: shares of {len(set(sources))} others are too few"
     if strangers := set(sources) - set(memory.get("neighbours", [])):
         return f"shares of {len(strangers)} clients whose keys were never passed on"
     return ""
 
 
-def _unmask(configs: Mapping[str, Any], memory: ConfigRecord, own: int) -> str:
+def _unmask(configs: Mapping[str, Any], memory: dict[str, Any], own: int) -> str:
     active = set(configs.get(Key.ACTIVE_NODE_ID_LIST, []))
     dropped = set(configs.get(Key.DEAD_NODE_ID_LIST, []))
     expected = set(memory.get("sources", [])) | {own}
@@ -125,6 +127,6 @@ def _unmask(configs: Mapping[str, Any], memory: ConfigRecord, own: int) -> str:
         return "this client is named as dropped out, although it answered"
     if missing := expected - active - dropped:
         return f"a missing neighbour: {len(missing)} clients of the sum are named neither way"
-    if len(active) < max(FEWEST, int(memory.get("threshold", 0))):
+    if len(active) < max(FEWEST, memory.get("threshold", 0)):
         return f"the sum is of {len(active)} clients: too few"
     return ""
