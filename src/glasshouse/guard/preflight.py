@@ -254,7 +254,7 @@ def _named_classes(update: Mapping[str, Tensor], head: LayerTrace, labels: Tenso
         if sums is not None and bool(sums.any()) and len(sums) > int(labels.max()):
             falling = sums.flatten(1).sum(1) if sums.ndim > 1 else sums
             named = (falling < 0) if kind == "gradient" else (falling > 0)
-            known = bool(named.all()) or len(labels.unique()) == len(named)
+            known = bool(named.all()) or len(set(labels.tolist())) == len(named)
             return set() if known else set(named.nonzero()[:, 0].tolist())
     return set()
 

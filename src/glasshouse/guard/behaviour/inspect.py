@@ -1,6 +1,7 @@
 """Is a received model like honest ones, in what it does to a client's own batch?"""
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -124,7 +125,7 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
 
 def _margin(share: float, examples: int) -> float:
     """How much more than ``share`` of so many examples may stand alone, by the luck of the draw."""
-    return max(MORE_ISOLATED, 3 * (share * (1 - share) / examples) ** 0.5)
+    return max(MORE_ISOLATED, 3 * math.sqrt(share * (1 - share) / examples))
 
 
 def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:
