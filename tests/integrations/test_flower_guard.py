@@ -135,7 +135,7 @@ def test_honest_models_are_trained_on(model, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(10, 15))  # the margins were set on others
 @pytest.mark.parametrize("model", [MLP, apps.MODEL])
 def test_three_hundred_honest_models_are_trained_on(model, seed, tmp_path, monkeypatch):
     monkeypatch.setattr(apps, "start", lambda which=model: models.build(which, rng=Rng.root(seed)))
