@@ -175,7 +175,8 @@ def test_ones_own_network_with_batch_norm_and_normalised_images(tmp_path, monkey
     assert torch.equal(truth.private.inputs[:8], apps.shard(0)[0][:8])
     checked = check_terms(tmp_path / "run", transcript, truth)
     assert (checked.n, checked.suspect) == (6, "")
-    text = MINE.replace("[audit]", '[[attacks]]\nname = "inverting_gradients"\niterations = 4\n\n[audit]')
+    inversion = '[[attacks]]\nname = "inverting_gradients"\nsearch.iterations = 4\n\n'
+    text = MINE.replace("[audit]", inversion + "[audit]")
     result = audited(tmp_path, tmp_path, text=text.replace('"label_accuracy"', '"label_accuracy", "psnr"'))
     assert {f.attack for f in result.findings} == {"label_inference", "inverting_gradients"}
 

@@ -14,7 +14,7 @@ from glasshouse.transcript.files import read_grants, read_transcript, write_gran
 from glasshouse.transcript.grants import Cohort, Grants
 from glasshouse.transcript.record import Keep, Log
 from glasshouse.transcript.threat import Threat
-from glasshouse.wire import Batch, Mechanism
+from glasshouse.wire import Batch, ClientMetrics, Dropout, Mechanism
 
 
 def views(transcript, threat, grants=None, **given):
@@ -82,7 +82,7 @@ def test_grants_come_back_from_disk(tmp_path):
     )
     write_grants(grants, tmp_path)
     again = read_grants(tmp_path)
-    assert again.given() == ("auxiliary", "labels", "batch_norm", "defense", "cohorts")
+    assert again.names() == ("auxiliary", "labels", "batch_norm", "defense", "cohorts")
     assert again.labels[0, 1].tolist() == [3]
     assert list(again.batch_norm[0, 1]) == ["features.bn0.mean"]
     assert again.defense == grants.defense
@@ -160,3 +160,42 @@ def test_what_is_not_kept_is_not_stored():
             log.update(update)
     kept = {r.round: (len(r.broadcasts), len(r.updates)) for r in log.transcript().rounds}
     assert kept == {1: (1, 3), 2: (1, 0)}
+
+
+def test_a_frozen_part_of_later_broadcasts_is_stored_once(tmp_path):
+    result = toy(rounds=2, protocol="fedavg").transcript
+    first, second = result.rounds
+    frozen = dict(list(first.broadcasts[0].tensors.items())[:2])
+    again = dataclasses.replace(second.broadcasts[0], tensors={**second.broadcasts[0].tensors, **frozen})
+    second = dataclasses.replace(second, broadcasts=(again,))
+    write_transcript(dataclasses.replace(result, rounds=(first, second)), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    later = next(line for line in lines if line["message"] == "broadcast" and line["round"] == 1)
+    assert later["base"] == lines[0]["file"]
+    assert not frozen.keys() & read_tensors(tmp_path / later["file"]).keys()
+    back = read_transcript(tmp_path).rounds[1].broadcasts[0]
+    assert all(torch.equal(t, back.tensors[name]) for name, t in again.tensors.items())
+
+
+def test_a_base_that_is_no_earlier_broadcast_is_refused(tmp_path):
+    write_transcript(toy(rounds=1).transcript, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    lines[0]["base"] = "000009.safetensors"
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(BadFile, match="a broadcast before it"):
+        read_transcript(tmp_path)
+
+
+def test_what_travels_beside_tensors_is_seen_by_who_receives_it(tmp_path):
+    result = toy(rounds=1, protocol="fedavg").transcript
+    beside = (
+        ClientMetrics(round=0, client=0, stage="train", values={"loss": 0.5}),
+        Dropout(round=0, client=1, reason="out of memory"),
+    )
+    record = result.rounds[0].with_message(beside[0]).with_message(beside[1])
+    write_transcript(dataclasses.replace(result, rounds=(record,)), tmp_path)
+    again = read_transcript(tmp_path)
+    server = views(again, Threat(role="server")).rounds[0]
+    assert (*server.metrics, *server.dropouts) == beside
+    client = views(again, Threat(role="client", client=0, sees=frozenset({"broadcast"}))).rounds[0]
+    assert (client.metrics, client.dropouts) == ((), ())

@@ -48,7 +48,8 @@ def audit(
         resume: go on with the run in ``out``.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         show_private: do not blur private images in the report.
-        captured: the folder of a federation that ran, which is audited instead of a simulation.
+        captured: folder of a federation that ran and was captured, to be audited instead of a simulation;
+            ``scenario`` then states neither ``federation`` nor ``model``.
 
     Returns:
         The run: its folder and what was found.

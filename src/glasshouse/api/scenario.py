@@ -46,19 +46,19 @@ def ask(
 ) -> Suite:
     """The suite that ``scenario`` stands for, after ``sets`` (``path=value``), checked.
 
-    ``captured``: the folder of a federation that ran, which ``scenario`` (a name or a file) audits.
+    ``captured``: folder of a capture, which states the federation in its place.
 
     Raises:
         UnknownName: no preset of that name.
         BadFile: the file cannot be read.
         BadScenario: everything else, all at once.
     """
+    tables = {} if captured is None else captured_tables(Path(captured))
     if isinstance(scenario, Scenario):
-        return load_table(plain(scenario), sets, inspect=inspect)
+        return load_table(plain(scenario), sets, inspect=inspect, captured=tables)
     if isinstance(scenario, Mapping):
-        return load_table(scenario, sets, inspect=inspect)
-    stated = captured_tables(Path(captured)) if captured else None
-    return load(str(scenario), sets, inspect=inspect, captured=stated)
+        return load_table(scenario, sets, inspect=inspect, captured=tables)
+    return load(str(scenario), sets, inspect=inspect, captured=tables)
 
 
 def in_memory(data: Arrays | None, model: nn.Module | None, folder: Path) -> list[str]:

@@ -28,7 +28,7 @@ def audit(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     show_private: Annotated[bool, typer.Option(help="do not blur private images in the report")] = False,
     captured: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
     ] = None,
     as_json: Json = False,

@@ -4,6 +4,7 @@ import copy
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ def load(
     sets: Sequence[str] = (),
     *,
     inspect: Inspect | None = None,
-    captured: Mapping[str, Any] | None = None,
+    captured: Mapping[str, Any] = MappingProxyType({}),
 ) -> Suite:
     """The preset called ``name``, or the TOML file at that path, after ``sets``, with everything checked.
 
@@ -48,7 +49,13 @@ def load(
     return _check(_parse(text, name), sets, name=name, given=text, inspect=inspect, captured=captured)
 
 
-def load_table(raw: Mapping[str, Any], sets: Sequence[str] = (), *, inspect: Inspect | None = None) -> Suite:
+def load_table(
+    raw: Mapping[str, Any],
+    sets: Sequence[str] = (),
+    *,
+    inspect: Inspect | None = None,
+    captured: Mapping[str, Any] = MappingProxyType({}),
+) -> Suite:
     """The same from plain data: the tables of a scenario, or of a suite, as a TOML file would hold them.
 
     Raises:
@@ -58,7 +65,9 @@ def load_table(raw: Mapping[str, Any], sets: Sequence[str] = (), *, inspect: Ins
     """
     table = canonical(raw)
     name = str(table.get("name", "without a name"))
-    return _check(copy.deepcopy(table), sets, name=name, given=toml(table), inspect=inspect)
+    return _check(
+        copy.deepcopy(table), sets, name=name, given=toml(table), inspect=inspect, captured=captured
+    )
 
 
 def _check(
@@ -68,11 +77,11 @@ def _check(
     name: str,
     given: str,
     inspect: Inspect | None,
-    captured: Mapping[str, Any] | None = None,
+    captured: Mapping[str, Any],
 ) -> Suite:
     is_suite = "scenarios" in raw
     entries, raws, problems = _suite(raw, name) if is_suite else ([Entry(use=name)], [("", raw)], [])
-    problems += [p for where, one in raws for p in _fill(one, captured or {}, where)]
+    problems += [p for where, one in raws for p in _fill(one, captured, where)]
     problems += _set_all(raws, entries, sets)
     members = []
     for (prefix, one), entry in zip(raws, entries, strict=True):
@@ -91,7 +100,7 @@ def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenari
     """A scenario from plain data, checked like a file; :meth:`Scenario.from_dict` is this function.
 
     Raises:
-        BadScenario: all that is wrong.
+        BadScenario: lists every problem.
     """
     scenario, problems = check_raw(canonical(raw))
     if scenario is None:

@@ -208,8 +208,8 @@ def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
     if stated.has_public:
         path = plain_file(folder, "public.safetensors", subject=f"transcript '{folder.name}', public data")
         public = batch_of(path, architecture)
-    kept = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
-    return Terms(**kept, architecture=architecture, public=public)
+    fields = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
+    return Terms(**fields, architecture=architecture, public=public)
 
 
 def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bool) -> Architecture:
@@ -243,21 +243,21 @@ def line_of(raw: object, *, subject: str) -> Line:
 def message_of(line: Line, tensors: Mapping[str, Tensor], *, subject: str, trust_factory: bool) -> Message:
     """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
     elsewhere = ("message", "file", "base", "buffers", "architecture")
-    kept = {k: v for k, v in dict(line).items() if k not in elsewhere}
+    fields = {k: v for k, v in dict(line).items() if k not in elsewhere}
     match line:
         case BroadcastLine():
             described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
-            return Broadcast(**kept, architecture=described, tensors=tensors)
+            return Broadcast(**fields, architecture=described, tensors=tensors)
         case UpdateLine():
             buffers = {name: tensors[name] for name in line.buffers if name in tensors}
             trained = {name: t for name, t in tensors.items() if name not in buffers}
-            return Update(**kept, tensors=trained, buffers=buffers)
+            return Update(**fields, tensors=trained, buffers=buffers)
         case AggregateLine():
-            return Aggregate(**kept, tensors=tensors)
+            return Aggregate(**fields, tensors=tensors)
         case MetricsLine():
-            return ClientMetrics(**kept)
+            return ClientMetrics(**fields)
         case DropoutLine():
-            return Dropout(**kept)
+            return Dropout(**fields)
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:

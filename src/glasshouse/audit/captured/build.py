@@ -7,6 +7,7 @@ import torch
 
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.simulation.build import Built, data_words, defense_of, scoring_of, spare_of, wants_of
+from glasshouse.audit.simulation.property import holders
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Roles, deal
@@ -20,8 +21,8 @@ from glasshouse.transcript.record import Keep, Transcript
 from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch
 
-SAME = 0.5 / 255
-"""Images that differ by less than half of an 8-bit level everywhere are one image."""
+SAME = 1 / 255
+"""Images that differ by less than one of 256 levels everywhere are one image."""
 
 
 def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> Built:
@@ -56,7 +57,7 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
         attacked=frozenset(r % setting.rounds for r in scenario.audit.rounds),
         keep=Keep(),
         scoring=scoring_of(scenario, roles, architecture, rng),
-        marked=truth.marked,
+        marked={**truth.marked, **holders(scenario, setting)},
         facts=Facts(
             data=f"{len(truth.private)} images of test clients; {data_words(source, roles)}",
             public=source.public if data.images_are_public is None else data.images_are_public,

@@ -1,5 +1,17 @@
 """Flower: capture a federation that runs, audit it, and guard its clients. Needs the extra ``flower``."""
 
+from glasshouse.errors import NotInstalled
+
+try:
+    import flwr.serverapp  # noqa: F401 — there since 1.21, on which the adapter is built
+except ImportError as error:
+    raise NotInstalled(
+        "capture of a Flower federation",
+        needs="the package flwr, 1.21 or newer",
+        got=str(error),
+        fix="pip install 'glasshouse[flower]'",
+    ) from error
+
 from glasshouse.integrations.flower.capture import capture, watch
 from glasshouse.integrations.flower.guard import guard_mod, guarded, preflight_mod
 from glasshouse.integrations.flower.truth import truth_mod, used

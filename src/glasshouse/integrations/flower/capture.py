@@ -35,7 +35,7 @@ def capture(
     app: ServerApp,
     folder: str | Path,
     *,
-    model: Architecture,
+    model: Architecture | tuple[str, tuple[int, int, int], int],
     terms: Mapping[str, Any],
     keep: Keep | None = None,
     most_bytes: int = MOST_BYTES,
@@ -45,7 +45,8 @@ def capture(
     Args:
         app: of the Message API, with ``server_fn``, or with a workflow (secure sums need :func:`watch` too).
         folder: new or empty; receives ``transcript/`` and ``nodes.json``, which says who is which client.
-        model: the network that the clients train; ``module:factory`` for one's own.
+        model: the network that the clients train: its name (``module:factory`` for one's own), the shape
+            (C, H, W) of its images, and the number of classes.
         terms: fields of :class:`glasshouse.wire.Terms` about local training, as clients are told to do it:
             ``batch_size`` at least, ``local_epochs``, ``learning_rate``, ``optimizer``. Nobody sees these on
             the wire; an audit checks them against what test clients recorded. How many clients there are,
@@ -57,11 +58,13 @@ def capture(
         BadValue: the model or the terms contradict themselves.
         BadFile: ``folder`` holds a capture.
     """
+    if isinstance(model, tuple):
+        model = Architecture(name=model[0], input_shape=model[1], classes=model[2])
     stated = _terms(model, terms)
     network = models.build(model)
 
     def start() -> Recording:
-        place = Path(folder)
+        place = Path(folder).expanduser()
         if (place / "transcript").exists():
             raise BadFile(
                 f"capture in '{place}'", needs="a new folder", got="a transcript", fix="choose another folder"

@@ -184,9 +184,8 @@ class Recording:
         this = self._rounds.get(number)
         if message.has_error():
             if stage == "train" and this is not None and client in this.missing:
-                this.missing[client] = (message.error.reason or "")[
-                    : limits.TEXT
-                ] or f"error {message.error.code}"
+                reason = message.error.reason or f"error {message.error.code}"
+                this.missing[client] = reason[: limits.TEXT]
             return
         values = values_of(message.content)
         if values:
@@ -217,20 +216,19 @@ class Recording:
             for client, reason in this.missing.items():
                 self._store(Dropout(round=open_, client=client, reason=reason))
             this.missing.clear()
+            this.sent = None  # as large as the model
 
     def _update_terms(self, this: _Round) -> None:
-        """Correct what can be observed."""
-        clients = max(self.terms.clients, len(self._nodes))
-        cohort = max(self.terms.cohort, len(this.asked))
-        secure = self.terms.secure_sum or this.secure
-        observed = replace(self.terms, clients=clients, cohort=cohort, secure_sum=secure)
-        if self._writer.written == 0 or (clients, cohort, secure) != (
-            self.terms.clients,
-            self.terms.cohort,
-            self.terms.secure_sum,
-        ):
-            self.terms = observed
-            self._writer.terms(observed)
+        """Write the terms again where something else than before is observed."""
+        terms = replace(
+            self.terms,
+            clients=max(self.terms.clients, len(self._nodes)),
+            cohort=max(self.terms.cohort, len(this.asked)),
+            secure_sum=self.terms.secure_sum or this.secure,
+        )
+        if vars(terms) != vars(self.terms) or not self._writer.written:
+            self.terms = terms
+            self._writer.terms(terms)
 
     def _store(self, message: WireMessage) -> None:
         kept = None if self._full else self.keep.cut(message)

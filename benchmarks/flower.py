@@ -1,0 +1,350 @@
+"""Captured runs of Flower on CIFAR-10, audited; and what capture costs: rows of docs/results/flower.md.
+
+``python -m benchmarks.flower RUN --out FOLDER`` with RUN ``plain``, ``dp``, ``crafted`` or ``sums`` plays a
+federation of Flower apps in this process, captures it, collects what its test clients recorded, and audits
+it; ``overhead`` measures the seconds and bytes that capture adds to a round. A run that is there is not
+played again.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor, nn
+
+from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
+from glasshouse.audit.captured.collect import collect
+from glasshouse.audit.captured.tables import captured_tables
+from glasshouse.audit.run import audit
+from glasshouse.data.sources import load as load_source
+from glasshouse.data.splits import RoleRequest, deal
+from glasshouse.integrations.flower import capture, truth_mod, watch
+from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
+from glasshouse.models import build as models
+from glasshouse.report import write_html
+from glasshouse.results.records import Result
+from glasshouse.rng import Rng
+from glasshouse.scenario.load import load
+from glasshouse.store import write_tensors
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Terms
+
+RATE = 0.1
+COMMON = """
+name = "flower-{name}"
+[data]
+source = "cifar10"
+images_are_public = true
+auxiliary = {auxiliary}
+auxiliary_split = "train"
+heldout = 200
+heldout_split = "train"
+[audit]
+metrics = [{metrics}]
+utility = false
+{audit}
+"""
+ATTACKS = """
+[[attacks]]
+name = "label_inference"
+[[attacks]]
+name = "inverting_gradients"
+search.iterations = 400
+search.restarts = 1
+"""
+PROLIN = """
+[[attacks]]
+name = "ols"
+looks_for = "attribute"
+settings = { label = 3 }
+method = { pairs = 100, pool = 600 }
+[[attacks]]
+name = "prolin"
+looks_for = "attribute"
+settings = { label = 3 }
+method = { pairs = 100, pool = 600 }
+"""
+
+
+def architecture(name: str) -> Architecture:
+    """A model of the zoo for CIFAR-10."""
+    return Architecture(name=name, input_shape=(3, 32, 32), classes=10)
+
+
+def private(images: int, label: int | None = None, seed: int = 0) -> Batch:
+    """Images of the test split; of one class where ``label`` says so."""
+    want = RoleRequest(size=images, split="test", classes=() if label is None else (label,))
+    batch = deal(load_source("cifar10"), {"private": want}, rng=Rng.root(seed)).private
+    assert batch is not None
+    return batch
+
+
+def train(network: nn.Module, data: Batch) -> float:
+    """One step of SGD on all of a client's images."""
+    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(network.parameters(), lr=RATE)
+    network.train()
+    loss = criterion(network(data.inputs), data.labels)
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+def message_client(model: Architecture, shards: list[Batch], mods: list[Any]) -> ClientApp:
+    """A client of the Message API."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def _train(message: Message, context: Context) -> Message:
+        network = models.build(model)
+        network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        data = shards[int(context.node_config["partition-id"])]
+        metrics = MetricRecord({"train_loss": train(network, data), "num-examples": len(data)})
+        content = RecordDict({"arrays": ArrayRecord(network.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def numpy_client(model: Architecture, shards: list[Batch], mods: list[Any]) -> ClientApp:
+    """A client of the legacy API, which SecAgg+ needs."""
+
+    class Client(NumPyClient):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+            del config
+            network, data = models.build(model), shards[self.number]
+            named = zip(network.state_dict(), parameters, strict=True)
+            network.load_state_dict({name: torch.tensor(array) for name, array in named})
+            loss = train(network, data)
+            return [t.numpy() for t in network.state_dict().values()], len(data), {"train_loss": loss}
+
+    def client_fn(context: Context) -> Any:
+        return Client(int(context.node_config["partition-id"])).to_client()
+
+    return ClientApp(client_fn=client_fn, mods=mods)
+
+
+def server(start: dict[str, Tensor], rounds: int) -> ServerApp:
+    """FedAvg of the Message API."""
+    app = ServerApp()
+
+    @app.main()
+    def _main(grid: Any, context: Context) -> None:
+        del context
+        strategy = FedAvg(fraction_evaluate=0.0)
+        strategy.start(grid=grid, initial_arrays=ArrayRecord(start), num_rounds=rounds)
+
+    return app
+
+
+def secure_server(start: dict[str, Tensor], rounds: int, cohort: float) -> ServerApp:
+    """A legacy strategy under SecAgg+."""
+    app = ServerApp()
+
+    @app.main()
+    def _main(grid: Any, context: Context) -> None:
+        initial = ndarrays_to_parameters([t.numpy() for t in start.values()])
+        strategy = LegacyFedAvg(fraction_fit=cohort, fraction_evaluate=0.0, initial_parameters=initial)
+        legacy = LegacyContext(
+            context=context, config=ServerConfig(num_rounds=rounds), strategy=watch(strategy, grid)
+        )
+        fit = SecAggPlusWorkflow(num_shares=0.5, reconstruction_threshold=0.6, max_weight=100.0)
+        DefaultWorkflow(fit_workflow=fit)(grid, legacy)
+
+    return app
+
+
+def play(
+    out: Path,
+    app: ServerApp,
+    client: Callable[..., ClientApp],
+    *,
+    model: Architecture,
+    shards: list[Batch],
+    mods: list[Any],
+) -> None:
+    """Run and capture a federation of test clients; collect what they recorded."""
+    apps = dict.fromkeys(
+        range(1, len(shards) + 1), client(model, shards, [*mods, truth_mod(out / "clients")])
+    )
+    terms = {"batch_size": len(shards[0]), "learning_rate": RATE}
+    captured = capture(app, out / "capture", model=model, terms=terms)
+    run_in_process(captured, InProcessGrid(apps=apps))
+    collect(out / "capture", [out / "clients"])
+
+
+def start_of(model: Architecture) -> dict[str, Tensor]:
+    """First weights."""
+    return models.state(models.build(model, rng=Rng.root(1)))
+
+
+def plain(out: Path, mods: list[Any] | None = None) -> str:
+    """Twenty clients of four images each, one step, no defence; the scenario that audits it."""
+    model = architecture("lenet_sigmoid")
+    pool = private(80)
+    shards = [pool.pick(rows) for rows in torch.arange(80).split(4)]
+    if not (out / "capture").exists():
+        play(out, server(start_of(model), 1), message_client, model=model, shards=shards, mods=mods or [])
+    metrics = '"label_accuracy", "psnr", "identification"'
+    return COMMON.format(name="plain", auxiliary=400, metrics=metrics, audit="victims = 20") + ATTACKS
+
+
+def dp(out: Path) -> str:
+    """The same with Flower's local differential privacy: clipped to 1, ε = 10 a round."""
+    text = plain(out, [LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-5)])
+    return text.replace("flower-plain", "flower-dp")
+
+
+def crafted(out: Path) -> str:
+    """SecAgg+ over eight clients of eight images, by a server that sends scale_mia's model."""
+    model = architecture("scale_mia_cnn")
+    pool = private(64, seed=2)
+    shards = [pool.pick(rows) for rows in torch.arange(64).split(8)]
+    want = {"auxiliary": RoleRequest(size=5000, split="train")}
+    auxiliary = deal(load_source("cifar10"), want, rng=Rng.root(7)).auxiliary
+    if not (out / "capture").exists():
+        start = start_of(model)
+        terms = Terms(
+            protocol="fedavg",
+            architecture=model,
+            sends="parameters",
+            clients=8,
+            cohort=8,
+            batch_size=8,
+            learning_rate=RATE,
+            secure_sum=True,
+        )
+        view = View(
+            terms=terms,
+            threat=Threat(changes=frozenset({"parameters"})),
+            rounds=(RoundView(round=0, broadcast=Broadcast(round=0, architecture=model, tensors=start)),),
+            grants=Grants(auxiliary=auxiliary),
+        )
+        sent = ScaleMia().craft(view, rng=Rng.root(3))
+        assert sent is not None
+        names = list(start)
+        tensors = {name: sent.default.tensors[name] for name in names}
+        play(
+            out,
+            secure_server(tensors, 1, 1.0),
+            numpy_client,
+            model=model,
+            shards=shards,
+            mods=[secaggplus_mod],
+        )
+        write_tensors(out / "capture/adversary/memory.safetensors", sent.memory)
+    metrics = '"rate_paper", "rate_blind"'
+    text = COMMON.format(name="crafted", auxiliary=5000, metrics=metrics, audit="")
+    return text + '[threat]\nchanges = ["parameters"]\n[[attacks]]\nname = "scale_mia"\n'
+
+
+def sums(out: Path) -> str:
+    """SecAgg+ over 60 rounds of 10 of 30 clients, of whom 5 hold one class: who are they?"""
+    model = architecture("lenet5")
+    pool, cats = private(25 * 8, seed=4), private(5 * 8, label=3, seed=5)
+    shards = [cats.pick(rows) for rows in torch.arange(40).split(8)]
+    shards += [pool.pick(rows) for rows in torch.arange(200).split(8)]
+    if not (out / "capture").exists():
+        play(
+            out,
+            secure_server(start_of(model), 60, 1 / 3),
+            numpy_client,
+            model=model,
+            shards=shards,
+            mods=[secaggplus_mod],
+        )
+    metrics = '"auc", "f1", "precision", "recall"'
+    return COMMON.format(name="sums", auxiliary=2000, metrics=metrics, audit="rounds = [-1]") + PROLIN
+
+
+def overhead(out: Path) -> None:
+    """Seconds and bytes that capture adds to a round of ten clients that do nothing."""
+    del out
+    for name in ("lenet5", "resnet18"):
+        model = architecture(name)
+        start = start_of(model)
+        size = sum(t.nbytes for t in start.values())
+        reply = ClientApp()
+
+        @reply.train()
+        def _echo(message: Message, context: Context) -> Message:
+            del context
+            arrays, metrics = message.content["arrays"], MetricRecord({"num-examples": 1})
+            return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+        seconds = {}
+        for captured in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                app = server(start, 3)
+                if captured:
+                    app = capture(app, folder, model=model, terms={"batch_size": 1})
+                began = time.perf_counter(), time.process_time()
+                run_in_process(app, InProcessGrid(apps=dict.fromkeys(range(1, 11), reply)))
+                seconds[captured] = (time.perf_counter() - began[0], time.process_time() - began[1])
+                files = [f for f in Path(folder).rglob("*") if f.is_file()]
+                stored = sum(f.stat().st_size for f in files)
+        wall, cpu = ((seconds[True][i] - seconds[False][i]) / 3 for i in (0, 1))
+        print(
+            f"{name:9} {size / 2**20:6.2f} MiB a model: {wall:.2f} s ({cpu:.2f} CPU s) and "
+            f"{stored / 3 / 2**20:.1f} MiB a round of 10 clients"
+        )
+
+
+RUNS = {"plain": plain, "dp": dp, "crafted": crafted, "sums": sums}
+
+
+def table(result: Result) -> None:
+    """One line per finding, then what refused."""
+    for f in result.findings:
+        print(
+            f"{f.attack:20} {f.metric:15} {f.value:.3g} [{f.low:.3g}, {f.high:.3g}] n = {f.n}; "
+            f"null {f.baseline_value:.3g} ({f.baseline}); "
+            f"gain {f.gain:.3g} [{f.gain_low:.3g}, {f.gain_high:.3g}]; {f.verdict}"
+        )
+    for refusal in result.refusals:
+        print(f"refused: {refusal.subject}: {refusal.needs}; got {refusal.got}")
+    for note in result.threats[0].notes:
+        print(note)
+
+
+def main() -> int:
+    """Play, audit and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", choices=[*RUNS, "overhead"])
+    parser.add_argument("--out", type=Path, default=Path("runs/flower"))
+    given = parser.parse_args()
+    if given.run == "overhead":
+        overhead(given.out)
+        return 0
+    out = given.out / given.run
+    text = RUNS[given.run](out)
+    (out / "audit.toml").write_text(text)
+    suite = load(str(out / "audit.toml"), captured=captured_tables(out / "capture"))
+    place = out / "audit"
+    table(audit(suite, out=place, jobs=1, resume=place.exists()))
+    print(write_html(place))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

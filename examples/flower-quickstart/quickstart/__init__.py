@@ -1,0 +1,1 @@
+"""A Flower app: a small network on handwritten digits."""

@@ -1,0 +1,1 @@
+"""A Flower app: sums of networks, of which the server sees no single one."""
