@@ -1,6 +1,5 @@
 """``glasshouse audit``."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
