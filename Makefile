@@ -1,6 +1,7 @@
 # Needs Python 3.11 or newer, git and make; everything else is installed into .venv, in the versions of constraints.txt.
 #   make audit     run the quickstart and write its report
 #   make test      run the tests          make lint   check style, types and imports
+#   make results PAGE=dp   every table of docs/results/dp.md again, in pieces that are kept (ARGS=--list: their cost)
 #   make dist      build sdist and wheel, and run the quickstart from the wheel in an empty environment
 # Options: PYTHON=python3.12   TORCH=cpu|cu126|... (which build of torch; default: what pip's index gives)
 #          OUT=folder (of the audit; default: a new one below runs/)   JOBS=n (processes of the tests)   ARGS="..." (handed to the tool)
@@ -20,7 +21,7 @@ BUILD := build==1.6.1 hatchling==1.33.0
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DELETE_ON_ERROR:
-.PHONY: audit test slow lint format bench docs dist install freeze clean
+.PHONY: audit test slow lint format bench results docs dist install freeze clean
 
 audit: .venv/.core
 	$(BIN)/glasshouse audit quickstart $(if $(OUT),--out $(OUT)) $(ARGS)
@@ -43,6 +44,9 @@ format: .venv/.all
 
 bench: .venv/.all
 	$(SINGLE) $(BIN)/python -m benchmarks $(ARGS)
+
+results: .venv/.all
+	$(SINGLE) $(BIN)/python -m benchmarks.pages $(PAGE) $(if $(OUT),--out $(OUT)) $(ARGS)
 
 docs: .venv/.all
 	$(BIN)/mkdocs build --quiet --strict

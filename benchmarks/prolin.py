@@ -22,7 +22,7 @@ from scipy import stats
 from glasshouse.attacks.base import Appendix, ClientScores
 from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.run import attack_tasks, plan
+from glasshouse.audit.plan import attack_tasks, plan
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.errors import Undefined
 from glasshouse.metrics import membership

@@ -61,10 +61,14 @@ class Architecture:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Examples. ``inputs`` (B, C, H, W) float32 in [0, 1]; ``labels`` (B,) int64 in [0, K)."""
+    """Examples. ``inputs`` (B, C, H, W) float32 in [0, 1]; ``labels`` (B,) int64 in [0, K).
+
+    ``groups``: who is in each picture, (B,) int64; None: nobody says.
+    """
 
     inputs: Tensor
     labels: Tensor
+    groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.inputs.ndim != 4 or self.labels.shape != self.inputs.shape[:1]:
@@ -80,7 +84,8 @@ class Batch:
 
     def pick(self, index: Tensor) -> "Batch":
         """The examples at ``index``, in that order."""
-        return Batch(inputs=self.inputs[index], labels=self.labels[index])
+        groups = None if self.groups is None else self.groups[index]
+        return Batch(inputs=self.inputs[index], labels=self.labels[index], groups=groups)
 
 
 @final

@@ -230,7 +230,7 @@ def test_a_network_learns_to_invert():
     (result,) = each([task], processes=1, label="test")
     assert F.mse_loss(result[0], images) < 0.02
     zero = torch.zeros(1, 1, 8, 8)
-    pulled = {"priors": zero, "wanted": zero, "prior_weight": 1.0, "tuning": True}
+    pulled = {"priors": zero, "goals": zero, "prior_weight": 1.0, "tuning": True}
     (other,) = each([Task(**{**vars(task), **pulled})], processes=1, label="t")
     assert other[0].abs().mean() < 0.7 * result[0].abs().mean()
 

@@ -60,9 +60,8 @@ def audit(
         BadScenario: the scenario cannot be audited; everything that is wrong with it.
         BadValue: an argument is out of range, or the device is not there.
 
-    Examples:
-        >>> run = audit("digits-inversion", out="runs/first")  # doctest: +SKIP
-        >>> run.findings.where(attack="inverting_gradients", metric="psnr").to_frame()  # doctest: +SKIP
+    As ``audit("digits-inversion", out="runs/first").findings.where(metric="psnr")``; ``docs/python.md`` has
+    more, and is run as a test.
     """
     _check_jobs(jobs)
     folder = run_folder(scenario, sets, out, captured=captured)

@@ -1,30 +1,30 @@
 """A whole audit: cells, federations, attacks, controls, scores, findings; in pieces that are kept."""
 
-import json
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
-from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.attacking.needs import attack_of, federation_of
-from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.captured.group import record
 from glasshouse.audit.code import lives_in_memory, record_code
 from glasshouse.audit.hashes import part_hashes, verify_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
+from glasshouse.audit.plan import Plan, attack_tasks, control_tasks, plan
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.scoring.cell import score_cell
+from glasshouse.audit.scoring.cell import refusal_record, score_cell
+from glasshouse.audit.scoring.certificate import certificates
 from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
-from glasshouse.audit.scoring.tasks import CellResult, CellTask, attack_key, control_key
+from glasshouse.audit.scoring.tasks import CellResult, CellTask
 from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
+from glasshouse.audit.simulation.epsilon import measure_epsilon
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.data.fetch import ensure
@@ -35,51 +35,16 @@ from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Exhibit, Result
-from glasshouse.scenario.axes import Cell, cells
+from glasshouse.results.records import Control, Exhibit, Refused, Result
+from glasshouse.results.strength import EmpiricalEpsilon, Search
+from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
-from glasshouse.truth.record import read_truth
+from glasshouse.wire import Refusal
 
 T = TypeVar("T")
 _PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """One cell with its groups: what ``audit`` will do, before it does it."""
-
-    cell: Cell
-    system: str
-    groups: tuple[Group, ...]
-
-    @property
-    def scenario(self) -> str:
-        """Name of the cell's scenario."""
-        return self.cell.scenario.name
-
-
-def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
-    """All cells of all scenarios, with the groups each one needs."""
-    return tuple(
-        Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out)))
-        for member in suite.members
-        for cell in cells(member.scenario)
-    )
-
-
-def _groups(cell: Cell, out: Path) -> Iterator[Group]:
-    scenario = cell.scenario
-    for seed in scenario.audit.seeds or (scenario.seed,):
-        repeat = f"-s{seed}" if scenario.audit.seeds else ""
-        active = [i for i in range(len(scenario.attacks)) if federation_of(scenario, i) is not None]
-        if len(active) < len(scenario.attacks) or not scenario.attacks:
-            yield Group(folder=str(out / "cells" / f"{cell.hash}{repeat}"), seed=seed)
-        for position in active:
-            name = f"{cell.hash}{repeat}-{position}-{scenario.attacks[position].name}"
-            yield Group(folder=str(out / "cells" / name), seed=seed, active=position)
 
 
 def fetch_data(suite: Suite) -> None:
@@ -124,23 +89,23 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     if in_memory:
         log.write("note", note="the network is in memory: attacks ran in the process that scored them")
     with tempfile.TemporaryDirectory() as place:
-        control_tasks = _control_tasks(plans, Path(place), device)
+        tests = control_tasks(plans, Path(place), device)
         with Workers(jobs, apart=not in_memory, preload=_PRELOAD) as plugin_workers:
-            _run_plugins(plans, control_tasks, plugin_workers, device, log)
+            _run_plugins(plans, tests, plugin_workers, device, log)
+            epsilons = _measure_epsilons(plans, plugin_workers, log)
+        # all claims are filed: the truth meets the attacks' own losses, where no attack runs any more
+        with Workers(jobs, apart=True, preload=_PRELOAD) as workers:
+            filed = [t for p in plans for t in attack_tasks(p, device)]
+            searches = certificates(filed, workers, log)
         # new processes: no attack ran where claims are scored
         with Workers(jobs, preload=_PRELOAD) as workers:
-            judged = _collect(
-                workers.each(judge_control, control_tasks), len(control_tasks), "controls judged", log
-            )
-            pieces = [
-                CellTask(cell=p.cell, groups=p.groups, run=str(out.resolve()), controls=dict(judged))
-                for p in plans
-            ]
+            judged = _collect(workers.each(judge_control, tests), len(tests), "controls judged", log)
+            pieces = [_cell_task(p, out, dict(judged), searches, device) for p in plans]
             scored = dict(_collect(workers.each(score_cell, pieces), len(pieces), "scores", log))
     parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
     manifest_facts = {**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)}
-    result = _gather(suite, parts, drawings.exhibits, cards, manifest_facts)
+    result = _with_epsilons(_gather(suite, parts, drawings.exhibits, cards, manifest_facts), epsilons)
     _write_notes(plans, log)
     for planned, one in parts:
         for note in one.notes:
@@ -178,36 +143,6 @@ def _gather(
     return replace(result, limits=policy_limits([p.cell for p, _ in parts], result))
 
 
-def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
-    """Every call of every attack in one cell; only of groups whose federation ran."""
-    scenario = planned.cell.scenario
-    attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
-    trust_factory = any(":" in m.name for m in (scenario.model, *scenario.federation.client_models))
-    for group in planned.groups:
-        folder = Path(group.folder)
-        if read_record(folder).refusal is not None:
-            continue
-        known = read_truth(folder / "truth").used if scenario.captured else ()
-        for position, spec in enumerate(scenario.attacks):
-            attack = attack_of(spec.name, spec.arguments)
-            if group.active != federation_of(scenario, position):
-                continue
-            for unit in units_of(
-                attack, folder, victims=scenario.audit.victims, attacked=attacked, known=known
-            ):
-                yield AttackTask(
-                    folder=group.folder,
-                    out=str(folder / "claims" / attack_key(position, spec) / unit.name),
-                    attack=spec.name,
-                    arguments=json.dumps(spec.arguments),
-                    threat=threat_of(scenario),
-                    attack_seed=scenario.attack_seed,
-                    unit=unit,
-                    device=device,
-                    trust_factory=trust_factory,
-                )
-
-
 def _run_plugins(
     plans: tuple[Plan, ...], controls: list[ControlTask], workers: Workers, device: str, log: RunLog
 ) -> None:
@@ -220,19 +155,43 @@ def _run_plugins(
     _collect(workers.each(run_control, controls), len(controls), "controls", log)
 
 
-def _control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
-    """One control for each attack with its settings, in folders below ``place``."""
-    specs = [s for p in plans if p.cell.scenario.audit.controls for s in p.cell.scenario.attacks]
+def _measure_epsilons(
+    plans: tuple[Plan, ...], workers: Workers, log: RunLog
+) -> list[EmpiricalEpsilon | Refused]:
+    """What a federation with canaries shows, for every cell that claims an ε, or why that could not be."""
+    claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
+    if not claiming:
+        return []
+    cells_ = list(claiming.values())
+    measured = dict(_collect(workers.each(measure_epsilon, cells_), len(cells_), "canaries", log))
     return [
-        ControlTask(
-            key=key,
-            attack=spec.name,
-            arguments=json.dumps(spec.arguments, sort_keys=True),
-            folder=str(place / str(position)),
-            device=device,
-        )
-        for position, (key, spec) in enumerate({control_key(s): s for s in specs}.items())
+        refusal_record(cell, one) if isinstance(one := measured[name], Refusal) else one
+        for name, cell in claiming.items()
     ]
+
+
+def _cell_task(
+    planned: Plan,
+    out: Path,
+    controls: Mapping[str, Control | None],
+    searches: Mapping[str, tuple[Search, ...]],
+    device: str,
+) -> CellTask:
+    return CellTask(
+        cell=planned.cell,
+        groups=planned.groups,
+        run=str(out.resolve()),
+        controls=controls,
+        searches={t.out: searches[t.out] for t in attack_tasks(planned, device)},
+    )
+
+
+def _with_epsilons(result: Result, measured: Sequence[EmpiricalEpsilon | Refused]) -> Result:
+    return replace(
+        result,
+        epsilons=tuple(one for one in measured if isinstance(one, EmpiricalEpsilon)),
+        refusals=(*result.refusals, *(one for one in measured if isinstance(one, Refused))),
+    )
 
 
 def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:

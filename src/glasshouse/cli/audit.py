@@ -70,12 +70,13 @@ def shares(result: Result) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """0 done, and every limit was shown to hold; 1 a limit is broken; 3 not shown.
+    """0 done, every limit was shown to hold; 1 a limit is broken or a guarantee contradicted; 3 not shown.
 
     Not shown: a limit is undecided or unmeasured, no attack of a scenario had power, or nothing was measured.
     """
     states = {limit.state for limit in result.limits}
-    if "broken" in states:
+    impossible = any(f.bound is not None and f.bound.contradicted for f in result.findings)
+    if "broken" in states or impossible or any(one.contradicted for one in result.epsilons):
         return POLICY_BROKEN
     deciding = primaries(result.findings)
     powerless = {f.scenario for f in deciding} - {f.scenario for f in deciding if f.verdict != "no power"}

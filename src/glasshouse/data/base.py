@@ -27,6 +27,7 @@ __all__ = [
     "check_pixels",
     "resize_images",
     "with_channels",
+    "with_groups",
 ]
 
 _CHUNK: Final = 2048
@@ -42,10 +43,12 @@ class Images:
     Attributes:
         pixels: (N, C, H, W); uint8 in 0..255, or float32 in [0, 1].
         labels: (N,) int64 in [0, K).
+        groups: who is in each picture, (N,) int64; None: nobody says.
     """
 
     pixels: Tensor
     labels: Tensor
+    groups: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,7 +57,9 @@ class Images:
         """The examples at ``index`` (None: all) as float32 in [0, 1]."""
         pixels = self.pixels if index is None else self.pixels[index]
         labels = self.labels if index is None else self.labels[index]
-        return Batch(inputs=pixels / 255 if pixels.dtype == torch.uint8 else pixels, labels=labels)
+        groups = self.groups if self.groups is None or index is None else self.groups[index]
+        inputs = pixels / 255 if pixels.dtype == torch.uint8 else pixels
+        return Batch(inputs=inputs, labels=labels, groups=groups)
 
 
 @final
@@ -256,6 +261,26 @@ def resize_images(pixels: Tensor, side: int | None) -> Tensor:
         return out.round().clamp(0, 255).to(torch.uint8) if whole else out.clamp(0, 1)
 
     return torch.cat([change(part) for part in torch.split(pixels, _CHUNK)])
+
+
+def with_groups(source: DataSource, groups: Mapping[str, NDArray[Any]]) -> DataSource:
+    """``source`` with the number of the person (or the scene) in every picture, by split.
+
+    Raises:
+        BadFile: not one whole number per image.
+    """
+    splits = dict(source.splits)
+    for split, numbers in groups.items():
+        count = len(splits[split])
+        if numbers.shape != (count,) or not np.issubdtype(numbers.dtype, np.integer):
+            raise BadFile(
+                _where(source.name, split),
+                needs=f"groups as whole numbers, one per image: ({count},)",
+                got=f"shape {numbers.shape} of {numbers.dtype}",
+                fix="number the people, the same person alike in all splits",
+            )
+        splits[split] = replace(splits[split], groups=torch.from_numpy(numbers.astype(np.int64)))
+    return replace(source, splits=splits)
 
 
 def with_channels(source: DataSource, channels: int | None) -> DataSource:

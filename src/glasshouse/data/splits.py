@@ -83,9 +83,11 @@ class _Pool:
                 parts.append(self.source.splits[name].batch(self.row[here]))
         if len(parts) == 1:
             return parts[0]
+        known = [part.groups for part in parts if part.groups is not None]
         return Batch(
             inputs=torch.cat([part.inputs for part in parts]),
             labels=torch.cat([part.labels for part in parts]),
+            groups=torch.cat(known) if len(known) == len(parts) else None,
         )
 
 

@@ -24,6 +24,7 @@ from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
 
 __all__ = [
+    "BoundedMetric",
     "ClaimKind",
     "Features",
     "Hits",
@@ -231,6 +232,20 @@ class PooledMetric(Protocol):
 
         Raises:
             Undefined: a truth does not determine the number.
+        """
+        ...
+
+
+@runtime_checkable
+class BoundedMetric(Protocol):
+    """A metric over clients whose largest value follows from a bound on the success of single guesses."""
+
+    def most(self, share: Callable[[float], float]) -> float:
+        """The most that any attack reaches.
+
+        Args:
+            share: from the share of the others that are accused to the most of the clients in question that
+                can be found; concave and never falling.
         """
         ...
 

@@ -174,6 +174,10 @@ class Auc(ClientMetric):
         del context
         return 0.5
 
+    def most(self, share: Callable[[float], float]) -> float:
+        """At the midpoints of 200 rates of false alarms: never below the integral of a concave curve."""
+        return float(np.mean([share((i + 0.5) / 200) for i in range(200)]))
+
     def values(self, claimed: Floats, truths: Bools) -> Floats:
         members, total = truths.sum(1), len(claimed)
         if not ((members > 0) & (members < total)).all():
@@ -222,6 +226,9 @@ class TprAtFpr(ClientMetric):
     def chance(self, context: ScoreContext) -> float | None:
         del context
         return self.fpr
+
+    def most(self, share: Callable[[float], float]) -> float:
+        return share(self.fpr)
 
     def values(self, claimed: Floats, truths: Bools) -> Floats:
         order = np.argsort(-claimed, kind="stable")

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from glasshouse.report import numbers, readings, svg, words
 from glasshouse.report.cards import ACCURACY, Cards
+from glasshouse.report.verdicts import strength
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Finding, Utility, Verdict
@@ -141,7 +142,7 @@ def _notes(f: Finding) -> list[str]:
     null = f"compared with {words.null(f.baseline)}"
     luck = "would be expected by luck among this many findings" if expected_by_luck(f) else ""
     about = f"about {f.about}" if f.about else ""
-    return [note for note in (words.count(f.n, f.unit), f.chosen, given, null, about, luck) if note]
+    return [n for n in (words.count(f.n, f.unit), f.chosen, given, null, about, luck, strength.brief(f)) if n]
 
 
 def _common(findings: Sequence[Finding]) -> list[str]:
@@ -153,6 +154,7 @@ def _common(findings: Sequence[Finding]) -> list[str]:
 def _scale(findings: Sequence[Finding], card: MetricCard) -> svg.Scale:
     """From 0 to where the metric ends, whatever an approximate interval says; else as the data need."""
     values = [v for f in findings for v in (f.value, f.low, f.high, f.baseline_value)]
+    values += [f.bound.value for f in findings if f.bound is not None]
     if card.high is not None:
         return svg.scale([min(v, card.high) for v in values], include=(0.0, card.high), count=4)
     return svg.scale(values, count=4)
@@ -170,6 +172,7 @@ def _track(f: Finding, scale: svg.Scale) -> Markup:
         "svg",
         *lines,
         svg.tag("line", class_="null", x1=null, x2=null, y1=0, y2=ROW),
+        *strength.bound_line(f, scale, height=ROW),
         svg.tag(
             "line",
             class_="whisker",

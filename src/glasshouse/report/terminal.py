@@ -20,8 +20,21 @@ from glasshouse.report.verdicts.policy import Policy, policy
 from glasshouse.results.records import Finding, Result, Utility
 
 MOST: Final = 12  # rows shown of a long list
-MARKS: Final = {"leaks": "●", "no power": "×", "inconclusive": "◇", "no leak found": "○", "note": "–"}
-STYLES: Final = {"leaks": "bold red", "no power": "dim", "inconclusive": "yellow", "no leak found": "cyan"}
+MARKS: Final = {
+    "contradiction": "‼",
+    "leaks": "●",
+    "no power": "×",
+    "inconclusive": "◇",
+    "no leak found": "○",
+    "note": "–",
+}
+STYLES: Final = {
+    "contradiction": "bold white on red",
+    "leaks": "bold red",
+    "no power": "dim",
+    "inconclusive": "yellow",
+    "no leak found": "cyan",
+}
 # Names come from files: what could steer a terminal is shown as a replacement character.
 CONTROL: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
 
@@ -62,7 +75,7 @@ def lines(result: Result, *, width: int = 100) -> list[str]:
 
 def heading(text: str, kind: str) -> Text:
     """A line that stands out; red where something leaks."""
-    return line(text, STYLES.get(kind, "bold") if kind == "leaks" else "bold")
+    return line(text, STYLES[kind] if kind in ("contradiction", "leaks") else "bold")
 
 
 def line(text: str, style: str = "") -> Text:

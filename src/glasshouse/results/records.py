@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from glasshouse.results.cards import AttackCard, Limit, MetricCard, ThreatCard
+from glasshouse.results.strength import EmpiricalEpsilon, Search, UpperBound
 
 __all__ = [
     "Contrast",
@@ -21,7 +22,7 @@ __all__ = [
     "Victim",
 ]
 
-Verdict = Literal["leaks", "no leak found", "inconclusive", "no power"]
+Verdict = Literal["contradiction", "leaks", "no leak found", "inconclusive", "no power"]
 Settings = Mapping[str, Any]
 
 
@@ -152,6 +153,9 @@ class Finding:
         claimed: victims of whom anything was claimed; the others count as misses.
         runs: independent federations behind the number; below 4 the interval rests on few of them.
         victims: one verdict each, for metrics that compare single examples.
+        searches: one per claim, of attacks that search and say what for; of primary findings.
+        unfinished: claims whose search was not finished; None: the attack does not say what it minimises.
+        bound: the most that any attack could get; None: no guarantee covers this number.
     """
 
     scenario: str
@@ -190,6 +194,9 @@ class Finding:
     claimed: int | None = None
     runs: int | None = None
     victims: tuple[Victim, ...] = ()
+    searches: tuple[Search, ...] = ()
+    unfinished: int | None = None
+    bound: UpperBound | None = None
 
 
 @final
@@ -297,6 +304,7 @@ class Result:
     exhibits: tuple[Exhibit, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
     limits: tuple[Limit, ...] = ()
+    epsilons: tuple[EmpiricalEpsilon, ...] = ()
     attacks: tuple[AttackCard, ...] = ()
     metrics: tuple[MetricCard, ...] = ()
     manifest: Settings = field(default_factory=dict)

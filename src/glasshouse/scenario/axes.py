@@ -100,6 +100,10 @@ def content_hash(scenario: Scenario) -> str:
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
+    if content["data"]["people"] == "groups":  # cells without what came later keep their names
+        content["data"].pop("people")
+    if not content["audit"]["epsilon"]["claimed"]:
+        content["audit"].pop("epsilon")
     content["audit"].pop("auditor", None)
     against = content["model"]["pretraining"]["adversarial"]
     against.setdefault("step", STEP[against["method"]])

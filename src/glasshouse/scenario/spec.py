@@ -14,6 +14,7 @@ from glasshouse.interfaces import traits_of
 from glasshouse.scenario.table import (
     Arguments,
     Clients,
+    Epsilon,
     Message,
     Model,
     Name,
@@ -67,6 +68,7 @@ class Data(Table):
         public_split: split that the part comes from; empty: dealt by the seed from all that the others leave.
         heldout_split: as ``private_split``.
         deal: what is dealt to parts: single images, or whole labels (people, classes).
+        people: who is in a picture: as the data say (``groups``), or its label.
         examples: private examples per client.
         members: clients that hold the challenge example, each in place of one of theirs.
         auxiliary: images in that part.
@@ -91,6 +93,7 @@ class Data(Table):
     public_split: Split = ""
     heldout_split: Split = ""
     deal: Literal["image", "label"] = "image"
+    people: Literal["groups", "label"] = "groups"
     examples: Count = 1
     members: Natural = 0
     auxiliary: Natural = 200
@@ -235,6 +238,7 @@ class Audit(Table):
         utility: measure held-out accuracy.
         seeds: the federation is repeated with each; empty: once, with the scenario's seed.
         contrast: attack (its label, or its name) whose paired difference to every other attack is reported.
+        epsilon: the ε that is claimed, and how it is tested.
         auditor: who answers for the audit; printed on the report, else ``GLASSHOUSE_AUDITOR`` is.
     """
 
@@ -249,6 +253,7 @@ class Audit(Table):
     utility: bool = True
     seeds: tuple[Natural, ...] = ()
     contrast: str = ""
+    epsilon: Epsilon = Epsilon()
     auditor: str = ""
 
 

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from glasshouse.settings import Count, Natural, Positive, Recipe, Table
+from glasshouse.settings import Count, Natural, NotNegative, Positive, Recipe, Table
 
 Name = Annotated[str, Field(min_length=1)]
 Split = Literal["", "train", "val", "test"]
@@ -165,3 +165,20 @@ class Model(Plugin):
     name: Name = "convnet"
     weights: str | None = None
     pretraining: Pretraining = Pretraining()
+
+
+@final
+class Epsilon(Table):
+    """``[audit.epsilon]``: is a claimed ε real? A further federation with canaries shows a lower bound.
+
+    Attributes:
+        claimed: the ε that is claimed; 0: nothing is, and no canaries are used.
+        delta: δ at which it is claimed.
+        unit: what a canary is; empty: what the defences protect.
+        canaries: how many, each in by its own fair coin.
+    """
+
+    claimed: NotNegative = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    unit: Literal["", "example", "client"] = ""
+    canaries: Annotated[int, Field(ge=20)] = 1000

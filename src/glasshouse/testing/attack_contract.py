@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from glasshouse import registry
-from glasshouse.attacks.base import Attack, Claim
+from glasshouse.attacks.base import Attack, Claim, ClassRepresentatives, Reconstruction
+from glasshouse.attacks.objective import SearchingAttack
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.rng import Rng
@@ -97,6 +98,21 @@ class AttackContract:
         assert short is not None
         assert short.units <= budget.units
         assert short.training <= budget.training
+
+    def test_its_own_loss_can_be_evaluated(self, attack: Attack, view: View) -> None:
+        """What a searching attack says it minimises is a number per candidate, the same at every call."""
+        if not isinstance(attack, SearchingAttack):
+            return
+        for claim in self.run(attack, view):
+            if not isinstance(claim, Reconstruction | ClassRepresentatives) or not len(claim.inputs):
+                continue
+            searched = attack.objective(view, claim.about, rng=Rng.root(0, salt="contract"))
+            labels = torch.zeros(len(claim.inputs)).long() if claim.labels is None else claim.labels
+            one, two = (searched.loss(claim.inputs[None], labels[None]) for _ in range(2))
+            assert one.shape == (1,)
+            assert bool(one.isfinite().all())
+            assert torch.equal(one, two)
+            assert searched.noise >= 0
 
     def test_is_frozen(self, attack: Attack) -> None:
         """Its settings are data."""

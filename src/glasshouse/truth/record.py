@@ -85,6 +85,15 @@ class Truth:
         having[list(marked[0])] = True
         return having
 
+    def people(self, round: int, client: int | None) -> frozenset[int]:
+        """Who is in the examples behind one update, or a whole round; empty where nobody says.
+
+        Raises:
+            Undefined: nothing was recorded for that round and client.
+        """
+        groups = self.batch(round, client)[0].groups
+        return frozenset() if groups is None else frozenset(groups.tolist())
+
     def identity(self, round: int, client: int | None) -> str:
         """Names the examples behind one update, or a whole round: alike for the same in any order.
 
@@ -98,9 +107,10 @@ class Truth:
 def write_truth(truth: Truth, folder: Path) -> None:
     """Write below ``folder``; it never leaves the auditor."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(
-        folder / "private.safetensors", {"inputs": truth.private.inputs, "labels": truth.private.labels}
-    )
+    private = {"inputs": truth.private.inputs, "labels": truth.private.labels}
+    if truth.private.groups is not None:
+        private["groups"] = truth.private.groups
+    write_tensors(folder / "private.safetensors", private)
     lines: list[dict[str, object]] = [{"client": c, "rows": list(rows)} for c, rows in truth.shards.items()]
     lines += [
         {"round": r, "client": c, "steps": [list(s) for s in used.steps], "behaviour": used.behaviour}
@@ -122,5 +132,5 @@ def read_truth(folder: Path) -> Truth:
             used[line["round"], line["client"]] = Used(steps=steps, behaviour=line["behaviour"])
         else:
             marked[line["property"]] = tuple(line["clients"])
-    private = Batch(inputs=tensors["inputs"], labels=tensors["labels"])
+    private = Batch(**tensors)
     return Truth(private=private, shards=shards, used=used, marked=marked)

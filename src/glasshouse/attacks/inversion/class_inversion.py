@@ -21,7 +21,9 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.objective import SearchedLoss, record_loss
 from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.images import total_variation
@@ -120,10 +122,10 @@ class ClassInversion:
             for client, update in one.updates.items():
                 mine = (owners == client).nonzero().squeeze(1)
                 if len(mine):
-                    model = build(one.received_by(client).architecture)
-                    load(model, dict(one.received_by(client).tensors))
                     noise = rng.child(f"noise/{one.round}/{client}").torch()
-                    images[mine] = self._match(model.eval(), update.tensors, images[mine], mine, noise)
+                    images[mine] = self._match(
+                        _received(one, client), update.tensors, images[mine], mine, noise
+                    )
             claims.append(
                 ClassRepresentatives(
                     about=About(rounds=tuple(r.round for r in rounds[: i + 1])),
@@ -133,6 +135,45 @@ class ClassInversion:
                 )
             )
         return tuple(claims)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The mean mismatch over the clients to whom classes were given, in the last round of the claim."""
+        del rng  # nothing is drawn
+        rounds = [r for r in view.rounds if r.updates and r.round in about.rounds]
+        owners = classes_of_clients(rounds[0], view.terms.targets)
+        last = rounds[-1]
+        chosen = [c for c in sorted(last.updates) if bool((owners == c).any())]
+
+        def loss(pixels: Tensor, labels: Tensor) -> Tensor:
+            values = []
+            for images, classes in zip(2 * pixels - 1, labels, strict=True):
+                each = []
+                for client in chosen:
+                    mine = torch.isin(classes, (owners == client).nonzero().squeeze(1))
+                    model, update = _received(last, client), last.updates[client].tensors
+                    parameters = {n: p for n, p in model.named_parameters() if n in update}
+                    target = -torch.cat([update[n].flatten() for n in parameters])
+                    each.append(
+                        self._mismatch(model, parameters, target, images[mine], classes[mine]).detach()
+                    )
+                values.append(torch.stack(each).mean())
+            return torch.stack(values)
+
+        return SearchedLoss(loss=loss, noise=ROUNDING)
+
+    def _mismatch(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        target: Tensor,
+        x: Tensor,
+        labels: Tensor,
+    ) -> Tensor:
+        """What is minimised over images (B, C, H, W) in [-1, 1]."""
+        loss = F.cross_entropy(model((x + 1) / 2), labels)
+        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+        gradient = torch.cat([g.flatten() for g in gradients])
+        return 1 - F.cosine_similarity(gradient, target, dim=0) + self.smoothness * total_variation(x).mean()
 
     def _match(
         self,
@@ -149,14 +190,8 @@ class ClassInversion:
         optimizer = torch.optim.Adam([x], lr=self.search.learning_rate)
         best, since = torch.inf, 0
         for i in range(self.search.iterations):
-            loss = F.cross_entropy(model((x + 1) / 2), labels)
-            gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
-            gradient = torch.cat([g.flatten() for g in gradients])
-            value = (
-                1
-                - F.cosine_similarity(gradient, target_gradient, dim=0)
-                + self.smoothness * total_variation(x).mean()
-            )
+            value = self._mismatch(model, parameters, target_gradient, x, labels)
+            record_loss(i, value)
             (slope,) = torch.autograd.grad(value, x)
             self.search.step(optimizer, slope, iteration=i, noise=noise)
             with torch.no_grad():
@@ -166,6 +201,14 @@ class ClassInversion:
             if since >= self.search.patience:
                 break
         return x.detach()
+
+
+def _received(one: RoundView, client: int) -> nn.Module:
+    """The model that the client trained on."""
+    broadcast = one.received_by(client)
+    model = build(broadcast.architecture)
+    load(model, dict(broadcast.tensors))
+    return model.eval()
 
 
 def classes_of_clients(one: RoundView, targets: int) -> Tensor:

@@ -17,12 +17,17 @@ Breaks when: the activations are not smooth (with ReLU the distance jumps), the 
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
-from glasshouse.attacks.parts import detect
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR
-from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
+from glasshouse.attacks.parts.matching.exact import (
+    QuasiNewton,
+    claim_images,
+    exact_distance,
+    minimize_distance,
+    searched_loss,
+)
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -70,8 +75,14 @@ class DLG:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
         client = replica(view, subject="attack 'dlg'")
-        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
+        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
         match = minimize_distance(client, distance, self.search, labels=None, rng=rng)
         assert match.scores is not None  # labels were searched
         return (claim_images(client, match.inputs, match.scores.argmax(1), loss=match.loss),)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The squared distance of gradients."""
+        del about  # a view of one update
+        client = replica(view, subject="attack 'dlg'")
+        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
+        return searched_loss(distance, goal=self.search.goal)

@@ -9,13 +9,18 @@ the paper covers one image). Granted labels are used instead where there are any
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
-from glasshouse.attacks.parts import detect
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.local_steps import LINEAR
-from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
+from glasshouse.attacks.parts.matching.exact import (
+    QuasiNewton,
+    claim_images,
+    exact_distance,
+    minimize_distance,
+    searched_loss,
+)
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -68,7 +73,13 @@ class IDLG:
         """
         client = replica(view, subject="attack 'idlg'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
+        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
         match = minimize_distance(client, distance, self.search, labels=labels, rng=rng)
         return (claim_images(client, match.inputs, labels, loss=match.loss),)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The squared distance of gradients."""
+        del about  # a view of one update
+        client = replica(view, subject="attack 'idlg'")
+        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
+        return searched_loss(distance, goal=self.search.goal)

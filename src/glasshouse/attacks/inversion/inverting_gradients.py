@@ -17,19 +17,20 @@ Breaks when: the update is noisy (a smooth image without content fits as well), 
 network pools early and is trained to convergence.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching import step_order
-from glasshouse.attacks.parts.matching.distance import Steps, objective
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, objective
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
@@ -115,6 +116,17 @@ class InvertingGradients:
         low, high = client.terms.image_range
         pixels = client.to_pixels(descent.points[best]).clamp(low, high)
         return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """Cosine distance and total variation."""
+        del about  # a view of one update
+        client = replica(view, subject="attack 'inverting_gradients'")
+        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
+        loss = replace(self, bf16=False)._loss(client, self.local_steps, adaptive)
+        return SearchedLoss(
+            loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
+            noise=ROUNDING,
+        )
 
     def _loss(self, client: Replica, steps: Steps, adaptive: Adaptation | bool) -> step_order.Labelled:
         distance = objective(client, distance="cosine", steps=steps, adaptive=adaptive, bf16=self.bf16)

@@ -63,8 +63,8 @@ def clamp_softly(gradient: Mapping[str, Tensor], levels: Mapping[str, float]) ->
     """``g · level / (|g| + level)`` by tensor: ``g`` where it is small, at most the level.
 
     Examples:
-        >>> clamp_softly({"w": torch.tensor([-9.0, 1.0])}, {"w": 1.0})["w"].tolist()
-        [-0.8999999761581421, 0.5]
+        >>> clamp_softly({"w": Tensor([-9.0, 1.0])}, {"w": 1.0})["w"].tolist()
+        [-0.9000000357627869, 0.5]
     """
     return {name: g * (levels[name] / (g.abs() + levels[name])) for name, g in gradient.items()}
 

@@ -69,6 +69,10 @@ class Replica:
         """Model input (..., C, H, W) in pixel units; not clipped."""
         return inputs * self.scale + self.shift
 
+    def to_inputs(self, pixels: Tensor) -> Tensor:
+        """Pixels (..., C, H, W) as model input: the inverse of :meth:`to_pixels`."""
+        return (pixels - self.shift) / self.scale
+
     def box(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest possible model input, each (1, C, 1, 1): the declared image range."""
         low, high = self.terms.image_range

@@ -16,12 +16,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import check_tail
-from glasshouse.attacks.parts.readout.head_gradient import INVERSION_MOVED, Inversion, recover_claims
+from glasshouse.attacks.parts.readout.head_gradient import (
+    INVERSION_MOVED,
+    Inversion,
+    recover_claims,
+    searched_loss,
+)
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -91,4 +97,17 @@ class Nex:
                 subject="attack 'nex'",
                 rng=rng,
             )
+        )
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The distance of representations, and total variation."""
+        del rng  # nothing is drawn
+        (one,) = (r for r in view.rounds if r.round in about.rounds)
+        return searched_loss(
+            one,
+            about,
+            terms=view.terms,
+            readout=self.readout,
+            inversion=self.inversion,
+            subject="attack 'nex'",
         )

@@ -11,6 +11,7 @@ from typing import final
 from torch import Tensor
 
 from glasshouse.attacks.base import Attack, Claim
+from glasshouse.attacks.objective import collect_losses, thinned
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Outcome, Unit, is_finished, write_outcome
 from glasshouse.audit.attacking.device import copy_to
@@ -104,21 +105,23 @@ def run_attack(task: AttackTask) -> str:
     started = time.process_time()
     outcome = Outcome(refusal=refusal)
     if refusal is None:
-        with collect_notes() as notes:
+        with collect_notes() as notes, collect_losses() as losses:
             answer = _call(task, attack, side)
         seconds = time.process_time() - started
         claims, refusal = ((), answer) if isinstance(answer, Refusal) else (answer, None)
-        outcome = Outcome(claims=claims, refusal=refusal, seconds=seconds, notes=tuple(notes))
+        outcome = Outcome(
+            claims=claims, refusal=refusal, seconds=seconds, notes=tuple(notes), curve=thinned(losses)
+        )
     write_outcome(outcome, out)
     return task.out
 
 
 def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | Refusal:
     """Run the attack on its own copy of what it declares to read; return its claims, checked."""
-    rng = Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
+    rng = stream_of(task)
     subject = f"attack '{task.attack}' on {task.unit.name}"
     try:
-        view = _view_of(task, attack, side)
+        view = view_of(task, attack, side)
     except BadFile:
         raise
     except GlasshouseError as error:
@@ -132,7 +135,17 @@ def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | R
     return call_plugin(work, subject=subject)
 
 
-def _view_of(task: AttackTask, attack: Attack, side: Side) -> View:
+def stream_of(task: AttackTask) -> Rng:
+    """The attack's own stream of randomness for its unit."""
+    return Rng.root(task.attack_seed).child(f"attack/{task.attack}").child(task.unit.name)
+
+
+def view_of(task: AttackTask, attack: Attack, side: Side) -> View:
+    """What the attack sees of its unit.
+
+    Raises:
+        GlasshouseError: there is no such view.
+    """
     view = cut(
         side.transcript,
         threat=task.threat,

@@ -4,6 +4,7 @@ A unit is what the harness calls an attack for: one update, one round, or the ru
 its ``claims.json`` is unfinished and is run again on ``--resume``.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -52,12 +53,13 @@ class Unit:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """An attack's claims about one unit, or its refusal, with its running time and notes."""
+    """An attack's claims about one unit, or its refusal, with its running time, notes and curve of losses."""
 
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> None:
@@ -77,7 +79,12 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
             }
         )
     refusal = asdict(outcome.refusal) if outcome.refusal else None
-    remarks = {"refusal": refusal, "seconds": outcome.seconds, "notes": list(outcome.notes)}
+    remarks = {
+        "refusal": refusal,
+        "seconds": outcome.seconds,
+        "notes": list(outcome.notes),
+        "curve": [point for point in outcome.curve if math.isfinite(point[1])],
+    }
     write_json(folder / "claims.json", {"claims": lines, **remarks})
 
 
@@ -97,6 +104,7 @@ def read_outcome(folder: Path) -> Outcome:
             refusal=refusal,
             seconds=float(raw["seconds"]),
             notes=tuple(str(note) for note in raw.get("notes", ())),
+            curve=tuple((int(step), float(loss)) for step, loss in raw.get("curve", ())),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BadFile(

@@ -91,6 +91,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run]) -> AttackS
                 continue
             single = name in primary.values() and can_judge_victims(metric)
             victims = victims_of(name, metric, scored, runs) if single else ()
+            scored = scored.by_people()
             if isinstance(victims, SkippedVictims):
                 notes.append(f"{attack.label or attack.name}: {victims.reason}")
                 victims = ()
@@ -195,7 +196,16 @@ def _runs(
         paths = sorted(folder.glob("*/claims.json"), key=_unit_order)
         units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]
         judge = judges[group.folder].of(outcome for _, outcome in units)
-        runs.append(Run(folder=group.folder, units=units, judge=judge))
+        searches = tuple(s for path in paths for s in task.searches.get(str(path.parent), ()))
+        runs.append(
+            Run(
+                folder=group.folder,
+                units=units,
+                judge=judge,
+                searches=searches,
+                guarantee=record.facts.guarantee,
+            )
+        )
     return runs
 
 
@@ -216,12 +226,13 @@ def _refusals(
         reasons = [record.refusal for group, record in groups if group.active == own]
         reasons += [outcome.refusal for run in runs[position] for outcome in run.outcomes]
         for refusal in dict.fromkeys(one for one in reasons if one is not None):
-            yield _refusal_record(task.cell, refusal)
+            yield refusal_record(task.cell, refusal)
         for refusal in scores[position].refusals:
-            yield _refusal_record(task.cell, refusal)
+            yield refusal_record(task.cell, refusal)
 
 
-def _refusal_record(cell: Cell, refusal: Refusal) -> Refused:
+def refusal_record(cell: Cell, refusal: Refusal) -> Refused:
+    """A refusal of one cell, for the result."""
     return Refused(
         scenario=cell.scenario.name,
         cell=cell.hash,
@@ -240,7 +251,7 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
             continue
         active = record.active
         tampered = f", under {cell.scenario.attacks[active].name}" if active is not None else ""
-        guarantee = record.facts.guarantee or (None, None)
+        guarantee = record.facts.guarantee
         yield Utility(
             scenario=cell.scenario.name,
             cell=cell.hash,
@@ -248,8 +259,8 @@ def _utility(cell: Cell, records: Sequence[GroupRecord]) -> Iterator[Utility]:
             defenses=defense_labels(cell.scenario),
             metric="accuracy" + tampered,
             rounds=record.rounds,
-            epsilon=guarantee[0],
-            delta=guarantee[1],
+            epsilon=guarantee.epsilon if guarantee else None,
+            delta=guarantee.delta if guarantee else None,
             value=record.utility["value"],
             low=record.utility["low"],
             high=record.utility["high"],

@@ -11,7 +11,9 @@ from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds, score_silence, silences
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.errors import NothingClaimed
+from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import Metric
+from glasshouse.results.strength import Search
 
 
 @final
@@ -23,11 +25,15 @@ class Run:
         folder: of the group.
         units: what it was called for, with what came out.
         judge: of the group, with the attack's own prior as a further null.
+        searches: certificates of its claims, of an attack that says what it minimises.
+        guarantee: of the federation's defences; None: they prove nothing.
     """
 
     folder: str
     units: Sequence[tuple[Unit, Outcome]]
     judge: Judge
+    searches: tuple[Search, ...] = ()
+    guarantee: Guarantee | None = None
 
     @property
     def outcomes(self) -> list[Outcome]:

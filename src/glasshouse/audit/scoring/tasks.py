@@ -9,6 +9,7 @@ from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import Facts
 from glasshouse.figures.drawing import Drawings
 from glasshouse.results.records import Contrast, Control, Finding, Refused, Utility
+from glasshouse.results.strength import Search
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
 
@@ -23,12 +24,14 @@ class CellTask:
         groups: its federations.
         run: the run's folder.
         controls: by attack and its settings as JSON.
+        searches: certificates by the folder of a unit's claims.
     """
 
     cell: Cell
     groups: tuple[Group, ...]
     run: str
     controls: Mapping[str, Control | None]
+    searches: Mapping[str, tuple[Search, ...]] = field(default_factory=dict)
 
 
 @final

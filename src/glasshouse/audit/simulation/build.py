@@ -25,7 +25,7 @@ from glasshouse.data.private_domain import ClassRoles
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Role, RoleRequest, Roles, check_disjoint, deal
 from glasshouse.errors import BadValue
-from glasshouse.federation.defenses.guarantee import Exposure, guarantee
+from glasshouse.federation.defenses.guarantee import Exposure, Guarantee, guarantee
 from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Behaviour, Defense, traits_of
 from glasshouse.metrics.statistics.rank import comparisons_for
@@ -125,7 +125,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
             model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
-            guarantee=_guarantee(setting),
+            guarantee=guarantee_of(setting),
             pretrained=measure_accuracy(start, roles.heldout if scenario.audit.utility else None),
         ),
     )
@@ -144,7 +144,7 @@ def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     part = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
     )
-    private = Batch(inputs=part.inputs, labels=part.labels % source.classes)
+    private = replace(part, labels=part.labels % source.classes)
     check_disjoint({**roles.parts(), "private": private})
     return replace(roles, private=private)
 
@@ -161,6 +161,8 @@ def _setting(
 ) -> Setting:
     federation, data = scenario.federation, scenario.data
     private = require_part(roles.private, "private")
+    if data.people == "label":
+        private = replace(private, groups=private.labels)
     shards = partition(
         private.labels,
         federation.clients,
@@ -220,7 +222,7 @@ def spare_of(scenario: Scenario, source: DataSource) -> int:
     return max(0, min(comparisons_for(clients * scenario.data.examples), most) - scenario.data.heldout)
 
 
-def _guarantee(setting: Setting) -> tuple[float, float] | None:
+def guarantee_of(setting: Setting) -> Guarantee | None:
     """What the defences prove over the whole federation, against a server that sees who takes part."""
     terms = setting.terms
     smallest = min(len(s) for s in setting.shards)
@@ -230,8 +232,7 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     if (passes := protocol.passes(rounds)) is not None:  # of the whole run, before the first upload too
         steps, rounds = passes * math.ceil(smallest / terms.batch_size), 1
     exposure = Exposure(rounds=rounds, steps=steps, batch_rate=min(1.0, terms.batch_size / smallest))
-    promise = guarantee(setting.defenses, exposure)
-    return None if promise is None else (promise.epsilon, promise.delta)
+    return guarantee(setting.defenses, exposure)
 
 
 def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRoles | None) -> Terms:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.store import read_json, write_json
 from glasshouse.wire import Refusal
 
@@ -20,7 +21,7 @@ class Facts:
         data: data set and roles, in words.
         public: the private images may be shown.
         model: name and size, in words.
-        guarantee: epsilon and delta that the defences prove over the whole federation; None: nothing.
+        guarantee: what the defences prove over the whole federation; None: nothing.
         notes: of a capture, what is declared and whether that is so.
         pretrained: accuracy of the public model as ``natural``, ``n``, ``robust``, ``n_robust``; None: it was
             not measured.
@@ -29,7 +30,7 @@ class Facts:
     data: str
     public: bool
     model: str
-    guarantee: tuple[float, float] | None = None
+    guarantee: Guarantee | None = None
     notes: tuple[str, ...] = ()
     pretrained: Mapping[str, float] | None = None
 
@@ -108,7 +109,9 @@ def read_record(folder: Path) -> GroupRecord:
         parties=tuple(raw.pop("parties")),
         entropies={name: tuple(values) for name, values in raw.pop("entropies").items()},
         facts=Facts(
-            guarantee=tuple(guarantee) if guarantee else None, notes=tuple(facts.pop("notes", ())), **facts
+            guarantee=Guarantee(**guarantee) if guarantee else None,
+            notes=tuple(facts.pop("notes", ())),
+            **facts,
         ),
         terms=TermsCheck(**terms) if terms else None,
         **raw,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from glasshouse.data.base import DataSource, assemble
+from glasshouse.data.base import DataSource, assemble, with_groups
 from glasshouse.data.paths import require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside.arrays import read_arrays
@@ -14,7 +14,8 @@ _FIX: Final = "docs/data.md shows how to write such a file"
 
 @carded(
     Card(
-        summary="npz:PATH, a numpy archive: train_images, train_labels, optional val_*, test_*, class_names",
+        summary="npz:PATH, a numpy archive: train_images, train_labels, optional val_*, test_*, *_groups, "
+        "class_names",
         source="layout of Yang et al. 2023, MedMNIST v2, arXiv:2110.14795",
     )
 )
@@ -38,13 +39,14 @@ def npz(where: str, *, resize: int | None = None) -> DataSource:
     labels = arrays.get("class_names")
     if labels is not None and labels.ndim != 1:
         raise _bad(name, "class_names as a list of names", f"shape {labels.shape}")
-    return assemble(
+    source = assemble(
         name,
         {s: (arrays[f"{s}_images"], arrays[f"{s}_labels"]) for s in SPLITS if f"{s}_images" in arrays},
         class_names=None if labels is None else [str(n) for n in labels],
         public=False,
         resize=resize,
     )
+    return with_groups(source, {s: arrays[f"{s}_groups"] for s in source.splits if f"{s}_groups" in arrays})
 
 
 def _bad(name: str, needs: str, got: str) -> BadFile:

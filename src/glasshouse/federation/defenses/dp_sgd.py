@@ -9,7 +9,7 @@ Neighbouring: one example of the client more or less. How many examples it has c
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
@@ -113,14 +113,21 @@ class DpSgd:
 
     def spent(self, exposure: Exposure) -> Guarantee:
         """The budget over ``exposure``. Every round counts, as if the client took part in all of them."""
+        noise = self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps)
+        steps = exposure.steps * exposure.rounds
         epsilon = spent_epsilon(
-            self.noise(batch_rate=exposure.batch_rate, steps=exposure.steps),
-            delta=self.delta,
-            rate=exposure.batch_rate,
-            steps=exposure.steps * exposure.rounds,
-            neighbours="example",
+            noise, delta=self.delta, rate=exposure.batch_rate, steps=steps, neighbours="example"
         )
-        return Guarantee(epsilon=epsilon, delta=self.delta, neighbours="example", defense="dp_sgd")
+        return Guarantee(
+            epsilon=epsilon,
+            delta=self.delta,
+            neighbours="example",
+            defense="dp_sgd",
+            noise_multiplier=noise,
+            steps=steps,
+            clip=self.clip,
+            rate=exposure.batch_rate,
+        )
 
 
 @final
@@ -131,10 +138,12 @@ class PrivateTraining:
     Attributes:
         inner: the honest trainer; its settings are followed, its batches are not.
         defense: clip and noise.
+        canaries: entries of the update, (k,), each the gradient of a further example; for audits.
     """
 
     inner: LocalTraining
     defense: DpSgd
+    canaries: Tensor | None = None
 
     def exposure(self, examples: int, *, rounds: int = 1) -> Exposure:
         """How a client with so many examples is used: what its guarantee is computed for."""
@@ -169,12 +178,15 @@ class PrivateTraining:
         )
         hooked = GradSampleModule(work, loss_reduction="sum")
         order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
+        drawn = self._drawn_canaries(exposure, rng=rng.child("canaries"))
         with torch.random.fork_rng(devices=[], enabled=self.inner.dropout):
             if self.inner.dropout:
                 torch.manual_seed(rng.child("dropout").seed())
             for step, rows in enumerate(order):
                 optimizer.zero_grad()
                 _per_example_gradients(hooked, parameters, data.pick(rows), sign=-1.0 if ascend else 1.0)
+                if drawn is not None:
+                    _append_canaries(parameters, next(drawn), size=self.defense.clip)
                 if self.inner.kind == "gradient":
                     optimizer.pre_step()
                 else:
@@ -183,6 +195,13 @@ class PrivateTraining:
         return Trained(
             tensors=self._sent(model, parameters, before), kind=self.inner.kind, steps=len(order), order=order
         )
+
+    def _drawn_canaries(self, exposure: Exposure, *, rng: Rng) -> Iterator[Tensor] | None:
+        """For each step the canaries in it, sampled as examples are."""
+        if self.canaries is None:
+            return None
+        places = self.canaries
+        return (places[rows] for rows in poisson(len(places), exposure.batch_rate, exposure.steps, rng=rng))
 
     def _sent(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], before: Mapping[str, Tensor]
@@ -196,6 +215,18 @@ class PrivateTraining:
         if self.inner.kind == "parameters":
             return after
         return {name: after[name] - before[name] for name in after}
+
+
+def _append_canaries(parameters: Mapping[str, nn.Parameter], places: Tensor, *, size: float) -> None:
+    """Further rows of ``grad_sample``: each ``size`` at one of ``places``, counted over all parameters."""
+    start = 0
+    for p in parameters.values():
+        rows = p.new_zeros((len(places), p.numel()))
+        mine = ((places >= start) & (places < start + p.numel())).nonzero().flatten()
+        rows[mine, places[mine] - start] = size
+        own = p.grad_sample  # type: ignore[attr-defined]  # Opacus's attribute
+        p.grad_sample = torch.cat([own, rows.view(-1, *p.shape)])  # type: ignore[attr-defined]
+        start += p.numel()
 
 
 def poisson(examples: int, rate: float, steps: int, *, rng: Rng) -> tuple[Tensor, ...]:

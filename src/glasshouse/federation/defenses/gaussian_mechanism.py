@@ -100,4 +100,13 @@ class GaussianMechanism:
             steps=exposure.rounds,
             neighbours="update",
         )
-        return Guarantee(epsilon=epsilon, delta=self.delta, neighbours="update", defense="gaussian_mechanism")
+        return Guarantee(
+            epsilon=epsilon,
+            delta=self.delta,
+            neighbours="update",
+            defense="gaussian_mechanism",
+            noise_multiplier=self.noise_multiplier,
+            steps=exposure.rounds,
+            clip=self.clip,
+            rate=exposure.sampling,
+        )

@@ -49,12 +49,20 @@ class Guarantee:
         delta: the budget over the whole exposure.
         neighbours: ``update``: the client takes part, or sends zeros; ``example``: one example more or less.
         defense: name of the defence that proves it.
+        noise_multiplier: of its Gaussian releases: standard deviation ÷ sensitivity of one unit.
+        steps: how many releases there are.
+        clip: norm of the largest contribution of one unit.
+        rate: chance of a unit to be in one of them, where the adversary cannot see that.
     """
 
     epsilon: float
     delta: float
     neighbours: Literal["update", "example"]
     defense: str
+    noise_multiplier: float
+    steps: int
+    clip: float = 1.0
+    rate: float = 1.0
 
 
 @runtime_checkable

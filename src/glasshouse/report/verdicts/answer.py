@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import final
 
 from glasshouse.report import words
-from glasshouse.report.cards import KINDS, SEVERITIES
+from glasshouse.report.cards import KINDS, SEVERITIES, Cards
+from glasshouse.report.verdicts import strength
 from glasshouse.report.verdicts.choice import ORDER, Choice
-from glasshouse.report.verdicts.sentences import NOT_SAFE
+from glasshouse.report.verdicts.sentences import NOT_SAFE, where
 from glasshouse.results.judgement import ONE_SIDE, expected_by_luck
 from glasshouse.results.records import Finding, Result, Verdict
 
@@ -38,8 +39,10 @@ def overall(result: Result, choice: Choice) -> Answer:
     tried = words.count(len({f.attack for f in result.findings}), "attack")
     text, qualification = _answer(result, choice, standings, tried)
     kind = min(standings, key=ORDER.index) if standings else None
-    if kind is not None and choice.with_victims_out():
+    if kind not in (None, "contradiction") and choice.with_victims_out():
         kind = "leaks"
+    if contradictions(result):
+        kind = "contradiction"
     return Answer(text=text, qualification=qualification, count=_count(result, choice), kind=kind)
 
 
@@ -73,6 +76,8 @@ def _day(text: str) -> str:
 
 def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried: str) -> tuple[str, str]:
     total = len(standings)
+    if wrong := contradictions(result):
+        return strength.CONTRADICTION, " ".join(wrong)
     if total == 0:
         lead = f"{words.count(len(result.refusals), 'refusal')} below say why. " if result.refusals else ""
         return "Nothing was measured", f"No attack produced a finding about private data. {lead}{NOT_SAFE}"
@@ -88,6 +93,16 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried:
     parts = words.join_words([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
     rest = "What could not be measured may still leak."
     return "This audit cannot tell", f"Of {words.count(total, 'measurements')}: {parts}. {rest}"
+
+
+def contradictions(result: Result) -> list[str]:
+    """Whatever is impossible under a guarantee and was measured, in sentences."""
+    cards = Cards.of(result)
+    return [
+        f"{where(f)}, {cards.attack(f.attack)}: {strength.bound(f, cards.metric(f.metric))}"
+        for f in result.findings
+        if f.bound is not None and f.bound.contradicted
+    ] + [strength.epsilon(one) for one in result.epsilons if one.contradicted]
 
 
 def _single(out: Sequence[Finding], choice: Choice) -> str:

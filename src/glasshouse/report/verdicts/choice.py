@@ -15,7 +15,7 @@ from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck, with_somebody_out
 from glasshouse.results.records import Finding, Result, Verdict, Victim
 
-ORDER: Final[tuple[Verdict, ...]] = ("leaks", "no power", "inconclusive", "no leak found")
+ORDER: Final[tuple[Verdict, ...]] = ("contradiction", "leaks", "no power", "inconclusive", "no leak found")
 
 
 @final

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import Cards
+from glasshouse.report.verdicts import strength
 from glasshouse.report.verdicts.choice import Choice
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Control, Finding, Refused, Utility, Victim
@@ -37,6 +38,8 @@ def additions(finding: Finding, choice: Choice) -> list[str]:
         _exchange_sentence(finding),
         _unclaimed_sentence(finding),
         _few_runs(finding),
+        strength.search(finding),
+        strength.bound(finding, choice.cards.metric(finding.metric)),
         power(finding, choice.cards),
         f"The attacker also had {given}." if given else "",
     ]
@@ -143,13 +146,12 @@ def _core(f: Finding, choice: Choice) -> str:
             f"{where(f)}, {attack} seems to gain: {measured}. {gain}. Among this many findings that would be "
             "expected by luck, so this audit cannot tell."
         )
-    if f.verdict == "leaks":
+    if f.verdict in ("leaks", "contradiction"):
         return f"{where(f)}, {attack} {deed(f, cards)}. {gain}."
     if f.verdict == "no leak found":
         return f"{where(f)}, {attack} found no leak: {measured}. {gain}."
-    return (
-        f"{where(f)}, this audit cannot tell whether {attack} finds a leak: {measured}. {gain}. "
-        f"More {f.unit} would narrow this."
+    return f"{where(f)}, this audit cannot tell whether {attack} finds a leak: {measured}. {gain}." + (
+        "" if f.unfinished else f" More {f.unit} would narrow this."
     )
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from glasshouse.report import numbers, readings, words
 from glasshouse.report.cards import ACCURACY, SEVERITIES
+from glasshouse.report.verdicts import strength
 from glasshouse.report.verdicts.choice import ORDER, Choice, severity
 from glasshouse.report.verdicts.sentences import (
     NOT_SAFE,
@@ -21,6 +22,9 @@ from glasshouse.report.verdicts.sentences import (
     where,
 )
 from glasshouse.results.records import Finding, Result, Utility, Verdict
+
+OUT: Final = ("contradiction", "leaks")
+"""Verdicts that say that something came out."""
 
 
 @final
@@ -49,7 +53,14 @@ class Story:
 
 def scenarios(result: Result) -> list[str]:
     """Names of the scenarios in the order of the suite."""
-    rows = (result.threats, result.findings, result.refusals, result.utility, result.exhibits)
+    rows = (
+        result.threats,
+        result.findings,
+        result.refusals,
+        result.utility,
+        result.exhibits,
+        result.epsilons,
+    )
     return list(dict.fromkeys(row.scenario for group in rows for row in group))
 
 
@@ -78,6 +89,11 @@ def _story(result: Result, name: str, choice: Choice) -> Story:
         lines += _unpowered(choice, first)
         lines += _tell_distances(choice)
     lines += _not_private(choice)
+    lines += [
+        Sentence(kind="contradiction" if one.contradicted else "note", text=strength.epsilon(one))
+        for one in result.epsilons
+        if one.scenario == name
+    ]
     lines += _at_chance([u for u in result.utility if u.scenario == name])
     if refusals:
         subjects = list(dict.fromkeys(r.subject for r in refusals))
@@ -120,7 +136,7 @@ def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -
         if finding.defenses:
             cells.setdefault(place(finding), []).append(finding)
     powered = {name: [f for f in fs if standing(f) != "no power"] for name, fs in cells.items()}
-    leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) == "leaks"}
+    leaking = {name: f for name, fs in cells.items() if standing(f := choice.worst_first(fs)[0]) in OUT}
     quiet = [name for name, fs in powered.items() if fs and all(standing(f) == "no leak found" for f in fs)]
     still_open = {
         name: fs for name, fs in powered.items() if fs and name not in leaking and name not in quiet
@@ -136,10 +152,9 @@ def _tell_defences(choice: Choice, utility: Sequence[Utility], first: Finding) -
         text = " ".join([text, *(part for part in additions(worst, choice) if part)])
         lines.append(Sentence(kind="leaks", text=text))
     if any(f is not first for fs in still_open.values() for f in fs):
-        unsure = [
-            cards.attack(f.attack) for fs in still_open.values() for f in fs if standing(f) == "inconclusive"
-        ]
-        why = f"the interval of {few(unsure)} is too wide"
+        unsure = [f for fs in still_open.values() for f in fs if standing(f) == "inconclusive"]
+        why = f"the interval of {few([cards.attack(f.attack) for f in unsure])} is too wide"
+        why += ", or the search was not finished" if any(f.unfinished for f in unsure) else ""
         text = f"Under {few(list(still_open))} this audit cannot tell: {why}."
         lines.append(Sentence(kind="inconclusive", text=text))
     if quiet and not all(f is first for n in quiet for f in powered[n]):

@@ -33,10 +33,11 @@ from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
 from glasshouse.attacks.inversion.ggl.optimizers import minimize
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.local_steps import ANY
-from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Distance, Objective, Steps, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.limits import Count, NotNegative, check_ranges
@@ -143,13 +144,7 @@ class GGL:
         client = replica(view, subject="attack 'ggl'")
         labels = known_labels(view, client, rng=rng.child("labels"))
         prior = self.prior(view.terms, view.grants.auxiliary).to(labels.device)
-        known = view.grants.auxiliary
-        finding = detect.detect(
-            client, images=None if known is None else known.inputs, rng=rng.child("detect")
-        )
-        adaptation = (
-            detect.adaptation(finding, client, steps=self.local_steps) if self.adaptive else Adaptation()
-        )
+        finding, adaptation = self._detected(client, view, rng=rng.child("detect"))
         fit = self.fit(client, prior, labels, adaptation)
         best = minimize(fit, self.search, rng=rng.child("search"))
         images = fit.images(best.point[None])[0]
@@ -165,6 +160,27 @@ class GGL:
             _draws(prior, labels, about, latent=self.latent, rng=rng.child("draws")),
         )
 
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The scaled distance, without the term that keeps z where the generator was trained."""
+        del about  # a view of one update
+        client = replica(view, subject="attack 'ggl'")
+        _, adaptation = self._detected(client, view, rng=rng.child("detect"))
+        distance = replace(self, bf16=False)._distance(client, adaptation)
+        scale = self._unit(client, distance)
+        square = distance.target_square if self.distance == "squared" else 1.0
+        return SearchedLoss(
+            loss=lambda pixels, labels: scale * distance(pixels, labels, create_graph=False),
+            noise=scale * square * ROUNDING,
+        )
+
+    def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[detect.Finding, Adaptation]:
+        """The defence that the update shows, and what candidates go through for it."""
+        known = view.grants.auxiliary
+        finding = detect.detect(client, images=None if known is None else known.inputs, rng=rng)
+        if not self.adaptive:
+            return finding, Adaptation()
+        return finding, detect.adaptation(finding, client, steps=self.local_steps)
+
     def prior(self, terms: Terms, auxiliary: Batch | None) -> Prior:
         """The generator, trained now or taken from the cache."""
         return generators.generator(
@@ -173,19 +189,25 @@ class GGL:
 
     def fit(self, client: Replica, prior: Prior, labels: Tensor, adaptation: Adaptation) -> Fit:
         """The loss over latent points, for one update."""
-        distance = objective(
-            client, distance=self.distance, steps=self.local_steps, adaptive=adaptation, bf16=self.bf16
-        )
+        distance = self._distance(client, adaptation)
         return Fit(
             distance=distance,
             prior=prior,
             labels=labels,
             latent=self.latent,
-            scale=_scale(client, distance) if self.distance == "squared" else 1.0,
+            scale=self._unit(client, distance),
             regularizer=self.regularizer,
             strength=self.strength,
             image_range=client.terms.image_range,
         )
+
+    def _distance(self, client: Replica, adaptation: Adaptation) -> Objective:
+        return objective(
+            client, distance=self.distance, steps=self.local_steps, adaptive=adaptation, bf16=self.bf16
+        )
+
+    def _unit(self, client: Replica, distance: Objective) -> float:
+        return _scale(client, distance) if self.distance == "squared" else 1.0
 
 
 def _scale(client: Replica, distance: Objective) -> float:

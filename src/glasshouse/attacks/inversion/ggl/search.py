@@ -15,6 +15,7 @@ from typing import Literal, Protocol, final
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.search.adam import stepwise
 from glasshouse.errors import Undefined
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
@@ -91,6 +92,7 @@ class Tally:
         lowest = int(values.argmin())
         if float(values[lowest]) < self.value:
             self.best, self.value = points[lowest].detach().clone(), float(values[lowest])
+        record_loss(self.spent, torch.tensor(self.value))
         return values
 
     def result(self) -> "Best":
@@ -135,6 +137,7 @@ def adam(loss: LatentLoss, starts: Tensor, search: LatentSearch) -> tuple[Best, 
             reached = values.double().cpu()
             better = reached < losses  # False for NaN
             points[better], losses[better] = here.detach()[better], reached[better]
+            record_loss(i, losses)
             here.grad = slope.sign() if search.signed else slope
             optimizer.param_groups[0]["lr"] = search.learning_rate * stepwise(i / search.evaluations)
             optimizer.step()

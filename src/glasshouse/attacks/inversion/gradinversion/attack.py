@@ -19,24 +19,26 @@ Breaks when: the batch holds a class twice (labels), seeds end in different plac
 image), or the update is noisy.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, known_labels
 from glasshouse.attacks.parts.local_steps import ANY
-from glasshouse.attacks.parts.matching.distance import Steps, objective
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, objective
 from glasshouse.attacks.parts.matching.exact import claim_images
+from glasshouse.attacks.parts.matching.step_order import Labelled
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.search.adam import Descent, Loss, adam, random_start, roughness
+from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -111,23 +113,37 @@ class GradInversion:
         start = random_start(client, self.search, rng=rng)
         pull = Group(self.group) if self.group and self.search.restarts > 1 else None
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = self._loss(view, client, labels, adaptive)
-        descent = adam(loss, start, self.search, box=client.box(), rng=rng, pull=pull)
+        loss = self._loss(view, client, adaptive)
+        given = labels.expand(len(start), -1)
+        descent = adam(
+            lambda x: loss(x, given, True), start, self.search, box=client.box(), rng=rng, pull=pull
+        )
         best = descent.best()
         low, high = client.terms.image_range
         pixels = client.to_pixels(descent.points[best]).clamp(low, high)
         return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
 
-    def _loss(self, view: View, client: Replica, labels: Tensor, adaptive: Adaptation | bool) -> Loss:
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """All terms but the group's, which compares seeds with each other."""
+        del about  # a view of one update
+        client = replica(view, subject="attack 'gradinversion'")
+        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
+        loss = replace(self, bf16=False)._loss(view, client, adaptive)
+        return SearchedLoss(
+            loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
+            noise=ROUNDING,
+        )
+
+    def _loss(self, view: View, client: Replica, adaptive: Adaptation | bool) -> Labelled:
         distance = objective(
             client, distance="squared", steps=self.local_steps, adaptive=adaptive, bf16=self.bf16
         )
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
         statistics = Statistics(client.model, granted) if granted else None
 
-        def loss(points: Tensor) -> Tensor:
+        def loss(points: Tensor, labels: Tensor, derivative: bool) -> Tensor:
             pixels = client.to_pixels(points)
-            total = distance(pixels, labels.expand(len(points), -1)) / distance.target_square
+            total = distance(pixels, labels, create_graph=derivative) / distance.target_square
             total = total + self.tv * roughness(points) + self.l2 * points.square().flatten(1).mean(1)
             return total if statistics is None else total + self.batch_norm * statistics(pixels)
 

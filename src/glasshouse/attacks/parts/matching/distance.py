@@ -33,6 +33,9 @@ LOG = logging.getLogger("glasshouse")
 Distance = Literal["cosine", "squared"]
 Steps = Literal["simulate", "one_step"]
 
+ROUNDING = 1e-6
+"""What float32 leaves of a distance that is 0, as a share of the received (squared) norm. bfloat16
+leaves up to 1e-2, so searches in it are judged in float32."""
 SOFTEN = 0.01
 """See ``LocalSteps.soften``."""
 

@@ -10,8 +10,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Reconstruction
-from glasshouse.attacks.parts.matching.distance import Objective
+from glasshouse.attacks.base import About, Claim, Reconstruction
+from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.parts import detect
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Objective, objective
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search import lbfgs
 from glasshouse.limits import Count, NotNegative, check_ranges
@@ -57,14 +59,33 @@ class Match:
     loss: float
 
 
+def exact_distance(replica: Replica, *, adaptive: bool, rng: Rng) -> Objective:
+    """The squared distance to the update, read as one gradient; ``rng``: of the detector."""
+    adaptation = detect.detect_adaptation(replica, adaptive=adaptive, rng=rng)
+    return objective(replica, distance="squared", steps="one_step", adaptive=adaptation, form="explicit")
+
+
+def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
+    """What the search minimises, as a share of the received squared norm; its point is not clipped."""
+
+    def loss(pixels: Tensor, labels: Tensor) -> Tensor:
+        return distance(pixels, labels, create_graph=False) / distance.target_square
+
+    def reached(claim: Claim) -> float:
+        assert isinstance(claim, Reconstruction)
+        return -float(claim.confidence[0])
+
+    return SearchedLoss(loss=loss, noise=max(goal, ROUNDING**2), reached=reached)
+
+
 def minimize_distance(
-    replica: Replica, objective: Objective, search: QuasiNewton, *, labels: Tensor | None, rng: Rng
+    replica: Replica, distance: Objective, search: QuasiNewton, *, labels: Tensor | None, rng: Rng
 ) -> Match:
-    """Minimise ``objective`` over images, and over soft labels where ``labels`` (B,) are not known.
+    """Minimise ``distance`` over images, and over soft labels where ``labels`` (B,) are not known.
 
     Args:
-        replica: the model and the update behind ``objective``.
-        objective: what is minimised.
+        replica: the model and the update behind ``distance``.
+        distance: what is minimised.
         search: how long.
         labels: (B,); None: soft labels are searched, too.
         rng: of the starts.
@@ -77,19 +98,20 @@ def minimize_distance(
     def loss(points: Tensor) -> Tensor:
         images = points[:, :size].reshape(-1, *shape)
         if labels is not None:
-            return objective(replica.to_pixels(images), labels.expand(len(points), -1))
+            return distance(replica.to_pixels(images), labels.expand(len(points), -1))
         scores = points[:, size:].reshape(-1, replica.images, classes)
-        return objective(replica.to_pixels(images), scores.softmax(-1))
+        return distance(replica.to_pixels(images), scores.softmax(-1))
 
     iterations: Iterable[int] = track(range(search.iterations * INNER), "matching the gradient")
-    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=search.goal * objective.target_square)
+    unit = distance.target_square
+    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=search.goal * unit, unit=unit)
     best = int(descent.losses.argmin())
     point = descent.points[best]
     low, high = replica.terms.image_range
     return Match(
         inputs=replica.to_pixels(point[:size].reshape(shape)).clamp(low, high),
         scores=None if labels is not None else point[size:].reshape(-1, classes),
-        loss=float(descent.losses[best]) / objective.target_square,
+        loss=float(descent.losses[best]) / unit,
     )
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Reconstruction, Representations
 from glasshouse.attacks.budget import PROBE, Budget, Piece
+from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
 from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
 from glasshouse.attacks.parts.readout.summed import sum_of_round
@@ -138,12 +140,8 @@ def recover_claims(
         Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
     """
     model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
-    positive = _never_negative(model, terms)
     claims: list[Claim] = []
-    for client, part in _parts(one):
-        total = sum_of_round(part, terms=terms, names=(model.weight, model.bias), subject=subject)
-        weight, bias = total.gradient[model.weight], total.gradient[model.bias]
-        read = read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
+    for client, read in _read_parts(model, one, terms=terms, readout=readout, subject=subject):
         about = About(rounds=(one.round,), client=client)
         vectors = read.vectors.float()
         claims.append(Representations(about=about, vectors=vectors))
@@ -151,6 +149,35 @@ def recover_claims(
             stream = rng.child(f"round/{one.round}/client/{client}")
             claims.append(_reconstruction(about, model, read, inversion, terms=terms, rng=stream))
     return tuple(claims)
+
+
+def searched_loss(
+    one: RoundView, about: About, *, terms: Terms, readout: Readout, inversion: Inversion, subject: str
+) -> SearchedLoss:
+    """What the inversion minimises for a claim of :func:`recover_claims`: the mean over its images."""
+    model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
+    by_client = dict(_read_parts(model, one, terms=terms, readout=readout, subject=subject))
+    vectors = by_client[about.client].vectors[: inversion.images].float()
+
+    distance = replace(inversion.distance, bfloat16=False)
+
+    def loss(pixels: Tensor, labels: Tensor) -> Tensor:
+        del labels
+        with torch.no_grad():
+            return torch.stack([distance(model, images, vectors).mean() for images in pixels])
+
+    return SearchedLoss(loss=loss, noise=ROUNDING)
+
+
+def _read_parts(
+    model: FrozenFeatures, one: RoundView, *, terms: Terms, readout: Readout, subject: str
+) -> Iterator[tuple[int | None, Read]]:
+    """What is read of every client whose update is seen, or (None) of the cohort."""
+    positive = _never_negative(model, terms)
+    for client, part in _parts(one):
+        total = sum_of_round(part, terms=terms, names=(model.weight, model.bias), subject=subject)
+        weight, bias = total.gradient[model.weight], total.gradient[model.bias]
+        yield client, read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
 
 
 def _parts(one: RoundView) -> Iterator[tuple[int | None, RoundView]]:

@@ -14,6 +14,7 @@ from typing import Final, Literal, final
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import Undefined
 from glasshouse.images import total_variation
@@ -171,6 +172,7 @@ def adam(
         with torch.no_grad():
             better = values < losses  # False for NaN
             points[better], losses[better] = here.detach()[better], values.detach().double()[better]
+            record_loss(i, losses)
             fell = losses < 0.999 * marks
             marks, since = torch.where(fell, losses, marks), 0 if bool(fell.any()) else since + 1
             if since >= search.patience and search.pace(i / search.iterations) <= SETTLED:

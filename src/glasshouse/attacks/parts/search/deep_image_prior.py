@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.search.features import Distance, Features, InvertedImages
 from glasshouse.errors import Inapplicable
 from glasshouse.progress import track
@@ -186,6 +187,7 @@ def _match(
             with torch.no_grad():
                 seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
         loss = distance(features, _paint(net, seeds, distance), targets).sum()
+        record_loss(i, loss / len(targets))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -24,6 +24,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional
 
+from glasshouse.attacks.objective import record_loss
 from glasshouse.images import total_variation
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.progress import track
@@ -114,7 +115,9 @@ def by_pixels(
         optimizer = torch.optim.Adam([here], lr=step)
         for i in range(iterations):
             optimizer.param_groups[0]["lr"] = step * cosine_pace(i / iterations)
-            (here.grad,) = torch.autograd.grad(distance(features, here, part).sum(), here)
+            total = distance(features, here, part).sum()
+            record_loss(i, total / len(part))
+            (here.grad,) = torch.autograd.grad(total, here)
             optimizer.step()
             with torch.no_grad():
                 here.clamp_(0, 1)

@@ -16,6 +16,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.objective import record_loss
+
 
 @final
 class _Memory:
@@ -97,6 +99,7 @@ def minimize(
     history: int = 100,
     goal: float = 0.0,
     patience: int = 200,
+    unit: float = 1.0,
 ) -> Minima:
     """Run every restart until one reaches ``goal``, all have converged, or the iterations are used up.
 
@@ -110,6 +113,7 @@ def minimize(
         history: M.
         goal: a loss at which the problem counts as solved, for all restarts.
         patience: see above.
+        unit: in which losses are reported.
     """
     points, losses = start.detach().clone(), start.new_full((len(start),), float("inf"), dtype=torch.float64)
     rows = torch.arange(len(start), device=start.device)
@@ -118,9 +122,10 @@ def minimize(
     value, gradient = _evaluate(loss, here)
     step = -gradient * (1 / gradient.abs().sum(1).clamp_min(1.0))[:, None]
     marks, since = losses.clone(), torch.zeros_like(rows)
-    for _ in iterations:
+    for i in iterations:
         better = value < losses[rows]  # False for NaN
         points[rows[better]], losses[rows[better]] = here[better], value[better]
+        record_loss(i, losses / unit)
         if bool((losses <= goal).any()):
             break
         fell = losses[rows] < 0.999 * marks

@@ -22,6 +22,7 @@ import torch
 
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import (
@@ -31,7 +32,12 @@ from glasshouse.attacks.parts.readout.frozen import (
     complete_broadcast,
     freeze_features,
 )
-from glasshouse.attacks.parts.readout.head_gradient import INVERSION_MOVED, Inversion, recover_claims
+from glasshouse.attacks.parts.readout.head_gradient import (
+    INVERSION_MOVED,
+    Inversion,
+    recover_claims,
+    searched_loss,
+)
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
@@ -205,6 +211,19 @@ class Maui:
                 rng=rng,
             )
         return tuple(claims)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The distance of representations, and total variation."""
+        del rng  # nothing is drawn
+        (one,) = (r for r in view.rounds if r.round in about.rounds)
+        return searched_loss(
+            one,
+            about,
+            terms=view.terms,
+            readout=self.readout,
+            inversion=self.inversion,
+            subject="attack 'maui'",
+        )
 
 
 def examples_behind(view: View) -> int | None:

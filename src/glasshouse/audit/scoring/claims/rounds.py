@@ -37,6 +37,7 @@ def score_rounds(
         exchange: how to exchange; None: the claim is measured against other victims.
     """
     values, nulls, exchanged, victims = [], [], [], []
+    people: dict[str, frozenset[int]] = {}
     for number in about.rounds:
         target = judge.target(number, about.client)
         values.append(measure(target, target))
@@ -44,11 +45,13 @@ def score_rounds(
         levels = exchange(target) if exchange else _exchange_scores(about, number, judge, measure, target)
         exchanged.append(np.outer(levels, np.ones(len(values[-1]))) if levels else None)
         victims.append(judge.truth.identity(number, about.client))
+        people[victims[-1]] = judge.truth.people(number, about.client)
     return ScoredMetric(
         values=tuple(values),
         nulls=tuple(nulls),
         exchanged=tuple(exchanged),
         victims=tuple(victims),
+        people={victim: group for victim, group in people.items() if group},
         claimed=frozenset(victims if claimed else ()),
         runs=frozenset({judge.run}),
     )

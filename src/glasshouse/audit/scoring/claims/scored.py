@@ -1,7 +1,7 @@
 """Numbers per victim: what one metric says of one attack, before it becomes a finding."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
@@ -44,6 +44,7 @@ class ScoredMetric:
         nulls: of the null adversary, shaped like ``values``.
         exchanged: of the same claims against each of some other victims, (others, images); None: nobody.
         victims: the private data behind each of ``values``, no two alike; two attacks are paired by it.
+        people: who is in the pictures of a victim, by its name; several pictures of a person are one unit.
         baseline: name of the null.
         null_most: the most that the null's share of hits can be, from auxiliary data alone; None: not known.
         clients: of pooled metrics, one per federation; values are empty then.
@@ -55,6 +56,7 @@ class ScoredMetric:
     nulls: tuple[Numbers, ...] = ()
     exchanged: tuple[Numbers | None, ...] = ()
     victims: tuple[str, ...] = ()
+    people: Mapping[str, frozenset[int]] = field(default_factory=dict)
     baseline: str = ""
     null_most: float | None = None
     clients: tuple[ClientSample, ...] = ()
@@ -85,11 +87,37 @@ class ScoredMetric:
             nulls=tuple(map(np.concatenate, nulls.values())),
             exchanged=tuple(map(_join_numbers, exchanged.values())),
             victims=tuple(values),
+            people={**self.people, **other.people},
             baseline=self.baseline or other.baseline,
             null_most=max((m for m in (self.null_most, other.null_most) if m is not None), default=None),
             clients=tuple(clients.values()),
             claimed=self.claimed | other.claimed,
             runs=self.runs | other.runs,
+        )
+
+    def by_people(self) -> "ScoredMetric":
+        """The same with victims who share a person as one, so that an interval counts people."""
+        if not self.people:
+            return self
+        units: list[tuple[frozenset[int], list[int]]] = []
+        for i, victim in enumerate(self.victims):
+            who, rows = self.people.get(victim, frozenset()), [i]
+            for unit in [u for u in units if u[0] & who]:
+                units.remove(unit)
+                who, rows = who | unit[0], unit[1] + rows
+            units.append((who, rows))
+        ordered = [sorted(rows) for _, rows in sorted(units, key=lambda unit: min(unit[1]))]
+        if len(ordered) == len(self.victims):
+            return self
+        names = {self.victims[i]: self.victims[rows[0]] for rows in ordered for i in rows}
+        return replace(
+            self,
+            values=tuple(np.concatenate([self.values[i] for i in rows]) for rows in ordered),
+            nulls=tuple(np.concatenate([self.nulls[i] for i in rows]) for rows in ordered),
+            exchanged=tuple(_join_numbers([self.exchanged[i] for i in rows]) for rows in ordered),
+            victims=tuple(self.victims[rows[0]] for rows in ordered),
+            claimed=frozenset(names.get(victim, victim) for victim in self.claimed),
+            people={},
         )
 
     def named(self, baseline: str, *, most: float | None = None) -> "ScoredMetric":

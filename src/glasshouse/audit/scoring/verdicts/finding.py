@@ -163,6 +163,7 @@ def verdict_of(
     null: float,
     control: Control | None,
     exchange: Interval | None = None,
+    finished: bool = True,
 ) -> Verdict:
     """What the gain means.
 
@@ -173,18 +174,20 @@ def verdict_of(
         control: of the attack; None where it has none or it was not run.
         exchange: gain over the same claims on other victims' truth; None where the metric has no such
         control.
+        finished: no search for a victim stopped above the truth's own loss, as far as that is known.
 
     Returns:
         ``no power`` where the control failed. ``leaks`` where the gain over the null and the one over the
         exchange are both above 0. ``no leak found`` where a control passed and one of the two gains is at
-        most small. ``inconclusive`` otherwise, so always where nothing was found without a control.
+        most small. ``inconclusive`` otherwise, so always where nothing was found without a control, or by an
+        unfinished search.
     """
     if control is not None and not control.passed:
         return "no power"
     gains = [gain] if exchange is None else [gain, exchange]
     if all(g.above_zero for g in gains):
         return "leaks"
-    if control is not None and min(g.high for g in gains) <= small_gain(metric, null):
+    if control is not None and min(g.high for g in gains) <= small_gain(metric, null) and finished:
         return "no leak found"
     return "inconclusive"
 

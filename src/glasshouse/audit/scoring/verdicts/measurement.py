@@ -1,11 +1,13 @@
 """One finding: the numbers of one metric of one attack, with interval, null, exchange and verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
+from glasshouse.attacks.base import ClassRepresentatives, Reconstruction
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.score import Run
+from glasshouse.audit.scoring.verdicts.bounds import with_bound
 from glasshouse.audit.scoring.verdicts.exchange import exchange
 from glasshouse.audit.scoring.verdicts.finding import (
     gain_of,
@@ -17,8 +19,10 @@ from glasshouse.audit.scoring.verdicts.finding import (
     with_chance,
 )
 from glasshouse.audit.scoring.wording.wording import chosen_words, defense_labels, given_words
+from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.metrics.base import Metric
 from glasshouse.results.records import Control, Finding, Victim
+from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -49,11 +53,33 @@ class Measurement:
 def finding_of(
     cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence[Run], *, control: Control | None
 ) -> Finding:
-    """The finding.
+    """The finding, with what is known of its searches and the bound above it.
 
     Raises:
         Undefined: too few victims, or the metric is not determined.
     """
+    searches = _searches(measured, runs)
+    unfinished = sum(not s.finished for s in searches) if searches else None
+    finding = _finding(cell, attack, measured, runs, control=control, finished=not unfinished)
+    return with_bound(
+        replace(finding, searches=searches if measured.primary else (), unfinished=unfinished),
+        measured.metric,
+        measured.scored,
+        _weakest(runs),
+        marked=frozenset(name for run in runs for name in run.judge.truth.marked),
+        rng=Rng.root(cell.scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}"),
+    )
+
+
+def _finding(
+    cell: Cell,
+    attack: Plugin,
+    measured: Measurement,
+    runs: Sequence[Run],
+    *,
+    control: Control | None,
+    finished: bool,
+) -> Finding:
     scenario, metric = cell.scenario, measured.metric
     chance = metric.chance(runs[0].judge.context)
     scored = with_chance(measured.scored, metric, chance)
@@ -61,6 +87,9 @@ def finding_of(
     value, gain = value_of(scored, metric, rng=stream), gain_of(scored, metric, rng=stream)
     null, other = null_of(scored, metric), exchange(scored, metric, rng=stream)
     over_exchange = other.gain if other else None
+    verdict = verdict_of(
+        metric=metric, gain=gain, null=null, control=control, exchange=over_exchange, finished=finished
+    )
     return Finding(
         scenario=scenario.name,
         cell=cell.hash,
@@ -82,7 +111,7 @@ def finding_of(
         gain_low=gain.low,
         gain_high=gain.high,
         control=control,
-        verdict=verdict_of(metric=metric, gain=gain, null=null, control=control, exchange=over_exchange),
+        verdict=verdict,
         chosen=chosen_words(attack),
         given=given_words(scenario, attack),
         seconds=sum(outcome.seconds for run in runs for outcome in run.outcomes),
@@ -96,6 +125,24 @@ def finding_of(
         claimed=len(scored.claimed),
         runs=len(scored.runs),
         victims=measured.victims,
+    )
+
+
+def _weakest(runs: Sequence[Run]) -> Guarantee | None:
+    """What holds in every federation; None where one of them proves nothing."""
+    known = [run.guarantee for run in runs if run.guarantee is not None]
+    return max(known, key=lambda g: g.epsilon) if len(known) == len(runs) else None
+
+
+def _searches(measured: Measurement, runs: Sequence[Run]) -> tuple[Search, ...]:
+    """Certificates of the claims that were scored, from all federations."""
+    if measured.claim not in (Reconstruction.kind, ClassRepresentatives.kind):
+        return ()
+    several = len(runs) > 1
+    return tuple(
+        replace(s, name=f"run {position}, {s.name}") if several else s
+        for position, run in enumerate(runs, start=1)
+        for s in run.searches
     )
 
 

@@ -54,6 +54,8 @@ def state_of_gain(
         return "undecided", "the interval reaches beyond the limit"
     if control is None:
         return "undecided", "no control shows that this attack works where it must"
+    if finding.unfinished:
+        return "undecided", f"the search was not finished for {finding.unfinished} victims"
     if refused and finding.claimed is not None and finding.claimed < finding.n:
         return "undecided", f"the attack could not run on some victims and claimed {finding.claimed}"
     if count := sum(victim.leaks for victim in single):

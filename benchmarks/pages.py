@@ -1,0 +1,169 @@
+"""``make results PAGE=dp``: every table of one page of docs/results again, by one command, in pieces.
+
+``python -m benchmarks.pages PAGE [--out runs/results] [--list]``. Each piece is a command. What it prints is
+kept in ``OUT/PAGE/NN.txt``, and an audit's run beside it in ``OUT/PAGE/NN``. A piece that ended is not run
+again, an audit that was interrupted goes on where it was. The cost is what the page measured, in CPU seconds
+of one core; None: the page does not say.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One command: ``audit`` and its arguments, or a module of ``benchmarks`` and its own.
+
+    Attributes:
+        command: words.
+        cost: CPU seconds; None: nobody measured it.
+    """
+
+    command: tuple[str, ...]
+    cost: int | None = None
+
+
+def audits(*presets: str) -> tuple[Piece, ...]:
+    """One piece per preset."""
+    return tuple(Piece(("audit", *preset.split())) for preset in presets)
+
+
+def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tuple[Piece, ...]:
+    """Six seeds of a preset of many rounds, then its table."""
+    return tuple(
+        piece
+        for cell in cells
+        for piece in (
+            *(
+                Piece(
+                    ("prolin", "run", preset, "--cell", str(cell), "--seed", str(s), "--out", "{out}"), cost
+                )
+                for s in range(6)
+            ),
+            Piece(("prolin", "table", f"{{out}}/{preset}/cell{cell}"), 1),
+        )
+    )
+
+
+MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
+PAGES: dict[str, tuple[Piece, ...]] = {
+    "dp": (
+        Piece(("one_run",), 7),
+        *(
+            Piece(("one_run", "--runs", "40", "--canaries", m, "--guesses", r), 10)
+            for m, r in (("2000", "200"), ("5000", "500"), ("10000", "600"))
+        ),
+        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), None),
+    ),
+    "inversion": (
+        Piece(("audit", "dlg"), 310),
+        Piece(("audit", "inversion-defences"), 3660),
+        Piece(("audit", "inversion-resnet"), 1130),
+        *audits("fedavg-steps"),
+        Piece(("ghost",)),
+    ),
+    "ggl": (
+        Piece(("audit", "ggl"), 1190),
+        Piece(("audit", "ggl-strengths"), 1320),
+        *audits("ggl-cifar", "ggl-out-of-distribution", "quickstart-ggl"),
+        *(Piece(("ggl", what)) for what in ("detector", "speed", "optimisers", "landscape")),
+        Piece(("soteria",)),
+    ),
+    "scale-mia": (
+        *audits(
+            *("scale-mia", "scale-mia-models", "scale-mia-defences"),
+            *("scale-mia-structural", "scale-mia-comparison"),
+        ),
+        Piece(("scale_mia", "all", "--out", "{out}/rows.jsonl")),
+        Piece(("scale_mia_rounds",)),
+        Piece(("scale_mia_speed",)),
+    ),
+    "prolin": (
+        *rounds_of("prolin-membership", (0, 1), 165),
+        *rounds_of("prolin-misbehaving", (0, 1)),
+        *rounds_of("prolin-ascent", (0,), 270),
+        *audits("prolin-countermeasures"),
+        Piece(("prolin_speed", "tau")),
+        Piece(("prolin_speed", "round", "--pairs", "200")),
+    ),
+    "maui": (
+        *audits("maui"),
+        *(Piece(("maui", what, "--source", "cifar10")) for what in MAUI),
+        Piece(("maui", "dp", "--images", "32", "--source", "cifar10")),
+        Piece(("maui", "units", "--source", "cifar10")),
+        Piece(("maui", "architecture", "--source", "cifar10")),
+        Piece(("maui_rounds",)),
+    ),
+    "pli": (
+        Piece(("audit", "pli")),
+        *audits("pli-priors", "pli-mnist", "pli-defences --set audit.seeds=[66,85,91]"),
+        *audits(*(f"pli-fedavg --set federation.clients={k}" for k in (1, 2, 10))),
+        Piece(("pli_speed",)),
+    ),
+}  # fmt: skip
+
+
+def words_of(piece: Piece, place: Path, number: int) -> list[str]:
+    """The command line of a piece."""
+    first, *rest = (word.replace("{out}", str(place)) for word in piece.command)
+    if first != "audit":
+        return [sys.executable, "-m", f"benchmarks.{first}", *rest]
+    run = place / f"{number:02d}"
+    resume = ["--resume"] if (run / "scenario.given.toml").exists() else []
+    return [sys.executable, "-m", "glasshouse", "audit", *rest, "--out", str(run), *resume]
+
+
+def run_page(page: str, out: Path) -> int:
+    """Run what is missing of a page; the number of pieces that failed."""
+    place, failed = out / page, 0
+    place.mkdir(parents=True, exist_ok=True)
+    for number, piece in enumerate(PAGES[page], start=1):
+        done, text = place / f"{number:02d}.json", place / f"{number:02d}.txt"
+        if done.exists():
+            continue
+        print(f"== {number} of {len(PAGES[page])}: {' '.join(piece.command)} ({price(piece)})", flush=True)
+        started = time.time()
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        with text.open("w", encoding="utf-8") as file:
+            status = subprocess.run(
+                words_of(piece, place, number),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                check=False,
+            ).returncode
+        if status in (0, 1, 3):  # 1 and 3: a finished audit with a broken or an open limit
+            facts = {"command": piece.command, "status": status, "seconds": round(time.time() - started)}
+            done.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        failed += status not in (0, 1, 3)
+    return failed
+
+
+def price(piece: Piece) -> str:
+    """What a piece costs, in words."""
+    return "cost not stated on the page" if piece.cost is None else f"about {piece.cost:,} CPU seconds"
+
+
+def main() -> int:
+    """Run a page, or list what it would run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", choices=sorted(PAGES))
+    parser.add_argument("--out", type=Path, default=Path("runs/results"))
+    parser.add_argument("--list", action="store_true", help="print the pieces and their cost, run nothing")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for number, piece in enumerate(PAGES[arguments.page], start=1):
+            print(f"{number:3d}  {' '.join(piece.command)}  ({price(piece)})")
+        return 0
+    return run_page(arguments.page, arguments.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What an attack minimises, for the judge: was the search finished?
+
+After the claims are filed, the judge evaluates an attack's own loss at the truth. A claim that is left with a
+larger loss is an unfinished search: a better point is known to exist, and the attack did not find it.
+
+Shape letters: R candidates, B images of one candidate, C channels, H and W pixels.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, Protocol, final, runtime_checkable
+
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+__all__ = ["SearchedLoss", "SearchingAttack", "collect_losses", "record_loss", "thinned"]
+
+POINTS: Final = 64
+"""Points of a curve that are kept, at most."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SearchedLoss:
+    """The loss that an attack minimises, as a function of images.
+
+    Attributes:
+        loss: pixels (R, B, C, H, W) and labels (R, B) → (R,); smaller is better. Deterministic, in float32
+            whatever the search computes in, and nothing else happens when it is called.
+        noise: losses that differ by no more than this are alike: the rounding of the arithmetic, or the
+            distance at which the attack itself stops.
+        reached: the loss of the point behind a claim, where the claim had to be changed to be an image
+            (clipped, say); None: the loss of the claim.
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    noise: float
+    reached: Callable[[Claim], float] | None = None
+
+
+@runtime_checkable
+class SearchingAttack(Protocol):
+    """An attack that searches, and shows the judge what for."""
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """What :meth:`Attack.run` minimises on this view for its claim about ``about``.
+
+        Args:
+            view: as ``run`` got it.
+            about: of the claim.
+            rng: the stream that ``run`` got, from its start.
+        """
+        ...
+
+
+_curve: ContextVar[list[tuple[int, float]] | None] = ContextVar("glasshouse_losses", default=None)
+
+
+@contextmanager
+def collect_losses() -> Iterator[list[tuple[int, float]]]:
+    """Within the block, collect the losses that searches report."""
+    points: list[tuple[int, float]] = []
+    token = _curve.set(points)
+    try:
+        yield points
+    finally:
+        _curve.reset(token)
+
+
+def record_loss(step: int, losses: Tensor) -> None:
+    """Report how far a search is: the smallest of ``losses`` after ``step`` steps. Changes nothing."""
+    if (points := _curve.get()) is not None:
+        points.append((step, float(losses.detach().min())))
+
+
+def thinned(points: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """At most ``POINTS`` points of a curve, evenly spaced, the last among them.
+
+    Examples:
+        >>> thinned([(i, 0.0) for i in range(200)])[-2:]
+        ((195, 0.0), (199, 0.0))
+    """
+    stride = -(-len(points) // POINTS) or 1
+    return tuple(points[len(points) - 1 :: -stride][::-1])

@@ -1,0 +1,99 @@
+"""What a run consists of: cells, the groups of each, and every call of an attack."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from glasshouse.audit.attacking.call import AttackTask, units_of
+from glasshouse.audit.attacking.needs import attack_of, federation_of
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring.controls.control import ControlTask
+from glasshouse.audit.scoring.tasks import attack_key, control_key
+from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import read_record
+from glasshouse.scenario.axes import Cell, cells
+from glasshouse.scenario.suite import Suite
+from glasshouse.truth.record import read_truth
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One cell with its groups: what ``audit`` will do, before it does it."""
+
+    cell: Cell
+    system: str
+    groups: tuple[Group, ...]
+
+    @property
+    def scenario(self) -> str:
+        """Name of the cell's scenario."""
+        return self.cell.scenario.name
+
+
+def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
+    """All cells of all scenarios, with the groups each one needs."""
+    return tuple(
+        Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out)))
+        for member in suite.members
+        for cell in cells(member.scenario)
+    )
+
+
+def _groups(cell: Cell, out: Path) -> Iterator[Group]:
+    scenario = cell.scenario
+    for seed in scenario.audit.seeds or (scenario.seed,):
+        repeat = f"-s{seed}" if scenario.audit.seeds else ""
+        active = [i for i in range(len(scenario.attacks)) if federation_of(scenario, i) is not None]
+        if len(active) < len(scenario.attacks) or not scenario.attacks:
+            yield Group(folder=str(out / "cells" / f"{cell.hash}{repeat}"), seed=seed)
+        for position in active:
+            name = f"{cell.hash}{repeat}-{position}-{scenario.attacks[position].name}"
+            yield Group(folder=str(out / "cells" / name), seed=seed, active=position)
+
+
+def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
+    """Every call of every attack in one cell; only of groups whose federation ran."""
+    scenario = planned.cell.scenario
+    attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
+    trust_factory = any(":" in m.name for m in (scenario.model, *scenario.federation.client_models))
+    for group in planned.groups:
+        folder = Path(group.folder)
+        if read_record(folder).refusal is not None:
+            continue
+        known = read_truth(folder / "truth").used if scenario.captured else ()
+        for position, spec in enumerate(scenario.attacks):
+            attack = attack_of(spec.name, spec.arguments)
+            if group.active != federation_of(scenario, position):
+                continue
+            for unit in units_of(
+                attack, folder, victims=scenario.audit.victims, attacked=attacked, known=known
+            ):
+                yield AttackTask(
+                    folder=group.folder,
+                    out=str(folder / "claims" / attack_key(position, spec) / unit.name),
+                    attack=spec.name,
+                    arguments=json.dumps(spec.arguments),
+                    threat=threat_of(scenario),
+                    attack_seed=scenario.attack_seed,
+                    unit=unit,
+                    device=device,
+                    trust_factory=trust_factory,
+                )
+
+
+def control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
+    """One control for each attack with its settings, in folders below ``place``."""
+    specs = [s for p in plans if p.cell.scenario.audit.controls for s in p.cell.scenario.attacks]
+    return [
+        ControlTask(
+            key=key,
+            attack=spec.name,
+            arguments=json.dumps(spec.arguments, sort_keys=True),
+            folder=str(place / str(position)),
+            device=device,
+        )
+        for position, (key, spec) in enumerate({control_key(s): s for s in specs}.items())
+    ]

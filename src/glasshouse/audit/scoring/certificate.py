@@ -1,0 +1,149 @@
+"""Was the search finished? The attack's own loss at the truth, after its claims are filed.
+
+A certificate reads claims and writes nothing. The attack hands over its loss before the truth is read. It
+then sees the truth as the argument of that function, in a process in which no attack runs afterwards.
+
+Shape letters: B images, C channels, H and W pixels.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import (
+    Attack,
+    Claim,
+    ClassRepresentatives,
+    GenerativeAttack,
+    Reconstruction,
+)
+from glasshouse.attacks.objective import SearchedLoss, SearchingAttack
+from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_of, view_of
+from glasshouse.audit.attacking.claims import Outcome, read_outcome
+from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.log import RunLog
+from glasshouse.audit.scoring.score import longest_prefix
+from glasshouse.figures.generator_scale import invert_generator
+from glasshouse.metrics.match import UNMATCHED, assign, mse_table
+from glasshouse.process import Workers
+from glasshouse.progress import track
+from glasshouse.results.strength import Search
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.truth.record import Truth, read_truth
+from glasshouse.wire import Refusal
+
+OTHER_LABEL: Final = 1e6
+"""Cost of an image in a place with another label: above any squared difference of pixels."""
+
+Searched = Reconstruction | ClassRepresentatives
+
+
+def certificates(tasks: Sequence[AttackTask], workers: Workers, log: RunLog) -> dict[str, tuple[Search, ...]]:
+    """By the folder of a unit's claims; empty ones, and a line of the log, where an attack's loss failed."""
+    checked = dict(track(workers.each(certify, tasks), "searches checked", total=len(tasks)))
+    log.write("searches checked", pieces=len(checked))
+    for rows in checked.values():
+        if isinstance(rows, Refusal):
+            log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
+    return {out: () if isinstance(rows, Refusal) else rows for out, rows in checked.items()}
+
+
+def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
+    """One row per claim of a finished unit; none where the attack does not say what it searches for.
+
+    Returns:
+        The unit's folder, and the rows, or why the attack's loss could not be evaluated.
+    """
+    attack = attack_of(task.attack, json.loads(task.arguments))
+    outcome = read_outcome(Path(task.out))
+    claims = [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(c.inputs)]
+    if not isinstance(attack, SearchingAttack) or not claims:
+        return task.out, ()
+    subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
+    return task.out, call_plugin(lambda: tuple(_rows(task, attack, claims, outcome)), subject=subject)
+
+
+def _rows(task: AttackTask, attack: Attack, claims: list[Searched], outcome: Outcome) -> Iterator[Search]:
+    assert isinstance(attack, SearchingAttack)
+    side = adversary_side(task.folder, trust_factory=task.trust_factory)
+    view = copy_to(view_of(task, attack, side), task.device)
+    losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
+    truth = read_truth(Path(task.folder) / "truth")  # from here on, no claim can change
+    for claim, searched in zip(claims, losses, strict=True):
+        search = _certificate(claim, searched, truth, outcome, device=task.device)
+        if isinstance(attack, GenerativeAttack):
+            nearest = _projection(attack, view, claim, truth)
+            search = replace(search, projected=_loss(searched, *nearest, task.device))
+        if all(math.isfinite(x) for x in (search.loss, search.truth, search.projected or 0.0)):
+            yield search
+
+
+def _certificate(
+    claim: Searched, searched: SearchedLoss, truth: Truth, outcome: Outcome, *, device: str
+) -> Search:
+    labels = _labels(claim)
+    images = claim.inputs.float()
+    loss = _loss(searched, images, labels, device)
+    if searched.reached is not None:
+        loss = min(loss, searched.reached(claim))
+    known = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
+    where = f"round {claim.about.rounds[-1]}"
+    client = "" if claim.about.client is None else f", client {claim.about.client}"
+    return Search(
+        name=where + client,
+        loss=loss,
+        truth=min(known),
+        noise=searched.noise,
+        curve=outcome.curve,
+    )
+
+
+def _projection(attack: GenerativeAttack, view: View, claim: Searched, truth: Truth) -> tuple[Tensor, Tensor]:
+    """The generator's images nearest to the truth, and the claim's labels: no search could do much better."""
+    images, labels = next(_true_orders(claim, truth))
+    prior = attack.prior(view.terms, view.grants.auxiliary)
+    rng = Rng.root(0).child("projection")
+    return invert_generator(prior, images, labels, latent=attack.latent, rng=rng), labels
+
+
+def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -> float:
+    value = searched.loss(images[None].to(device), labels[None].to(device))
+    return float(value.detach().double()[0])
+
+
+def _labels(claim: Claim) -> Tensor:
+    """The claim's labels, (B,); -1 where it says none."""
+    assert isinstance(claim, Searched)
+    return torch.full((len(claim.inputs),), -1) if claim.labels is None else claim.labels
+
+
+def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]]:
+    """True images in the place of the claimed ones, with the claim's labels; then as the client used them.
+
+    The second only where claim and truth hold the same labels. Places that no true image fits keep the claim.
+    """
+    labels = _labels(claim)
+    if isinstance(claim, ClassRepresentatives):
+        private = truth.private
+        yield torch.stack([private.inputs[private.labels == j].mean(0) for j in labels.tolist()]), labels
+        return
+    batch, _ = truth.batch(claim.about.rounds[-1], claim.about.client)
+    cost = mse_table(batch.inputs, claim.inputs)
+    if claim.labels is not None:
+        cost = cost + OTHER_LABEL * (batch.labels[:, None] != labels[None]).numpy()
+    places = torch.from_numpy(assign(cost))
+    images = claim.inputs.float().clone()
+    there = places != UNMATCHED
+    images[places[there]] = batch.inputs[there]
+    yield images, labels
+    if claim.labels is not None and torch.equal(labels.sort().values, batch.labels.sort().values):
+        yield batch.inputs, batch.labels

@@ -1,0 +1,190 @@
+"""Is a claimed ε real? A federation of its own with canaries, and what it shows.
+
+Canary clients answer beside the others, canary examples lie among the clients' own. Whoever sees what clients
+send adds up, over the rounds, the entry of each canary, and guesses from that which canaries were in.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.simulation.build import build, guarantee_of
+from glasshouse.errors import BadValue
+from glasshouse.federation.defenses.canaries import ClientCanary, ExampleCanaries
+from glasshouse.federation.defenses.guarantee import Guarantee
+from glasshouse.federation.setting import FederationProtocol, Setting
+from glasshouse.privacy.one_run import Guesses, count_guesses, gaussian_run_epsilon, one_run_epsilon
+from glasshouse.registry import load
+from glasshouse.results.strength import EmpiricalEpsilon
+from glasshouse.rng import Rng
+from glasshouse.scenario.axes import Cell
+from glasshouse.wire import Aggregate, Broadcast, Kind, Refusal, Trained, Update
+
+LEVEL: Final = 0.975
+"""Of each of two bounds, from two numbers of guesses; together 95 %."""
+
+
+@final
+@dataclass(kw_only=True, eq=False)
+class CanaryRecorder:
+    """Adds up the entries of all canaries over what is sent.
+
+    Attributes:
+        places: entry of each canary, (m,).
+        clients: whose update each canary is in, (m,).
+        scores: so far, (m,).
+    """
+
+    places: Tensor
+    clients: Tensor
+    scores: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scores = torch.zeros(len(self.places), dtype=torch.float64)
+
+    def update(self, update: Update) -> None:
+        """One client's upload."""
+        self._add((self.clients == update.client).nonzero().flatten(), update.tensors, update.kind)
+
+    def aggregate(self, aggregate: Aggregate) -> None:
+        """A round of which only the sum is seen."""
+        self._add(torch.arange(len(self.places)), aggregate.tensors, aggregate.kind)
+
+    def _add(self, rows: Tensor, tensors: Mapping[str, Tensor], kind: Kind) -> None:
+        if len(rows):
+            flat = torch.cat([t.flatten() for t in tensors.values()])
+            self.scores[rows] += (1.0 if kind == "gradient" else -1.0) * flat[self.places[rows]].double()
+
+    def prepare(self, broadcast: Broadcast) -> None: ...
+
+    def broadcast(self, broadcast: Broadcast) -> None: ...
+
+    def own(self, round: int, tensors: Mapping[str, Tensor]) -> None: ...
+
+    def private(
+        self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str
+    ) -> None: ...
+
+
+def measure_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
+    """One federation with the canaries that the cell's scenario asks for; the cell's hash and the bound."""
+    started = time.process_time()
+    answer = call_plugin(lambda: _measured(cell), subject="canaries")
+    if isinstance(answer, Refusal):
+        return cell.hash, answer
+    return cell.hash, dataclasses.replace(answer, seconds=time.process_time() - started)
+
+
+def _measured(cell: Cell) -> EmpiricalEpsilon:
+    scenario, wanted = cell.scenario, cell.scenario.audit.epsilon
+    built = build(scenario, seed=scenario.seed)
+    proved = guarantee_of(built.setting)
+    protects = "client" if proved is None or proved.neighbours == "update" else "example"
+    unit = wanted.unit or protects
+    rng = built.rng.child("canaries")
+    included = torch.rand(wanted.canaries, generator=rng.child("coins").torch()) < 0.5
+    setting, recorder = with_canaries(
+        built.setting, included, unit=unit, size=proved.clip if proved else 1.0, rng=rng.child("places")
+    )
+    protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
+    protocol.play(setting, recorder=recorder, rng=rng.child("federation"))
+    scores = recorder.scores.numpy()
+    counts = [
+        count_guesses(scores, included.numpy(), guesses=r, rng=rng.child(f"ties/{r}").numpy())
+        for r in numbers_of_guesses(wanted.canaries)
+    ]
+    return _shown(cell, unit, counts, proved if protects == unit else None)
+
+
+def numbers_of_guesses(canaries: int) -> tuple[int, int]:
+    """A tenth, which shows most where there is noise; and as many as the coins allow, where there is none.
+
+    Half of the guesses are "in". Of m coins hardly ever fewer than m / 2 - 3 √m / 2 are.
+
+    Examples:
+        >>> numbers_of_guesses(1000)
+        (100, 904)
+    """
+    most = canaries - math.ceil(3 * math.sqrt(canaries))
+    return max(2, canaries // 20 * 2), max(2, most // 2 * 2)
+
+
+def _shown(cell: Cell, unit: str, counts: list[Guesses], proved: Guarantee | None) -> EmpiricalEpsilon:
+    wanted = cell.scenario.audit.epsilon
+    gaussian = proved is not None and proved.rate == 1
+    anyhow = [one_run_epsilon(c, delta=wanted.delta, level=LEVEL).epsilon for c in counts]
+    curves = [gaussian_run_epsilon(c, delta=wanted.delta, level=LEVEL).epsilon for c in counts]
+    best = counts[int(np.argmax(curves if gaussian else anyhow))]
+    return EmpiricalEpsilon(
+        scenario=cell.scenario.name,
+        cell=cell.hash,
+        axes=dict(cell.axes),
+        unit="client" if unit == "client" else "example",
+        claimed=wanted.claimed,
+        proved=None if proved is None else proved.epsilon,
+        low=max(anyhow),
+        gaussian=max(curves) if gaussian else None,
+        delta=wanted.delta,
+        canaries=best.canaries,
+        guesses=best.guesses,
+        correct=best.correct,
+        seconds=0.0,
+    )
+
+
+def with_canaries(
+    setting: Setting, included: Tensor, *, unit: str, size: float, rng: Rng
+) -> tuple[Setting, CanaryRecorder]:
+    """The federation with canaries, and the recorder that scores them.
+
+    Args:
+        setting: the federation without.
+        included: the coins, (m,).
+        unit: ``client``: m further clients; ``example``: spread over the clients' own.
+        size: of a client's canary.
+        rng: of the entries.
+
+    Raises:
+        BadValue: the update has fewer entries than there are canaries.
+    """
+    model = setting.build(setting.terms.architecture)
+    entries = sum(p.numel() for n, p in model.named_parameters() if n.startswith(setting.terms.trained))
+    if entries < len(included):
+        raise BadValue(
+            "canaries",
+            needs=f"at most {entries:,}: each has an entry of the update to itself",
+            got=f"{len(included):,}",
+            fix="lower audit.epsilon.canaries",
+        )
+    places = torch.randperm(entries, generator=rng.torch())[: len(included)]
+    own, count = setting.terms.clients, len(included)
+    if unit == "example":
+        hosts = torch.arange(count) % own
+        among = {c: ("canaries", ExampleCanaries(places=places[included & (hosts == c)])) for c in range(own)}
+        return dataclasses.replace(setting, behaviours=among), CanaryRecorder(places=places, clients=hosts)
+    clients = torch.arange(own, own + count)
+    sign = 1.0 if setting.terms.sends == "gradient" else -1.0  # a change goes against the gradient
+    sent = torch.where(included, sign * size, 0.0)
+    canaries = {
+        int(c): ("canary", ClientCanary(place=int(place), size=float(value)))
+        for c, place, value in zip(clients, places, sent, strict=True)
+    }
+    terms = setting.terms
+    cohort = terms.cohort + round(count * terms.cohort / own)
+    return (
+        dataclasses.replace(
+            setting,
+            terms=dataclasses.replace(terms, clients=own + count, cohort=cohort),
+            shards=(*setting.shards, *[setting.shards[0][:1]] * count),
+            behaviours={**setting.behaviours, **canaries},
+        ),
+        CanaryRecorder(places=places, clients=clients),
+    )

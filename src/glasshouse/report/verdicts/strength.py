@@ -1,0 +1,70 @@
+"""What a number is worth, in sentences: the search behind it, the bound above it, the ε that a run shows."""
+
+from markupsafe import Markup
+
+from glasshouse.report import numbers, svg, words
+from glasshouse.results.cards import MetricCard
+from glasshouse.results.records import Finding
+from glasshouse.results.strength import EmpiricalEpsilon
+
+NO_GUARANTEE = "no guarantee covers this: only the attacks that were tried limit what came out"
+CONTRADICTION = "CONTRADICTION: more came out than the guarantee allows"
+UNITS = {"example": "one example more or less", "update": "a client's update, or zeros in its place"}
+
+
+def search(finding: Finding) -> str:
+    """Whether the attack's searches were finished; empty where all were, or nothing is known."""
+    if not finding.unfinished:
+        return ""
+    of = f" of {len(finding.searches)}" if finding.searches else ""
+    text = (
+        f"Search unfinished: {finding.unfinished}{of} searches stopped above the loss of the truth, so more "
+        "iterations or restarts can find more."
+    )
+    if falling := sum(s.falling for s in finding.searches):
+        text += f" {words.count(falling, 'searches')} were still improving at the end."
+    return text
+
+
+def brief(finding: Finding) -> str:
+    """What stands beside a number in a chart: its guarantee, or that there is none."""
+    if finding.bound is None:
+        return NO_GUARANTEE
+    return f"red line: the most that any attack could get under ε = {finding.bound.epsilon:.3g}"
+
+
+def bound_line(finding: Finding, scale: svg.Scale, *, height: float) -> list[Markup]:
+    """The bound as a line across one row of a chart; nothing without one."""
+    if finding.bound is None:
+        return []
+    at = svg.percent(scale(finding.bound.value))
+    return [svg.tag("line", class_="bound", x1=at, x2=at, y1=0, y2=height)]
+
+
+def bound(finding: Finding, card: MetricCard) -> str:
+    """The most that any attack could get; empty where no guarantee covers the number."""
+    most = finding.bound
+    if most is None:
+        return ""
+    amount = numbers.value(most.value, card, finding.unit_of_value)
+    limit = f"more than {amount}" if finding.higher_leaks else f"less than {amount}"
+    text = (
+        f"No attack can reach {limit} on average: the defence proves ε = {most.epsilon:.3g}, "
+        f"δ = {most.delta:g} for {UNITS[most.unit]}, over {words.count(most.steps, 'releases')}."
+    )
+    if most.contradicted:
+        text = f"{CONTRADICTION}. {text} The defence is not what it says, or a program is wrong."
+    return text
+
+
+def epsilon(one: EmpiricalEpsilon) -> str:
+    """What a run with canaries shows of a claimed ε."""
+    parts = [f"Claimed ε = {one.claimed:g}", f"the run shows at least {one.shown:.2g}"]
+    parts += [f"at most {one.proved:.3g} by the accountant"] if one.proved is not None else []
+    text = (
+        f"{'; '.join(parts)} ({one.correct} of {one.guesses} guesses about {one.canaries:,} canary "
+        f"{one.unit}s were right; δ = {one.delta:g}, 95 %)."
+    )
+    if one.contradicted:
+        return f"CONTRADICTION: the noise is not there, or not as large as claimed. {text}"
+    return text if one.proved is not None else f"{text} No defence proves any ε."

@@ -1,0 +1,43 @@
+"""``make results``: every page of docs/results has its commands, they exist, and what ended is kept."""
+
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import pytest
+from benchmarks import pages
+
+from glasshouse.scenario.shipped import presets
+
+DOCS = Path(__file__).parents[2] / "docs" / "results"
+
+
+def test_every_page_can_be_run():
+    assert sorted(pages.PAGES) == sorted(p.stem for p in DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_commands_exist(page):
+    for piece in pages.PAGES[page]:
+        first, *rest = piece.command
+        if first == "audit":
+            assert rest[0] in presets()
+        else:
+            assert importlib.util.find_spec(f"benchmarks.{first}")
+
+
+def test_pieces_that_ended_are_kept_and_failed_ones_run_again(tmp_path, monkeypatch):
+    codes = iter([0, 70, 0])
+    called = []
+
+    def run(words, **_):
+        called.append(words)
+        return subprocess.CompletedProcess(words, next(codes))
+
+    monkeypatch.setattr(pages.subprocess, "run", run)
+    monkeypatch.setitem(pages.PAGES, "dp", (pages.Piece(("audit", "dp")), pages.Piece(("one_run",), 7)))
+    assert pages.run_page("dp", tmp_path) == 1
+    assert pages.run_page("dp", tmp_path) == 0
+    assert [words[2] for words in called] == ["glasshouse", "benchmarks.one_run", "benchmarks.one_run"]
+    assert pages.run_page("dp", tmp_path) == 0
+    assert len(called) == 3

@@ -1,0 +1,269 @@
+"""Was the search finished? Called so where it was, and only there; what the judge learns stays with it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from report_specimen import finding
+
+from glasshouse.attacks.base import About, ClassRepresentatives, Reconstruction
+from glasshouse.attacks.inversion.dlg import DLG
+from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
+from glasshouse.attacks.objective import SearchedLoss, collect_losses, record_loss, thinned
+from glasshouse.attacks.parts.search.adam import Descent
+from glasshouse.audit.attacking import call
+from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.claims import Outcome, read_outcome
+from glasshouse.audit.attacking.threat import threat_of
+from glasshouse.audit.scoring import certificate
+from glasshouse.audit.scoring.certificate import certify
+from glasshouse.audit.scoring.verdicts.finding import verdict_of
+from glasshouse.audit.scoring.verdicts.policy import state_of_gain
+from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.metrics.reconstruction import Psnr
+from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.results.records import Control
+from glasshouse.results.strength import Search
+from glasshouse.rng import Rng
+from glasshouse.scenario.load import from_dict, write_resolved
+from glasshouse.testing.toys import toy
+from glasshouse.truth.record import Truth, Used
+from glasshouse.wire import Batch
+
+VICTIMS = 30
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """30 clients with a digit each, simulated once."""
+    folder = tmp_path_factory.mktemp("federation")
+    scenario = from_dict(
+        {
+            "name": "certified",
+            "data": {"auxiliary": 60, "heldout": 20},
+            "model": {"name": "mlp", "hidden": 16},
+            "federation": {"clients": VICTIMS},
+            "attacks": [{"name": "inverting_gradients"}],
+            "audit": {"distractors": 9, "utility": False},
+        }
+    )
+    write_resolved(scenario, folder / "scenario.toml")
+    simulate(Group(folder=str(folder), seed=0))
+    return folder, scenario
+
+
+def tasks(federation, out: Path, victims: int = VICTIMS, *, iterations, **arguments) -> list[AttackTask]:
+    folder, scenario = federation
+    units = units_of(InvertingGradients(), folder, victims=victims, attacked=frozenset({0}))
+    return [
+        AttackTask(
+            folder=str(folder),
+            out=str(out / unit.name),
+            attack="inverting_gradients",
+            arguments=json.dumps({"search": {"restarts": 1, "iterations": iterations}, **arguments}),
+            threat=threat_of(scenario),
+            attack_seed=0,
+            unit=unit,
+        )
+        for unit in units
+    ]
+
+
+def certified(federation, out: Path, **arguments) -> list[Search]:
+    rows = []
+    for task in tasks(federation, out, **arguments):
+        run_attack(task)
+        rows += certify(task)[1]
+    return rows
+
+
+def test_a_search_cut_short_is_unfinished_30_of_30(federation, tmp_path):
+    rows = certified(federation, tmp_path, iterations=2)
+    assert [row.finished for row in rows] == [False] * VICTIMS
+    assert all(row.truth < row.loss for row in rows)
+    assert rows[3].name == "round 0, client 3"
+
+
+def test_a_search_below_the_truth_is_finished_30_of_30(federation, tmp_path):
+    """So strong a prior prefers grey images to digits, and finds them."""
+    rows = certified(federation, tmp_path, iterations=60, tv=20.0)
+    assert [row.finished for row in rows] == [True] * VICTIMS
+
+
+def test_claims_are_filed_before_the_truth_is_read_and_stay_as_they_are(federation, tmp_path, monkeypatch):
+    (task,) = tasks(federation, tmp_path, victims=1, iterations=2)
+    with pytest.raises(Exception, match=r"claims\.json"):
+        certify(task)  # nothing was filed yet
+    run_attack(task)
+    before = {p: p.read_bytes() for p in Path(task.out).iterdir()}
+    order = []
+    read, objective = certificate.read_truth, InvertingGradients.objective
+    monkeypatch.setattr(certificate, "read_truth", lambda path: order.append("truth") or read(path))
+    monkeypatch.setattr(
+        InvertingGradients,
+        "objective",
+        lambda self, view, about, *, rng: order.append("loss") or objective(self, view, about, rng=rng),
+    )
+    certify(task)
+    assert order == ["loss", "truth"]
+    assert {p: p.read_bytes() for p in Path(task.out).iterdir()} == before
+
+
+class Remembers:
+    """Keeps every image that its loss is called with, and would claim the last of them."""
+
+    seen: list[torch.Tensor] = []  # noqa: RUF012 - that it is shared is the point
+
+    def __init__(self):
+        self.honest = InvertingGradients(search=Descent(iterations=2, restarts=1))
+        self.needs = self.honest.needs
+
+    def objective(self, view, about, *, rng):
+        searched = self.honest.objective(view, about, rng=rng)
+
+        def loss(pixels, labels):
+            self.seen.append(pixels)
+            return searched.loss(pixels, labels)
+
+        return replace(searched, loss=loss)
+
+    def run(self, view, *, rng):
+        (claim,) = self.honest.run(view, rng=rng)
+        return (replace(claim, inputs=self.seen[-1][0]) if self.seen else claim,)
+
+
+def test_what_a_loss_remembers_reaches_no_claim(federation, tmp_path, monkeypatch):
+    """Finished units are never run again; this one sees the truth, and its claims are those of before."""
+    (task,) = tasks(federation, tmp_path, victims=1, iterations=2)
+    for module in (call, certificate):
+        monkeypatch.setattr(module, "attack_of", lambda name, arguments: Remembers())
+    run_attack(task)
+    before = read_outcome(Path(task.out)).claims[0].inputs
+    certify(task)
+    assert len(Remembers.seen) > 0
+    run_attack(task)
+    assert torch.equal(read_outcome(Path(task.out)).claims[0].inputs, before)
+
+
+def test_a_loss_that_fails_is_a_refusal_and_no_certificate(federation, tmp_path, monkeypatch):
+    (task,) = tasks(federation, tmp_path, victims=1, iterations=2)
+    run_attack(task)
+    monkeypatch.setattr(InvertingGradients, "objective", lambda *_, **__: 1 / 0)
+    assert "ZeroDivisionError" in certify(task)[1].got
+
+
+def truth_of(images: torch.Tensor, labels: list[int]) -> Truth:
+    rows = tuple(range(len(images)))
+    return Truth(
+        private=Batch(inputs=images, labels=torch.tensor(labels)),
+        shards={0: rows},
+        used={(0, 0): Used(steps=(rows,), behaviour="honest")},
+    )
+
+
+def claim(images: torch.Tensor, labels: list[int] | None) -> Reconstruction:
+    return Reconstruction(
+        about=About(rounds=(0,), client=0),
+        inputs=images,
+        labels=None if labels is None else torch.tensor(labels),
+        confidence=torch.zeros(len(images)),
+    )
+
+
+def orders(one, truth):
+    return [(x.flatten().tolist(), y.tolist()) for x, y in certificate._true_orders(one, truth)]
+
+
+def test_the_truth_takes_the_places_of_its_labels_and_then_of_what_is_alike():
+    images = torch.tensor([0.0, 0.5, 1.0]).reshape(3, 1, 1, 1)
+    truth = truth_of(images, [7, 8, 8])
+    inverted = claim(1 - images, [8, 7, 8])  # 1.0 for the second image, .5 for the first, 0.0 for the third
+    assert orders(inverted, truth)[0] == ([1.0, 0.0, 0.5], [8, 7, 8])
+    assert orders(inverted, truth)[1] == ([0.0, 0.5, 1.0], [7, 8, 8])
+
+
+def test_places_that_no_true_image_fits_keep_the_claim():
+    truth = truth_of(torch.tensor([0.25]).reshape(1, 1, 1, 1), [3])
+    more = claim(torch.tensor([0.9, 0.2]).reshape(2, 1, 1, 1), None)
+    assert orders(more, truth) == [([pytest.approx(0.9), 0.25], [-1, -1])]
+
+
+def test_class_representatives_meet_the_means_of_their_classes():
+    truth = truth_of(torch.tensor([0.0, 1.0, 0.5]).reshape(3, 1, 1, 1), [1, 1, 0])
+    labels = torch.tensor([0, 1])
+    one = ClassRepresentatives(
+        about=About(rounds=(0,)), inputs=torch.zeros(2, 1, 1, 1), labels=labels, source=labels
+    )
+    assert orders(one, truth) == [([0.5, 0.5], [0, 1])]
+
+
+def test_a_point_that_was_clipped_to_an_image_counts_as_it_was():
+    searched = SearchedLoss(loss=lambda x, _: x.flatten(1).sum(1), noise=0.1, reached=lambda _: 0.3)
+    one, truth = claim(torch.ones(1, 1, 1, 1), None), truth_of(torch.full((1, 1, 1, 1), 0.25), [0])
+    row = certificate._certificate(one, searched, truth, Outcome(curve=((0, 1.0),)), device="cpu")
+    assert (row.loss, row.truth, row.finished) == (0.3, 0.25, True)
+    assert row.curve == ((0, 1.0),)
+
+
+@pytest.mark.parametrize("attack", [InvertingGradients(adaptive=True), DLG()])
+def test_losses_are_deterministic_and_smallest_at_the_truth(attack):
+    played = toy(examples=2, batch_size=2)
+    view, rng = played.view(client=0), Rng.root(3)
+    batch = played.setting.shard(0)
+    searched = attack.objective(view, About(rounds=(0,), client=0), rng=rng)
+    other = torch.rand(batch.inputs.shape, generator=torch.Generator().manual_seed(0))
+    both = torch.stack([batch.inputs, other])
+    losses = searched.loss(both, batch.labels.expand(2, -1))
+    assert torch.equal(losses, searched.loss(both, batch.labels.expand(2, -1)))
+    assert losses.shape == (2,)
+    assert losses[0] < losses[1]
+
+
+def row(**changes) -> Search:
+    return Search(**{"name": "round 0", "loss": 1.0, "truth": 0.5, "noise": 0.1, **changes})
+
+
+def test_a_generator_s_search_is_measured_at_the_truth_s_projection():
+    assert not row().finished
+    assert row(projected=0.95).finished  # above the truth, which the generator cannot show
+    assert not row(projected=0.8).finished
+
+
+def test_a_curve_that_still_falls_says_so():
+    assert row(curve=((0, 2.0), (80, 1.0), (99, 0.9))).falling
+    assert not row(curve=((0, 2.0), (80, 1.0), (99, 0.999))).falling
+    assert not row().falling
+
+
+def test_no_leak_found_needs_a_finished_search():
+    passed = Control(
+        positive=9.0, positive_low=8.0, negative=0.0, negative_low=-1.0, passed=True, setting="", n=8
+    )
+    given = {"metric": Psnr(), "null": 9.0, "control": passed}
+    silent = Interval(value=0.0, low=-0.5, high=0.5, n=8, level=0.95)
+    assert verdict_of(gain=silent, **given) == "no leak found"
+    assert verdict_of(gain=silent, **given, finished=False) == "inconclusive"
+    leaking = replace(silent, value=5.0, low=4.0, high=6.0)
+    assert verdict_of(gain=leaking, **given, finished=False) == "leaks"
+
+
+def test_a_limit_is_undecided_while_a_search_is_unfinished():
+    passed = Control(
+        positive=9.0, positive_low=8.0, negative=0.0, negative_low=-1.0, passed=True, setting="", n=8
+    )
+    within = finding(gain=0.0, half=0.5, control=passed, verdict="no leak found")
+    assert state_of_gain(within, 1.0)[0] == "holds"
+    state, why = state_of_gain(replace(within, unfinished=3), 1.0)
+    assert (state, why) == ("undecided", "the search was not finished for 3 victims")
+
+
+def test_curves_are_collected_where_somebody_asks():
+    record_loss(0, torch.tensor(9.0))  # nobody does
+    with collect_losses() as points:
+        for i in range(200):
+            record_loss(i, torch.tensor([2.0, 1.0]))
+    assert points[0] == (0, 1.0)
+    assert len(thinned(points)) <= 64
+    assert thinned([]) == ()
