@@ -85,6 +85,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia_rounds",)),
         Piece(("scale_mia_speed",)),
     ),
+    "guard": (Piece(("guard", "--models", "mlp", "--seeds", "2", "--out", "{out}/guard.json")),),
     "prolin": (
         *rounds_of("prolin-membership", (0, 1), 165),
         *rounds_of("prolin-misbehaving", (0, 1)),

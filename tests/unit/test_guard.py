@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from glasshouse.api.guard import architecture
+from glasshouse.api.guard import architecture, own_examples
 from glasshouse.cli.main import main
 from glasshouse.data.sources import load
 from glasshouse.errors import BadFile, BadValue
@@ -216,3 +216,33 @@ def test_the_command_says_what_it_found(honest, tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["bad"]["minimum"] == 0
     assert len(result["bad"]["findings"]) == 3
+
+
+def test_a_model_that_passes_every_rule_is_tried_on_own_data(tmp_path, capsys):
+    words = "mlp 1x8x8 10 hidden=128 mean=0.0 std=1.0"
+    honest = state(build(architecture(words)))
+    crafted = {name: t.clone() for name, t in honest.items()}
+    images = own_examples("digits", architecture(words))[0]
+    thresholds = torch.quantile(images.flatten(1).mean(1), torch.linspace(0.01, 0.99, 128))
+    scales = torch.linspace(0.5, 3, 128)
+    draws = torch.Generator().manual_seed(7)
+    noise = 1 + 1e-3 * torch.randn(128, 64, generator=draws)  # rows and columns do not repeat each other
+    crafted["features.fc1.weight"] = (
+        scales[:, None] * (1 + 0.5 * torch.randn(64, generator=draws)) / 64 * noise
+    )
+    crafted["features.fc1.bias"] = -scales * thresholds
+    noise = 1 + 1e-3 * torch.randn(10, 128, generator=draws)
+    crafted["head.weight"] = torch.randn(10, 1, generator=draws) / scales * noise
+    write_tensors(tmp_path / "honest.safetensors", honest)
+    write_tensors(tmp_path / "crafted.safetensors", crafted)
+    assert run(tmp_path / "crafted.safetensors") == 0
+    output = capsys.readouterr().out
+    assert "Not covered: what the model does to your data." in output
+    assert "give --data and --agreed" in output
+    assert run(tmp_path / "crafted.safetensors", "--agreed", words, "--data", "digits") == 1
+    assert "Do not train on this: " in capsys.readouterr().out
+    assert run(tmp_path / "honest.safetensors", "--agreed", words, "--data", "digits") == 0
+    assert "Nothing odd was found." in capsys.readouterr().out
+    assert run(tmp_path / "honest.safetensors", "--data", "digits") == 2
+    assert "--agreed" in capsys.readouterr().err
+    assert run(tmp_path / "honest.safetensors", "--agreed", "mlp 1x8x8 2", "--data", "digits") == 2

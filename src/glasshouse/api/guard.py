@@ -1,16 +1,20 @@
 """What a client can see of a model before it trains on it, whatever form the model has."""
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.guard.behaviour.inspect import inspect_behaviour, learn_honest_range
 from glasshouse.guard.inspect import Seen, inspect
-from glasshouse.models.build import state
+from glasshouse.models.build import build, load, state
 from glasshouse.models.outline import outline
 from glasshouse.outside import limits
 from glasshouse.outside.schema import ArchitectureFile, check_name, parse_as
@@ -19,20 +23,25 @@ from glasshouse.store import read_json
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture
 
-__all__ = ["FORM", "Received", "agreed_tensors", "guard", "tensors_of"]
+__all__ = ["FORM", "Received", "agreed_tensors", "architecture", "guard", "own_examples", "tensors_of"]
 
 FORM: Final = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
 
 Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
 """A file (safetensors, torch's own, ``npz``), a network, arrays or tensors by name, or a list of them."""
 
+_BATCH: Final = 64  # examples that a model is tried on
 _POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
 def guard(
-    model: Received, *, agreed: nn.Module | Mapping[str, Tensor] | str = "", reference: Received | None = None
+    model: Received,
+    *,
+    agreed: nn.Module | Mapping[str, Tensor] | str = "",
+    reference: Received | None = None,
+    data: tuple[Tensor, Tensor] | None = None,
 ) -> Seen:
-    """Inspect a model before training on it: odd weights, odd structure.
+    """Inspect a model before training on it: odd weights, odd structure, odd behaviour.
 
     Args:
         model: as it was received. A list has the order of the agreed architecture's tensors, or, where none
@@ -40,13 +49,17 @@ def guard(
         agreed: the architecture that was agreed on: a network, its state_dict, or in words, as
             ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared.
         reference: an honest model of that architecture; what is odd there too is no finding.
+        data: one's own examples, as they enter the model, and their classes. The model is then tried on up to
+            64 of them and compared with honest ones of its architecture, which are trained for that; needs
+            ``agreed`` as a network or in words.
 
     Returns:
         What was seen; ``findings`` holds a sentence for each thing that speaks against training.
 
     Raises:
         BadFile: a file cannot be read, or holds no model.
-        BadValue: the model has no weights of convolutions or linear layers.
+        BadValue: the model has no weights of convolutions or linear layers, or data are given without an
+            architecture.
 
     Examples:
         >>> len(guard([torch.ones(8, 16), torch.zeros(8)]).findings)
@@ -60,12 +73,69 @@ def guard(
     honest = None if reference is None else tensors_of(reference, names)
     tensors = tensors_of(model, names)
     try:
-        return inspect(tensors, agreed=expected, reference=honest)
+        seen = inspect(tensors, agreed=expected, reference=honest)
+        return seen if data is None else _with_behaviour(seen, tensors, _network(agreed), data)
     except BadValue as error:
         if not isinstance(model, str | Path):
             raise
         subject = f"file '{model}', {error.subject}"
         raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
+
+
+def own_examples(name: str, architecture: Architecture, *, most: int = 256) -> tuple[Tensor, Tensor]:
+    """Images and classes of a folder, an ``npz`` file or a data set, as the architecture takes them.
+
+    Raises:
+        UnknownName: no such data set.
+        BadFile: the data cannot be read.
+        BadValue: they cannot be read, or have more classes than the architecture.
+    """
+    kind = "folder:" if Path(name).is_dir() else "npz:" if name.endswith(".npz") and ":" not in name else ""
+    channels, side, _ = architecture.input_shape
+    source = load_data(f"{kind}{name}", resize=side, channels=channels)
+    part = next(iter(source.splits.values()))
+    order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:most]
+    batch = part.batch(order)
+    if int(batch.labels.max()) >= architecture.classes:
+        raise BadValue(
+            f"data '{name}' for the guard",
+            needs=f"at most {architecture.classes} classes, as the agreed architecture has",
+            got=f"a class number {int(batch.labels.max())}",
+            fix="give the data that the model is trained on",
+        )
+    return batch.inputs, batch.labels
+
+
+def _with_behaviour(
+    seen: Seen, tensors: dict[str, Tensor], network: nn.Module, data: tuple[Tensor, Tensor]
+) -> Seen:
+    """What was seen of the weights, and of what they do; that is not tried if the structure is another."""
+    if any(finding.startswith("structure") for finding in seen.inspection.findings):
+        return seen
+    load(network.train(), tensors)
+    inputs, labels = data
+    batch = min(_BATCH, len(labels))
+    honest = learn_honest_range(network, inputs, labels, batch=batch)
+    found = inspect_behaviour(network, inputs[:batch], labels[:batch], honest=honest)
+    both = replace(
+        seen.inspection,
+        findings=(*found.findings, *seen.inspection.findings),
+        values={**seen.inspection.values, **found.values},
+    )
+    return replace(seen, inspection=both)
+
+
+def _network(agreed: nn.Module | Mapping[str, Tensor] | str) -> nn.Module:
+    if isinstance(agreed, nn.Module):
+        return copy.deepcopy(agreed)
+    if isinstance(agreed, str) and agreed:
+        return build(architecture(agreed))
+    raise BadValue(
+        "guard with data",
+        needs="the agreed architecture: a network, or in words",
+        got="tensors" if agreed else "none",
+        fix='say agreed="mlp 1x8x8 10 hidden=32", or give the network',
+    )
 
 
 def tensors_of(model: Received, names: Sequence[str] = ()) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Is a received model like honest ones, in what it does to a client's own batch?"""
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -17,7 +18,9 @@ NAME = "behaviour"
 STEPS = (0, 2, 8, 32)
 """Steps of training after which honest models are measured."""
 MORE_ISOLATED = 0.08
-"""Share of the batch by which more examples may stand alone than under any honest model that was measured."""
+"""Share of the batch by which more examples may stand alone than under any honest model that was measured.
+
+Three standard deviations of a count among so many examples, where that is more."""
 MORE_CONCENTRATED = 0.15
 
 
@@ -97,7 +100,7 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
     alone = max(observed, key=lambda name: observed[name].isolated - honest[name].isolated)
     few = max(observed, key=lambda name: observed[name].concentration - honest[name].concentration)
     findings = []
-    if observed[alone].isolated > honest[alone].isolated + MORE_ISOLATED:
+    if observed[alone].isolated > honest[alone].isolated + _margin(honest[alone].isolated, len(inputs)):
         findings.append(
             f"{alone} would give away {round(observed[alone].isolated * len(inputs))} of your {len(inputs)} "
             f"examples, each alone in a row of the update or in the difference of two "
@@ -118,6 +121,11 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
             "concentration_honest": honest[few].concentration,
         },
     )
+
+
+def _margin(share: float, examples: int) -> float:
+    """How much more than ``share`` of so many examples may stand alone, by the luck of the draw."""
+    return max(MORE_ISOLATED, 3 * math.sqrt(share * (1 - share) / examples))
 
 
 def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:

@@ -1,5 +1,8 @@
 """What in a trace would let a server tell one example from the others."""
 
+from dataclasses import dataclass
+from typing import final
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,8 +13,8 @@ OWNED = 0.9
 """Share of a row's gradient from which on the row shows one example."""
 ROUNDING = 1e-5
 """A difference below this share of the rows that it is taken from drowns in float32's rounding."""
-SAME = 1 - 1e-5
-"""Cosine from which on two rows say the same."""
+SAME = 1 - 1e-9
+"""Cosine from which on two rows say the same: they differ by less than ``ROUNDING`` or little more."""
 NEIGHBOURS = 8
 """Most similar rows that a row is compared with."""
 WITNESSES = 2
@@ -35,36 +38,74 @@ def isolated(one: LayerTrace) -> Tensor:
     alone = torch.zeros(len(sizes), dtype=torch.bool, device=sizes.device)
     alone[whose[share >= OWNED]] = True
     if one.is_flat:
-        alone[_shown_by_differences(one.pulls * one.inputs.norm(dim=1, keepdim=True))] = True
+        shown = differences(one.pulls * one.inputs.norm(dim=1, keepdim=True)).examples
+        alone[shown[shown >= 0]] = True
     return alone
 
 
-def _shown_by_differences(signed_sizes: Tensor) -> Tensor:
-    """Numbers of the examples that a row minus a multiple of a similar row shows; from (B, m)."""
-    rows = _distinct(signed_sizes.T[signed_sizes.any(0)].double())
+@final
+@dataclass(frozen=True, kw_only=True)
+class Differences:
+    """Differences of two rows that most examples leave empty, D in number.
+
+    Attributes:
+        rows: of the layer's weight, (D,).
+        others: the rows that a multiple of is taken off them, (D,).
+        multiples: how much of them, (D,).
+        examples: the only one that the rest shows, (D,); -1: it mixes several.
+    """
+
+    rows: Tensor
+    others: Tensor
+    multiples: Tensor
+    examples: Tensor
+
+
+def differences(signed_sizes: Tensor) -> Differences:
+    """Differences of similar rows that all examples enter alike, but for one or a few.
+
+    Args:
+        signed_sizes: how each example adds to the gradient of each row, (B, rows), with its sign.
+    """
+    numbers = _distinct(signed_sizes.T.double())
+    rows = signed_sizes.T.double()[numbers]
     directions = F.normalize(rows, dim=1)
-    shown = [rows.new_empty(0, dtype=torch.long)]
-    for some, own in zip(torch.split(rows, _ROWS), torch.split(directions, _ROWS), strict=True):
-        cosine = own @ directions.T
+    shown = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
+    for places in torch.split(torch.arange(len(rows), device=rows.device), _ROWS):
+        some = rows[places]
+        cosine = directions[places] @ directions.T
         cosine[cosine > SAME] = -1  # itself
-        near = rows[cosine.topk(min(NEIGHBOURS, len(rows) - 1), dim=1).indices]  # (r, k, B)
+        neighbours = cosine.topk(max(0, min(NEIGHBOURS, len(rows) - 1)), dim=1).indices  # (r, k)
+        near = rows[neighbours]  # (r, k, B)
         ratios = torch.where(near != 0, some[:, None] / near, torch.nan)
-        multiple = ratios.nanmedian(2, keepdim=True).values.nan_to_num() * near
+        factor = ratios.nanmedian(2).values.nan_to_num()
+        multiple = factor[..., None] * near
         left = (some[:, None] - multiple).abs()
         whole = some[:, None].abs() + multiple.abs()
         agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(2, keepdim=True))
         top, who = left.max(2)
-        alone = (top >= OWNED * left.sum(2)) & (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= WITNESSES)
-        shown.append(who[alone])
-    numbers: Tensor = torch.cat(shown)
-    return numbers
+        kept = (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= WITNESSES)
+        only = torch.where(top >= OWNED * left.sum(2), who, -1)
+        own = numbers[places][:, None].expand_as(neighbours)
+        of_pairs = (own, numbers[neighbours], factor, only)
+        shown.append(torch.stack([t[kept].double() for t in of_pairs], dim=1))
+    pairs = torch.cat(shown)
+    return Differences(
+        rows=pairs[:, 0].long(),
+        others=pairs[:, 1].long(),
+        multiples=pairs[:, 2],
+        examples=pairs[:, 3].long(),
+    )
 
 
 def _distinct(rows: Tensor) -> Tensor:
-    """Without rows that are a multiple of an earlier one."""
-    directions = F.normalize(rows, dim=1)
+    """Numbers of the rows that are neither zero nor a multiple of an earlier one."""
+    numbers = rows.any(1).nonzero()[:, 0]
+    directions = F.normalize(rows[numbers], dim=1)
+    if not len(numbers):
+        return numbers
     first = [(some @ directions.T > SAME).int().argmax(1) for some in torch.split(directions, _ROWS)]
-    return rows[torch.cat(first) == torch.arange(len(rows), device=rows.device)] if len(rows) else rows
+    return numbers[torch.cat(first) == torch.arange(len(numbers), device=rows.device)]
 
 
 def concentration(one: LayerTrace) -> float:

@@ -41,6 +41,10 @@ class LayerTrace:
         """Each unit fires once per example: a linear layer on vectors."""
         return self.inputs.ndim == 2
 
+    def named(self, part: str) -> str:
+        """The name of the layer's ``weight`` or ``bias`` in the model."""
+        return f"{self.name}.{part}".removeprefix(".")
+
     def contributions(self) -> Iterator[Tensor]:
         """Of some examples at a time, (b, m, n): what each adds to the gradient of each of the m units."""
         for seen, pulls in zip(torch.split(self.inputs, CHUNK), torch.split(self.pulls, CHUNK), strict=True):
@@ -112,7 +116,7 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
             got=type(model).__name__,
             fix="inspect its tensors alone",
         )
-    traced = {f"{one.name}.weight" for one in layers}
+    traced = {one.named("weight") for one in layers}
     return Trace(
         layers=layers,
         losses=losses.detach(),

@@ -1,4 +1,4 @@
-"""Flower: capture a federation that runs, and audit it. Needs the extra ``flower``."""
+"""Flower: capture a federation that runs, audit it, and guard its clients. Needs the extra ``flower``."""
 
 from glasshouse.errors import NotInstalled
 
@@ -13,6 +13,7 @@ except ImportError as error:
     ) from error
 
 from glasshouse.integrations.flower.capture import capture, watch
+from glasshouse.integrations.flower.guard import guard_mod, guarded, preflight_mod
 from glasshouse.integrations.flower.truth import truth_mod, used
 
-__all__ = ["capture", "truth_mod", "used", "watch"]
+__all__ = ["capture", "guard_mod", "guarded", "preflight_mod", "truth_mod", "used", "watch"]

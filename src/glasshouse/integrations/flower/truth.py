@@ -50,7 +50,7 @@ def truth_mod(folder: str | Path) -> Mod:
                 got="none",
                 fix="use a strategy of Flower, or set it where the server makes its messages",
             )
-        with _watching() as steps:
+        with watching() as steps:
             answer = call_next(message, context)
         arrays = arrays_of(answer.content) if answer.has_content() else None
         recorded = Recorded(
@@ -119,8 +119,11 @@ _CURRENT: Final[ContextVar[_Steps | None]] = ContextVar("glasshouse_truth", defa
 
 
 @contextmanager
-def _watching() -> Iterator[_Steps]:
-    """Collect the steps of this thread while the client trains."""
+def watching() -> Iterator[_Steps]:
+    """Collect the steps of this thread while the client trains; who watches already shares them."""
+    if (others := _CURRENT.get()) is not None:
+        yield others
+        return
     steps = _Steps()
     token = _CURRENT.set(steps)
     handles = [

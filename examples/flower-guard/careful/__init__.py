@@ -1,0 +1,1 @@
+"""A Flower app: clients that look before they train, and before they send."""

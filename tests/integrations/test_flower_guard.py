@@ -1,0 +1,276 @@
+"""A client refuses crafted models, leaking updates and terms of SecAgg+ that hide nobody."""
+
+import sys
+from copy import deepcopy
+from importlib import import_module
+from pathlib import Path
+
+import flower_apps as apps
+import pytest
+import torch
+from flower_apps import message_client, message_server, numpy_client, workflow_server
+from flwr.app import ArrayRecord
+from flwr.client.mod import secaggplus_mod
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+from glasshouse.integrations.flower import capture, guard_mod, guarded, preflight_mod
+from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
+from glasshouse.models import build as models
+from glasshouse.rng import Rng
+from glasshouse.store import read_jsonl
+from glasshouse.transcript.files import read_transcript
+from glasshouse.wire import Architecture
+
+NODES = (7_001, 7_002, 7_003)
+PLAIN = {"hidden": 512, "mean": 0.0, "std": 1.0}
+MLP = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments=PLAIN)
+EXAMPLES = 64
+
+
+def own_data(context):
+    """64 digits of a node, none of which another node has."""
+    first = context.node_config["partition-id"] * EXAMPLES
+    part = apps.DIGITS.splits["train"]
+    batch = part.batch(torch.arange(first, first + EXAMPLES))
+    return batch.inputs, batch.labels
+
+
+def public_brightness():
+    part = apps.DIGITS.splits["train"]
+    return part.batch(torch.arange(800, 1200)).inputs.flatten(1).mean(1)
+
+
+def layers(state):
+    """Names of the two linear layers' tensors."""
+    return list(state)
+
+
+def bins(state, *, rows=128, noise=0.5):
+    """Robbing the Fed in the agreed structure, along a noisy direction and at various scales."""
+    first, bias, last, _ = layers(state)
+    generator = torch.Generator().manual_seed(4)
+    direction = (1 + noise * torch.randn(64, generator=generator)) / 64
+    scales = torch.linspace(0.5, 3, rows)
+    thresholds = torch.quantile(public_brightness(), torch.linspace(0.01, 0.99, rows))
+    state[first][:rows] = scales[:, None] * direction
+    state[bias][:rows] = -scales * thresholds
+    state[last][:, :rows] = torch.randn(10, 1, generator=generator) / scales
+    return state
+
+
+def trap_weights(state):
+    """Boenisch et al. 2023: half of each row negative, the other half as large but for a factor."""
+    first, bias, *_ = layers(state)
+    generator = torch.Generator().manual_seed(5)
+    for row in state[first]:
+        places = torch.randperm(64, generator=generator)
+        sizes = torch.rand(32, generator=generator)
+        row[places[:32]], row[places[32:]] = -sizes, 0.6 * sizes
+    state[bias].zero_()
+    return state
+
+
+def one_class(state):
+    """Wen et al. 2022: only examples of one class reach the layer in front."""
+    *_, last, bias = layers(state)
+    state[last][torch.arange(10) != 3] *= 1e-3
+    state[bias][torch.arange(10) != 3] = 10
+    return state
+
+
+def equal_rows(state):
+    """Robbing the Fed as published: every row measures the same."""
+    return bins(state, noise=0.0)
+
+
+class Crafting(apps.FedAvg):
+    """Sends a crafted model."""
+
+    craft = staticmethod(lambda state: state)
+
+    def configure_train(self, server_round, arrays, config, grid):
+        state = {name: t.clone() for name, t in arrays.to_torch_state_dict().items()}
+        return super().configure_train(server_round, ArrayRecord(self.craft(state)), config, grid)
+
+
+def run(server, client, folder, *, model=MLP, tamper=None):
+    grid = InProcessGrid(
+        apps=dict.fromkeys(NODES, client),
+        offline=None if tamper is None else lambda node, message: bool(tamper(message)),
+    )
+    run_in_process(capture(server, folder / "run", model=model, terms=apps.TERMS), grid)
+    return read_transcript(folder / "run" / "transcript")
+
+
+def decisions(folder):
+    return [line for file in sorted(folder.glob("*.jsonl")) for line in read_jsonl(file)]
+
+
+def guarding_client(folder, model=MLP, **settings):
+    return message_client(model, mods=[guard_mod(model, data=own_data, reports=folder)], **settings)
+
+
+@pytest.mark.parametrize("craft", [bins, trap_weights, one_class, equal_rows])
+def test_crafted_models_are_refused_by_every_client_before_training(craft, tmp_path):
+    strategy = Crafting()
+    strategy.craft = craft
+    client = guarding_client(tmp_path / "guard", fails=range(3))  # training would raise
+    record = run(message_server(1, MLP, strategy), client, tmp_path).rounds[0]
+    assert record.updates == ()
+    reason = "refused by the client's guard: a model that clients do not train on"
+    assert [d.reason for d in record.dropouts] == [reason] * 3
+    reports = decisions(tmp_path / "guard")
+    assert [(line["round"], line["decision"]) for line in reports] == [(0, "refused")] * 3
+    assert all(len(line["reasons"]) > 1 for line in reports)
+
+
+@pytest.mark.parametrize("model", [MLP, apps.MODEL])
+def test_honest_models_are_trained_on(model, tmp_path):
+    client = guarding_client(tmp_path / "guard", model)
+    for record in run(message_server(3, model), client, tmp_path, model=model).rounds:
+        assert len(record.updates) == 3
+        assert record.dropouts == ()
+    assert decisions(tmp_path / "guard") == []
+    assert len(list((tmp_path / "guard").glob("*.honest.json"))) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="4 of 300 are refused, all in one run of the LeNet", strict=False)
+@pytest.mark.parametrize("seed", range(10, 15))  # the margins were set on others
+@pytest.mark.parametrize("model", [MLP, apps.MODEL])
+def test_three_hundred_honest_models_are_trained_on(model, seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(apps, "start", lambda which=model: models.build(which, rng=Rng.root(seed)))
+    client = guarding_client(tmp_path / "guard", model)
+    rounds = run(message_server(10, model), client, tmp_path, model=model).rounds
+    assert sum(len(record.updates) for record in rounds) == 30
+
+
+def preflight_client(folder, **settings):
+    return message_client(MLP, mods=[preflight_mod(MLP, reports=folder, **settings)])
+
+
+def test_an_update_that_shows_examples_is_not_sent(tmp_path):
+    strategy = Crafting()
+    strategy.craft = bins
+    record = run(message_server(1, MLP, strategy), preflight_client(tmp_path / "guard"), tmp_path).rounds[0]
+    assert record.updates == ()
+    reason = "refused by the client's guard: the update would show examples"
+    assert [d.reason for d in record.dropouts] == [reason] * 3
+    for line in decisions(tmp_path / "guard"):
+        assert "of your 16 examples" in line["reasons"][1]
+        assert line["reasons"][2].startswith("example ")
+
+
+def test_an_update_that_shows_few_enough_examples_is_sent(tmp_path):
+    client = preflight_client(tmp_path / "guard", most=apps.EXAMPLES)
+    assert len(run(message_server(1, MLP), client, tmp_path).rounds[0].updates) == 3
+    assert [line["decision"] for line in decisions(tmp_path / "guard")] == ["sent"] * 3
+
+
+def test_a_platform_guards_an_app_that_knows_nothing_of_it(tmp_path):
+    strategy = Crafting()
+    strategy.craft = bins
+    reports = tmp_path / "guard"
+    record = run(
+        message_server(1, MLP, strategy),
+        guarded(message_client(MLP), MLP, data=own_data, reports=reports),
+        tmp_path,
+    ).rounds[0]
+    assert (record.updates, len(record.dropouts)) == ((), 3)
+
+
+def secure_client(folder):
+    mods = [
+        guard_mod(apps.MODEL, reports=folder),
+        secaggplus_mod,
+        preflight_mod(apps.MODEL, reports=folder, most=99),
+    ]
+    return numpy_client(mods=mods)
+
+
+def test_honest_terms_of_secure_aggregation_are_kept_and_nothing_travels_in_clear(tmp_path):
+    client = secure_client(tmp_path / "guard")
+    transcript = run(workflow_server(2, secure=True), client, tmp_path, model=apps.MODEL)
+    assert [record.aggregate is not None for record in transcript.rounds] == [True, True]
+    clear = [m.values for record in transcript.rounds for m in record.metrics if m.stage == "train"]
+    assert clear == [{"num_examples": 1}] * 6
+    hidden = [line["reasons"] for line in decisions(tmp_path / "guard") if line["reasons"]]
+    assert "refused" not in {line["decision"] for line in decisions(tmp_path / "guard")}
+    assert sum("train_loss" in reasons for reasons in hidden) == 6
+
+
+def few(configs):
+    configs[Key.SAMPLE_NUMBER] = 2
+
+
+def low(configs):
+    configs[Key.THRESHOLD] = 1
+
+
+def both_ways(configs):
+    configs[Key.DEAD_NODE_ID_LIST] = list(configs[Key.ACTIVE_NODE_ID_LIST])[:1]
+
+
+def missing(configs):
+    configs[Key.ACTIVE_NODE_ID_LIST] = list(configs[Key.ACTIVE_NODE_ID_LIST])[1:]
+
+
+def foreign(configs):
+    for node in NODES:
+        configs[str(node)] = [configs[str(node)][0] + b"0", configs[str(node)][1]]
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "word"),
+    [
+        (Stage.SETUP, few, "fewer than 3"),
+        (Stage.SETUP, low, "at most half"),
+        (Stage.UNMASK, both_ways, "active and as dropped out"),
+        (Stage.UNMASK, missing, "missing neighbour"),
+        (Stage.SHARE_KEYS, foreign, "not its own"),
+    ],
+)
+def test_terms_that_may_show_a_single_update_are_refused(stage, change, word, tmp_path):
+    def tamper(message):
+        configs = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
+        if configs.get(Key.STAGE) == stage:
+            change(configs)
+
+    transcript = run(
+        workflow_server(1, secure=True),
+        secure_client(tmp_path / "guard"),
+        tmp_path,
+        model=apps.MODEL,
+        tamper=tamper,
+    )
+    assert all(record.aggregate is None for record in transcript.rounds)
+    refused = [line for line in decisions(tmp_path / "guard") if line["decision"] == "refused"]
+    assert refused
+    assert all(word in line["reasons"][1] for line in refused)
+
+
+def test_a_stage_that_is_asked_for_twice_is_refused(tmp_path):
+    client = secure_client(tmp_path / "guard")
+
+    def twice(message, context):
+        first = client(deepcopy(message), context)
+        if message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE) == Stage.UNMASK:
+            return client(message, context)
+        return first
+
+    run(workflow_server(1, secure=True), twice, tmp_path, model=apps.MODEL)
+    refused = [line for line in decisions(tmp_path / "guard") if line["decision"] == "refused"]
+    assert len(refused) == 3
+    assert all("twice" in line["reasons"][1] for line in refused)
+
+
+@pytest.mark.parametrize("crafted", [False, True])
+def test_the_example_runs(crafted, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples" / "flower-guard")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "careful.client_app", raising=False)
+    client, server = import_module("careful.client_app").app, import_module("careful.server_app").app
+    settings = {"num-server-rounds": 2, "equal-rows": crafted}
+    run_in_process(server, InProcessGrid(apps=dict.fromkeys(NODES, client), run_config=settings))
+    made = [line["decision"] for line in decisions(tmp_path / "glasshouse" / "guard")]
+    assert made == (["refused"] if crafted else ["sent"]) * 6
