@@ -67,6 +67,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "inversion-defences"), 3660),
         Piece(("audit", "inversion-resnet"), 1130),
         *audits("fedavg-steps"),
+        Piece(("audit", "client-optimizers"), 335),
         Piece(("ghost",)),
     ),
     "ggl": (
@@ -84,6 +85,9 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia", "all", "--out", "{out}/rows.jsonl")),
         Piece(("scale_mia_rounds",)),
         Piece(("scale_mia_speed",)),
+    ),
+    "flower": tuple(
+        Piece(("flower", run, "--out", "{out}")) for run in ("plain", "dp", "sums", "crafted", "overhead")
     ),
     "guard": (Piece(("guard", "--models", "mlp", "--seeds", "2", "--out", "{out}/guard.json")),),
     "prolin": (
@@ -118,7 +122,8 @@ def words_of(piece: Piece, place: Path, number: int) -> list[str]:
         return [sys.executable, "-m", f"benchmarks.{first}", *rest]
     run = place / f"{number:02d}"
     resume = ["--resume"] if (run / "scenario.given.toml").exists() else []
-    return [sys.executable, "-m", "glasshouse", "audit", *rest, "--out", str(run), *resume]
+    program = Path(sys.executable).with_name("glasshouse")
+    return [str(program), "audit", *rest, "--out", str(run), *resume]
 
 
 def run_page(page: str, out: Path) -> int:
