@@ -107,5 +107,7 @@ def common_ceiling(values: Sequence[float], slack: Sequence[float]) -> tuple[flo
         ((4.0, [1, 2]), None)
     """
     top = max(values)
-    at_top = [i for i, value in enumerate(values) if top > 0 and value >= top * (1 - 2 * max(slack[i], 1e-12))]
+    at_top = [
+        i for i, value in enumerate(values) if top > 0 and value >= top * (1 - 2 * max(slack[i], 1e-12))
+    ]
     return (top, at_top) if len(at_top) >= 2 else None

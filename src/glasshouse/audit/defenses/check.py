@@ -43,10 +43,10 @@ def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tup
 
 
 def _server_row(name: str, declared: float, seen: Observation, ruling: Ruling, reason: str) -> Judged:
+    setting = "std" if name == SERVER_NOISE else ""
     return Judged(
-        defense=name, setting="std" if name == SERVER_NOISE else "", declared=declared, client=None, seen=seen,
-        ruling=ruling, reason=reason,
-    )  # fmt: skip
+        defense=name, setting=setting, declared=declared, client=None, seen=seen, ruling=ruling, reason=reason
+    )
 
 
 def _rule_sum(seen: Observation, declared: bool) -> Judged | None:

@@ -15,7 +15,13 @@ Ruling = Literal["as declared", "off", "mis-set", "never binds", "partly", "cann
 FAULTS: Final = frozenset({"off", "mis-set", "never binds", "partly"})
 """Rulings under which a declared defence does not do what was declared."""
 _CLOSE: Final = 0.05
+_BLURRED: Final = "under the noise"
 _SIZES: Final = ("norm", "tensor_norm", "largest")
+_PLAIN_MARKS: Final = {
+    "clip": ("norm", "norm"), "clip_layers": ("tensor_norm", "norm"), "clip_values": ("largest", "bound"),
+    "prune": ("zeros", "share"), "quantise": ("bits", "bits"),
+}  # fmt: skip
+"""By defence: the mark that one of its settings leaves, and that setting."""
 _NAMES: Final = {
     "norm": "clip", "tensor_norm": "clip_layers", "largest": "clip_values", "zeros": "prune",
     "total_zeros": "percentile", "noise": "noise",
@@ -67,15 +73,10 @@ class Judged:
 def marks_of(mechanism: Mechanism, update: Update, terms: Terms) -> list[Mark]:
     """What ``mechanism`` must leave in ``update``; empty where updates show nothing of it."""
     given, steps = mechanism.parameters, update.steps
+    if mechanism.name in _PLAIN_MARKS:
+        kind, setting = _PLAIN_MARKS[mechanism.name]
+        return [Mark(kind=kind, setting=setting, value=float(given[setting]))]
     match mechanism.name:
-        case "clip":
-            return [Mark(kind="norm", setting="norm", value=float(given["norm"]))]
-        case "clip_layers":
-            return [Mark(kind="tensor_norm", setting="norm", value=float(given["norm"]))]
-        case "clip_values":
-            return [Mark(kind="largest", setting="bound", value=float(given["bound"]))]
-        case "prune":
-            return [Mark(kind="zeros", setting="share", value=float(given["share"]))]
         case "percentile":
             share, bound = float(given["percentile"]) / 100, float(given["bound"]) * steps
             return [
@@ -83,28 +84,27 @@ def marks_of(mechanism: Mechanism, update: Update, terms: Terms) -> list[Mark]:
                 Mark(kind="largest", setting="bound · steps", value=bound),
             ]
         case "sparse_vector":
-            share = None if given["replace"] else 1 - float(given["fraction"])
+            zeros = None if given["replace"] else 1 - float(given["fraction"])
             return [
-                Mark(kind="total_zeros", setting="1 - fraction", value=share),
+                Mark(kind="total_zeros", setting="1 - fraction", value=zeros),
                 Mark(kind="largest", setting="bound · steps", value=float(given["bound"]) * steps),
             ]
-        case "quantise":
-            return [Mark(kind="bits", setting="bits", value=float(given["bits"]))]
         case "sign":
             return [Mark(kind="bits", setting="bits", value=1.0)]
         case "gaussian_noise":
-            return [Mark(kind="noise", setting="std", value=float(given["std"]), family=GAUSSIAN)]
+            return [_noise_mark(float(given["std"]))]
         case "laplace_noise":
-            std = float(given["scale"]) * math.sqrt(2)
-            return [Mark(kind="noise", setting="std", value=std, family=LAPLACE)]
+            return [_noise_mark(float(given["scale"]) * math.sqrt(2), LAPLACE)]
         case "gaussian_mechanism":
-            return [
-                Mark(kind="norm", setting="clip", value=float(given["clip"])),
-                Mark(kind="noise", setting="std", value=float(given["std"]), family=GAUSSIAN),
-            ]
+            bound = float(given["clip"])
+            return [Mark(kind="norm", setting="clip", value=bound), _noise_mark(float(given["std"]))]
         case "dp_sgd":
-            return [Mark(kind="noise", setting="std", value=_dp_sgd_std(mechanism, update, terms), family=GAUSSIAN)]
+            return [_noise_mark(_dp_sgd_std(mechanism, update, terms))]
     return []
+
+
+def _noise_mark(std: float | None, family: str = GAUSSIAN) -> Mark:
+    return Mark(kind="noise", setting="std", value=std, family=family)
 
 
 def _dp_sgd_std(mechanism: Mechanism, update: Update, terms: Terms) -> float | None:
@@ -123,40 +123,34 @@ def _dp_sgd_std(mechanism: Mechanism, update: Update, terms: Terms) -> float | N
 def judge(
     mechanisms: Sequence[Mechanism], seen: Mapping[str, Observation], update: Update, terms: Terms
 ) -> list[Judged]:
-    """Every declared mark, and what was seen without a declaration."""
+    """Every declared mark at the client of ``update``, and what was seen without a declaration."""
     rows: list[Judged] = []
-    expected = [(m, mark) for m in mechanisms for mark in marks_of(m, update, terms)]
-    noises = [mark for _, mark in expected if mark.kind == "noise"]
-    for mechanism, mark in expected:
-        later = [m.name for m in mechanisms[mechanisms.index(mechanism) + 1 :]]
-        if mark.kind == "noise" and len(noises) > 1:
-            mark = _sum_of(noises)
-        observation = seen[mark.kind]
-        ruling, reason = rule(mark, observation, later)
-        rows.append(_row(mechanism.name, mark, update.client, observation, ruling, reason))
-    for mechanism in mechanisms:
-        if not any(mechanism is m for m, _ in expected):
-            nothing = Observation(kind="none", state="unclear", updates=max(o.updates for o in seen.values()))
-            mark = Mark(kind="none", setting="", value=None)
+
+    def add(name: str, mark: Mark, one: Observation, ruling: Ruling, reason: str) -> None:
+        declared = math.nan if mark.value is None else mark.value
+        row = Judged(
+            defense=name, setting=mark.setting, declared=declared, client=update.client, seen=one,
+            ruling=ruling, reason=reason,
+        )  # fmt: skip
+        rows.append(row)
+
+    marks = [marks_of(mechanism, update, terms) for mechanism in mechanisms]
+    noises = [mark for each in marks for mark in each if mark.kind == "noise"]
+    for position, (mechanism, each) in enumerate(zip(mechanisms, marks, strict=True)):
+        later = [m.name for m in mechanisms[position + 1 :]]
+        for mark in each:
+            expected = _sum_of(noises) if mark.kind == "noise" and len(noises) > 1 else mark
+            add(mechanism.name, expected, seen[mark.kind], *rule(expected, seen[mark.kind], later))
+        if not each:
+            unread = Observation(kind="none", state="unclear", updates=seen["norm"].updates)
             reason = "its marks are not among those that this check reads"
-            rows.append(_row(mechanism.name, mark, update.client, nothing, "cannot be told", reason))
-    kinds = {mark.kind for _, mark in expected}
+            add(mechanism.name, Mark(kind="none", setting="", value=None), unread, "cannot be told", reason)
+    kinds = {mark.kind for each in marks for mark in each}
     for kind, one in seen.items():
-        explained = kind in kinds or (kind == "largest" and "bits" in kinds)
-        if one.state == "on" and not explained and not (kind == "norm" and "noise" in one.note):
+        if one.state == "on" and kind not in kinds and not (kind == "norm" and _BLURRED in one.note):
             mark = Mark(kind=kind, setting=kind.replace("_", " "), value=None)
-            rows.append(_row(_name(one), mark, update.client, one, "not declared", "it ran, but is not declared"))
+            add(_name(one), mark, one, "not declared", "it ran, but is not declared")
     return rows
-
-
-def _row(
-    name: str, mark: Mark, client: int, seen: Observation, ruling: Ruling, reason: str
-) -> Judged:
-    declared = math.nan if mark.value is None else mark.value
-    return Judged(
-        defense=name, setting=mark.setting, declared=declared, client=client, seen=seen, ruling=ruling,
-        reason=reason,
-    )  # fmt: skip
 
 
 def _name(seen: Observation) -> str:
@@ -173,7 +167,13 @@ def _sum_of(noises: Sequence[Mark]) -> Mark:
 
 
 def rule(mark: Mark, seen: Observation, later: Sequence[str]) -> tuple[Ruling, str]:
-    """How one mark compares with what was seen, and why; ``later`` are names of defences that act afterwards."""
+    """How one mark compares with what was seen, and why.
+
+    Args:
+        mark: what a declared defence must leave.
+        seen: the observation of that kind.
+        later: names of the defences that act afterwards.
+    """
     changed = [name for name in later if not (mark.kind == "norm" and "noise" in name)]
     if mark.kind in _SIZES:
         ruling, reason = _rule_size(mark, seen)
@@ -218,14 +218,15 @@ def _rule_size(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
     hidden = math.isnan(high)
     if hidden or (seen.state == "unclear" and not high > mark.value * (1 + 1e-3)):
         return "cannot be told", seen.note
-    blurred = "under the noise" in seen.note
+    blurred = _BLURRED in seen.note
     width = max((seen.high - seen.low) / 2 if blurred else 0.0, 1e-3 * mark.value)
     if seen.state == "on" and abs(seen.value - mark.value) <= 2 * width:
         if seen.shows < seen.updates:
             return "as declared", f"{seen.shows} of {seen.updates} updates reach it, none is above it"
         return "as declared", "every update reaches it"
     if seen.state == "on":
-        return "mis-set", f"updates stop at {seen.value:.4g}, {seen.value / mark.value:.3g} times what was declared"
+        ratio = seen.value / mark.value
+        return "mis-set", f"updates stop at {seen.value:.4g}, {ratio:.3g} times what was declared"
     if blurred:
         if seen.low > mark.value:
             return "off", f"the norm under the noise is about {seen.value:.3g}"

@@ -36,8 +36,8 @@ class Observation:
         kind: norm, tensor_norm, largest, noise, zeros, total_zeros, bits, sum or server_noise.
         state: whether it ran.
         value: its strength: a norm, a standard deviation, a share, bits; NaN where it is unknown.
-        low: lower end of the 95 % interval of the strength; of what is off, what could not have been overlooked.
-        high: upper end.
+        low: lower end of the 95 % interval of the strength.
+        high: upper end; of what is off, the largest strength that would not show.
         shows: updates that show it.
         updates: updates that were looked at.
         family: of a noise: gaussian, laplace, or empty where it cannot be told.
@@ -137,14 +137,14 @@ def _sent_rounding(trace: Trace) -> float:
 
 
 def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Observation]:
-    """Shares of entries that are zero though nothing in the model makes them so: per tensor, and altogether."""
+    """Shares of zeros that the model does not explain: per tensor, and of all entries together."""
     count = len(traces)
     most = min((int((t == 0).sum()) + 1) / t.numel() for trace in traces for t in _large(trace, 10))
     total_most = min((_zero_count(trace) + 2) / trace.entries for trace in traces)
     off = [
         Observation(
             kind=kind, state="off", value=0.0, low=0.0, high=high, updates=count,
-            note=f"no zeros but rows and columns that the model leaves out; shares of {high:.2g} would not show",
+            note=f"no zeros but those of whole rows and columns; a share of {high:.2g} would not show",
         )
         for kind, high in (("zeros", most), ("total_zeros", total_most))
     ]  # fmt: skip
@@ -169,9 +169,14 @@ def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Obse
         low, high = interval
         ways.append(
             Observation(
-                kind=kind, state="on", value=(low + high) / 2, low=low, high=high, shows=len(sparse),
+                kind=kind,
+                state="on",
+                value=(low + high) / 2,
+                low=low,
+                high=high,
+                shows=len(sparse),
                 updates=count,
-            )  # fmt: skip
+            )
         )
     return ways[0], ways[1]
 
@@ -191,9 +196,7 @@ def _tensor_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
 
     Tensors that the model itself leaves with more zeros are above that line, none is below.
     """
-    pairs = [
-        (int((t == 0).sum()), t.numel()) for trace in traces for t in _large(trace, 50)
-    ]
+    pairs = [(int((t == 0).sum()), t.numel()) for trace in traces for t in _large(trace, 50)]
     high = min((zeros + 1) / n for zeros, n in pairs)
     on_line = [(zeros, n) for zeros, n in pairs if zeros / n < high]
     if len({n for _, n in on_line}) < 2 or len(on_line) < _ON_LINE * len(pairs):
@@ -217,9 +220,12 @@ def _noise(traces: Sequence[Trace], terms: Terms, *, reshaped: str) -> Observati
     def unclear(note: str) -> Observation:
         return Observation(kind="noise", state="unclear", updates=count, note=note)
 
+    def off(high: float, note: str) -> Observation:
+        return Observation(kind="noise", state="off", value=0.0, low=0.0, high=high, updates=count, note=note)
+
     if not reshaped and all(any(not bool(row.any()) for row in trace.rows()) for trace in traces):
         note = "whole rows are exactly zero, as the model makes them: nothing was added to every entry"
-        return Observation(kind="noise", state="off", value=0.0, low=0.0, high=0.0, updates=count, note=note)
+        return off(0.0, note)
     if terms.sends != "gradient" and terms.optimizer.name != "sgd":
         return unclear(f"{terms.optimizer.name} keeps no sum of gradients that must be zero")
     judged = [trace for trace in traces if trace.last and len(trace.residuals) > 1]
@@ -229,7 +235,9 @@ def _noise(traces: Sequence[Trace], terms: Terms, *, reshaped: str) -> Observati
     if not noisy:
         floor = max(trace.floor for trace in judged)
         note = f"less than {floor:.2g} would not show"
-        return Observation(kind="noise", state="off", value=0.0, low=0.0, high=floor, updates=count, note=note)
+        return Observation(
+            kind="noise", state="off", value=0.0, low=0.0, high=floor, updates=count, note=note
+        )
     if reshaped:
         return unclear("entries were zeroed or rounded, which hides it")
     return _sized_noise(noisy, count)
@@ -254,7 +262,8 @@ def _sized_noise(noisy: Sequence[Trace], count: int) -> Observation:
 
 def _family(noisy: Sequence[Trace], std: float) -> str:
     """Gaussian or Laplace, by mean magnitude over root mean square in rows that hold nothing but noise."""
-    rows: list[Tensor] = [row for t in noisy for row in t.rows() if float(row.double().square().mean()) <= std**2]
+    every = [row for trace in noisy for row in trace.rows()]
+    rows = [row for row in every if float(row.double().square().mean()) <= std**2]
     entries = torch.cat(rows).double() if rows else torch.zeros(0)
     if len(entries) < 500:
         return ""

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from glasshouse.audit.defenses.observe import GAUSSIAN, Observation
+from glasshouse.audit.defenses.observe import GAUSSIAN, Observation, State
 from glasshouse.audit.defenses.traces import Trace, received_by
 from glasshouse.privacy.marks import ROUNDING
 from glasshouse.transcript.record import RoundRecord, Transcript
@@ -42,7 +42,9 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
     if not noisy:
         floor = max(floor for _, floor in rests)
         note = f"the next model is the mean of the updates; less than {floor:.2g} would not show"
-        return Observation(kind="server_noise", state="off", value=0.0, low=0.0, high=floor, updates=len(rests), note=note)
+        return Observation(
+            kind="server_noise", state="off", value=0.0, low=0.0, high=floor, updates=len(rests), note=note
+        )
     values = torch.cat(noisy)
     std = float(values.square().mean().sqrt())
     if abs(float(values.abs().mean()) / std - _GAUSSIAN_RATIO) > _LIKE_NOISE:
@@ -79,6 +81,6 @@ def observe_sum(transcript: Transcript) -> Observation:
     """Whether the server saw sums alone."""
     rounds = [record for record in transcript.rounds if record.updates or record.aggregate]
     summed = sum(record.aggregate is not None and not record.updates for record in rounds)
-    state = "unclear" if not rounds else "on" if summed == len(rounds) else "off"
+    state: State = "unclear" if not rounds else "on" if summed == len(rounds) else "off"
     note = f"single updates of {len(rounds) - summed} of {len(rounds)} rounds are in the transcript"
     return Observation(kind="sum", state=state, shows=summed, updates=len(rounds), note=note)

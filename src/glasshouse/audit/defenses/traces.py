@@ -29,7 +29,7 @@ class Trace:
     Attributes:
         update: as received; its tensors may be parameters.
         tensors: the change, floating point, by name.
-        received: the model before training, of the same names; empty for a gradient whose broadcast was not kept.
+        received: the same tensors before training; empty for a gradient whose broadcast was not kept.
         last: name of the last linear layer's weight (K, F), or empty.
     """
 
@@ -59,7 +59,7 @@ class Trace:
         if self.update.kind == "gradient" or not self.received:
             return 0.0
         size = norm(self.received) / math.sqrt(self.entries)
-        return _ULP * size * math.sqrt(self.update.steps + 1)
+        return float(_ULP * size * math.sqrt(self.update.steps + 1))
 
     @cached_property
     def slack(self) -> float:
@@ -148,7 +148,7 @@ def _same(one: Trace, other: Trace) -> bool:
 
 
 def differ(traces: Sequence[Trace]) -> bool:
-    """Whether these updates point into different directions: what one data point repeats has one norm anyway."""
+    """Whether these updates point into different directions; near copies have one norm anyway."""
     first = traces[0]
     for other in traces[1:]:
         dot = sum(float((t.double() * other.tensors[n].double()).sum()) for n, t in first.tensors.items())

@@ -32,7 +32,7 @@ class Percentile:
     """
 
     card: ClassVar[Card] = Card(
-        summary="sends only the largest changes of the whole update, clamped (percentile privacy); no guarantee",
+        summary="sends only the largest changes of the whole update, clamped (percentile privacy)",
         source="Shokri & Shmatikov 2015, CCS",
     )
     place: ClassVar[Literal["update"]] = "update"

@@ -54,7 +54,9 @@ class SparseVector:
         positive = (self.epsilon, self.noise, self.bound)
         require(
             "sparse_vector",
-            0 < self.fraction <= 1 and all(0 < x < math.inf for x in positive) and 0 <= self.threshold < math.inf,
+            0 < self.fraction <= 1
+            and all(0 < x < math.inf for x in positive)
+            and 0 <= self.threshold < math.inf,
             needs="fraction in (0, 1], finite epsilon, noise and bound > 0, a finite threshold >= 0",
             fix="try fraction = 0.1, epsilon = 0.1, noise = 0.1, bound = 1e-5",
             fraction=self.fraction,
@@ -76,7 +78,7 @@ class SparseVector:
         sent = torch.zeros_like(flat)
         noisy = flat[chosen] + _laplace(len(chosen), 2 * self.bound / self.noise, rng.child("noise"))
         sent[chosen] = noisy.clamp(-self.bound, self.bound) * update.steps
-        parts = sent.split([update.tensors[name].numel() for name in names])
+        parts = torch.split(sent, [update.tensors[name].numel() for name in names])
         tensors = {
             name: part.reshape(update.tensors[name].shape).to(update.tensors[name])
             for name, part in zip(names, parts, strict=True)
@@ -102,7 +104,7 @@ class SparseVector:
             picks = torch.randint(len(accepted), (count,), generator=generator)
         else:
             picks = torch.randperm(len(accepted), generator=generator)[:count]
-        return accepted[picks].unique()
+        return torch.unique(accepted[picks])
 
 
 def _laplace(count: int, scale: float, rng: Rng) -> Tensor:
