@@ -145,9 +145,11 @@ def judge(
             unread = Observation(kind="none", state="unclear", updates=seen["norm"].updates)
             reason = "its marks are not among those that this check reads"
             add(mechanism.name, Mark(kind="none", setting="", value=None), unread, "cannot be told", reason)
-    kinds = {mark.kind for each in marks for mark in each}
+    explained = {mark.kind for each in marks for mark in each}
+    if _BLURRED in seen["norm"].note or any(seen[kind].state == "on" for kind in ("tensor_norm", "largest")):
+        explained.add("norm")  # these bounds may fix the norm as well
     for kind, one in seen.items():
-        if one.state == "on" and kind not in kinds and not (kind == "norm" and _BLURRED in one.note):
+        if one.state == "on" and kind not in explained:
             mark = Mark(kind=kind, setting=kind.replace("_", " "), value=None)
             add(_name(one), mark, one, "not declared", "it ran, but is not declared")
     return rows

@@ -64,15 +64,15 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
         traces: its updates; at least one.
         terms: of the federation.
     """
+    largest = _ceiling("largest", traces, [trace.largest for trace in traces])
     bits = _grid(traces)
+    if bits.value == 1 and largest.state == "on":
+        note = "all entries are at the bound of the largest ones"
+        bits = Observation(kind="bits", state="unclear", updates=len(traces), note=note)
     zeros, total = _zeros(traces, on_grid=bits.state == "on")
-    noise = _noise(traces, terms, reshaped=next((o.kind for o in (bits, zeros) if o.state != "off"), ""))
-    sizes = {
-        "norm": [trace.norm for trace in traces],
-        "largest": [trace.largest for trace in traces],
-    }
-    seen = [bits, zeros, total, noise, *(_ceiling(kind, traces, values) for kind, values in sizes.items())]
-    seen.append(_tensor_ceiling(traces))
+    noise = _noise(traces, terms, reshaped=any(one.state != "off" for one in (bits, zeros)))
+    norms = _ceiling("norm", traces, [trace.norm for trace in traces])
+    seen = (bits, zeros, total, noise, norms, largest, _tensor_ceiling(traces))
     observations = {one.kind: one for one in seen}
     if noise.state == "on":
         blurred = "noise hides it"
@@ -213,7 +213,7 @@ def _total_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
     return (min(counts) - 1) / entries, (max(counts) + 1) / entries
 
 
-def _noise(traces: Sequence[Trace], terms: Terms, *, reshaped: str) -> Observation:
+def _noise(traces: Sequence[Trace], terms: Terms, *, reshaped: bool) -> Observation:
     """Noise on every entry, by the sums of the last layer that are zero without it."""
     count = len(traces)
 

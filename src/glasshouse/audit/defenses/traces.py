@@ -58,8 +58,8 @@ class Trace:
         """Standard deviation that rounding of parameters leaves on an entry; 0 for a gradient."""
         if self.update.kind == "gradient" or not self.received:
             return 0.0
-        size = norm(self.received) / math.sqrt(self.entries)
-        return float(_ULP * size * math.sqrt(self.update.steps + 1))
+        size: float = norm(self.received) / math.sqrt(self.entries)
+        return _ULP * size * math.sqrt(self.update.steps + 1)
 
     @cached_property
     def slack(self) -> float:
@@ -78,7 +78,7 @@ class Trace:
         """
         weight = self.tensors[self.last]
         whole = ((weight != 0) & (weight.abs() < self.largest * (1 - 1e-6))).all(0)
-        sums = zero_sums(weight)[whole]
+        sums: Tensor = zero_sums(weight)[whole]
         if self.last in self.received and len(sums) > 1:
             pull = zero_sums(self.received[self.last])[whole]
             sums = sums - pull * (pull @ sums) / pull.square().sum().clamp_min(1e-30)
@@ -88,7 +88,8 @@ class Trace:
     def floor(self) -> float:
         """Noise of a smaller standard deviation cannot be told from rounding."""
         weight = self.tensors[self.last]
-        return max(ROUNDING * float(weight.double().square().mean()) ** 0.5, 2 * self.rounding)
+        size: float = norm({self.last: weight}) / math.sqrt(weight.numel())
+        return max(ROUNDING * size, 2 * self.rounding)
 
     def rows(self) -> list[Tensor]:
         """Rows of matrices and kernels, of 16 numbers or more."""

@@ -110,4 +110,5 @@ class SparseVector:
 def _laplace(count: int, scale: float, rng: Rng) -> Tensor:
     generator = rng.torch()
     up = torch.empty(count, dtype=torch.float64).exponential_(generator=generator)
-    return scale * (up - torch.empty(count, dtype=torch.float64).exponential_(generator=generator))
+    noise: Tensor = up - torch.empty(count, dtype=torch.float64).exponential_(generator=generator)
+    return noise * scale
