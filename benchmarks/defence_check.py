@@ -129,6 +129,7 @@ def strengths(plain: Transcript) -> dict[str, tuple[dict[str, Any], dict[str, An
             {"percentile": 70.0, "bound": largest / steps},
             "percentile / 100",
         ),
+        "sparse_vector": ({"bound": largest / steps}, {"bound": largest / steps / 2}, "bound"),
         "quantise": ({"bits": 4}, {"bits": 8}, "bits"),
         "sign": ({}, {}, "bits"),
         "gaussian_mechanism": (
@@ -188,7 +189,7 @@ def run_defended(bench: Bench, clients: int) -> None:
             for name, (good, bad, setting) in strengths(plain).items():
                 declared = load("defenses", name)(**good)
                 cases = {"on": (declared,), "off": (), "mis-set": (load("defenses", name)(**bad),)}
-                stated = {case: declared for case in cases}
+                stated = dict.fromkeys(cases, declared)
                 if name == "clip":
                     stated["mis-set"] = cases["mis-set"][0]  # a clip that never binds, declared as it runs
                 for case, chain in cases.items():
@@ -204,7 +205,7 @@ def run_defended(bench: Bench, clients: int) -> None:
     print(f"{'defence':20} within 10 %                worst   on / off / mis-set")
     for name, each in errors.items():
         good = sum(error <= 0.1 for error in each)
-        worst = max((e for e in each if e == e), default=float("nan"))
+        worst = max((e for e in each if not np.isnan(e)), default=np.nan)
         print(f"{name:20} {interval(good, len(each)):26} {worst:6.3f}   "
               + "   ".join(f"{case}: {dict(counts)}" for case, counts in said[name].items()))  # fmt: skip
 

@@ -64,15 +64,20 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
         traces: its updates; at least one.
         terms: of the federation.
     """
+    adaptive = terms.sends != "gradient" and terms.optimizer.name != "sgd"
     largest = _ceiling("largest", traces, [trace.largest for trace in traces])
-    bits = _grid(traces)
+    norms = _ceiling("norm", traces, [trace.norm for trace in traces])
+    tensor_norms, bits = _tensor_ceiling(traces), _grid(traces)
+    if adaptive:
+        largest, tensor_norms = _undecided(largest), _undecided(tensor_norms)
+        if any(trace.update.steps == 1 for trace in traces):
+            norms, bits = _undecided(norms), _undecided(bits)
     if bits.value == 1 and largest.state == "on":
         note = "all entries are at the bound of the largest ones"
         bits = Observation(kind="bits", state="unclear", updates=len(traces), note=note)
     zeros, total = _zeros(traces, on_grid=bits.state == "on")
-    noise = _noise(traces, terms, reshaped=any(one.state != "off" for one in (bits, zeros)))
-    norms = _ceiling("norm", traces, [trace.norm for trace in traces])
-    seen = (bits, zeros, total, noise, norms, largest, _tensor_ceiling(traces))
+    noise = _noise(traces, adaptive=adaptive, reshaped=bits.state == "on" or zeros.state != "off")
+    seen = (bits, zeros, total, noise, norms, largest, tensor_norms)
     observations = {one.kind: one for one in seen}
     if noise.state == "on":
         blurred = "noise hides it"
@@ -80,6 +85,19 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
             observations[kind] = Observation(kind=kind, state="unclear", updates=len(traces), note=blurred)
         observations["norm"] = _norm_below_noise(traces, noise)
     return observations
+
+
+def _undecided(seen: Observation) -> Observation:
+    """Adam's steps have a size of their own, which may look like a bound."""
+    if seen.state != "on":
+        return seen
+    return Observation(
+        kind=seen.kind,
+        state="unclear",
+        updates=seen.updates,
+        extremes=seen.extremes,
+        note="Adam gives its steps a size of their own",
+    )
 
 
 def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Observation:
@@ -213,7 +231,7 @@ def _total_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
     return (min(counts) - 1) / entries, (max(counts) + 1) / entries
 
 
-def _noise(traces: Sequence[Trace], terms: Terms, *, reshaped: bool) -> Observation:
+def _noise(traces: Sequence[Trace], *, adaptive: bool, reshaped: bool) -> Observation:
     """Noise on every entry, by the sums of the last layer that are zero without it."""
     count = len(traces)
 
@@ -223,11 +241,13 @@ def _noise(traces: Sequence[Trace], terms: Terms, *, reshaped: bool) -> Observat
     def off(high: float, note: str) -> Observation:
         return Observation(kind="noise", state="off", value=0.0, low=0.0, high=high, updates=count, note=note)
 
-    if not reshaped and all(any(not bool(row.any()) for row in trace.rows()) for trace in traces):
+    if (adaptive or not reshaped) and all(
+        any(not bool(row.any()) for row in trace.rows()) for trace in traces
+    ):
         note = "whole rows are exactly zero, as the model makes them: nothing was added to every entry"
         return off(0.0, note)
-    if terms.sends != "gradient" and terms.optimizer.name != "sgd":
-        return unclear(f"{terms.optimizer.name} keeps no sum of gradients that must be zero")
+    if adaptive:
+        return unclear("Adam keeps no sum of gradients that must be zero")
     judged = [trace for trace in traces if trace.last and len(trace.residuals) > 1]
     if sum(len(trace.residuals) for trace in judged) < FEWEST:
         return unclear("too few entries that are zero without noise")
@@ -250,7 +270,7 @@ def _sized_noise(noisy: Sequence[Trace], count: int) -> Observation:
     std = math.sqrt(total / free)
     for trace in noisy:
         for row in trace.rows():
-            if float(row.double().square().mean()) ** 0.5 < std * (1 - 5 / math.sqrt(2 * len(row))):
+            if float(row.double().square().mean()) ** 0.5 < std * (1 - 8 / math.sqrt(2 * len(row))):
                 note = "the last layer's sums are not zero, but entries elsewhere lie far below that level"
                 return Observation(kind="noise", state="unclear", updates=count, note=note)
     low, high = (math.sqrt(total / float(chi2.ppf(q, free))) for q in (0.975, 0.025))

@@ -104,7 +104,8 @@ class SparseVector:
             picks = torch.randint(len(accepted), (count,), generator=generator)
         else:
             picks = torch.randperm(len(accepted), generator=generator)[:count]
-        return torch.unique(accepted[picks])
+        chosen: Tensor = torch.unique(accepted[picks])
+        return chosen
 
 
 def _laplace(count: int, scale: float, rng: Rng) -> Tensor:
