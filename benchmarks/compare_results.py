@@ -112,8 +112,10 @@ def compare_claims(before: Path, after: Path, cells: Mapping[str, str]) -> Itera
 
 
 def _compare_tensors(path: Path, other: Path, name: str) -> Iterator[Difference]:
-    left = load_file(path)
-    right = {key.removeprefix("tensors."): tensor for key, tensor in load_file(other).items()}
+    left, right = (
+        {key.removeprefix("tensors."): tensor for key, tensor in load_file(file).items()}
+        for file in (path, other)
+    )
     if left.keys() != right.keys():
         yield "", f"{name}: tensors {sorted(left)} -> {sorted(right)}"
     elif unequal := [key for key in left if not torch.equal(left[key], right[key])]:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.optimizers import minimize
-from glasshouse.attacks.inversion.ggl.search import Budget
+from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import Generator, GeneratorTraining, train_generator
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
@@ -177,12 +177,7 @@ def speed(settings: argparse.Namespace) -> None:
         print(f"{way:22} {POPULATION / median:7.1f} candidates/s  {slow / median:5.2f} times the loop")
     losses = ways(client, generator(settings.training), victim.labels, latent=SEARCHED)
     best = minimize(
-        losses["population, float32"],
-        "cma_es",
-        Budget(evaluations=200),
-        trials=1,
-        how={"population": 20},
-        rng=Rng.root(0),
+        losses["population, float32"], LatentSearch(evaluations=200, population=20), rng=Rng.root(0)
     )
     spread = torch.randn(POPULATION, SEARCHED, generator=Rng.root(0).torch())
     for where, points in {"draws": spread, "end of a search": best.point + 0.2 * spread}.items():
@@ -203,13 +198,11 @@ def optimizers(settings: argparse.Namespace) -> None:
     victim = photographs(1, first=7)
     client = observed("convnet", 8, victim, [], kaiming=True)
     loss = fit(client, prior, victim.labels, latent=SEARCHED)
-    how = {"population": 20, "learning_rate": 0.1, "signed": False}
     for name in settings.among:
         scores, losses, start = [], [], time.process_time()
         for seed in range(settings.seeds):
-            best = minimize(
-                loss, name, Budget(evaluations=settings.evaluations), trials=1, how=how, rng=Rng.root(seed)
-            )
+            search = LatentSearch(optimizer=name, evaluations=settings.evaluations, population=20)
+            best = minimize(loss, search, rng=Rng.root(seed))
             image = loss.images(best.point[None])[0].detach()
             scores.append([float(mse(image, victim.inputs)), float(psnr(image, victim.inputs))])
             losses.append(best.loss)

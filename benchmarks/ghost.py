@@ -25,6 +25,7 @@ from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.data.named import folders
 from glasshouse.images import psnr
 from glasshouse.models import build as models
@@ -121,7 +122,9 @@ def quality(view: View, image: Tensor, iterations: int) -> dict[str, float]:
     """PSNR of what the whole attack claims, by arithmetic."""
     table = {}
     for way, bf16 in ((WAYS[1], False), (WAYS[2], True)):
-        attack = InvertingGradients(restarts=RESTARTS, iterations=iterations, bf16=bf16)
+        attack = InvertingGradients(
+            search=Descent(restarts=RESTARTS, iterations=iterations, signed=True), bf16=bf16
+        )
         (claim,) = attack.run(view, rng=Rng.root(0))
         table[way] = float(psnr(claim.inputs, image))
     return table

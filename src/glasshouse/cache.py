@@ -160,16 +160,16 @@ def limit() -> int:
     Raises:
         BadValue: ``GLASSHOUSE_CACHE_GB`` is not a number of at least 0.
     """
-    given = os.environ.get("GLASSHOUSE_CACHE_GB", "10")
+    text = os.environ.get("GLASSHOUSE_CACHE_GB", "10")
     try:
-        size = float(given)
+        size = float(text)
     except ValueError:
         size = -1.0
     if not 0 <= size < float("inf"):
         raise BadValue(
             "environment variable GLASSHOUSE_CACHE_GB",
             needs="a number of gigabytes, at least 0",
-            got=repr(given),
+            got=repr(text),
             fix="unset it for 10",
         )
     return int(size * 1e9)

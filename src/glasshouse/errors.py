@@ -22,6 +22,7 @@ __all__ = [
     "Undefined",
     "UnknownName",
     "WorkerKilled",
+    "not_installed",
 ]
 
 
@@ -82,6 +83,14 @@ class UnknownName(GlasshouseError, LookupError):
 @final
 class NotInstalled(GlasshouseError):
     """An optional dependency is missing; the fix names the extra."""
+
+
+def not_installed(
+    subject: str, package: str, error: object, *, extra: str, instead: str = ""
+) -> NotInstalled:
+    """The error where importing ``package`` failed, which the optional dependency group ``extra`` brings."""
+    fix = f"pip install 'glasshouse[{extra}]'" + (f", or {instead}" if instead else "")
+    return NotInstalled(subject, needs=f"the package {package}", got=str(error), fix=fix)
 
 
 @final

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar, final
 
@@ -127,7 +127,7 @@ class Workers:
             if not self._apart and (self._jobs == 1 or len(tasks) <= 1):
                 yield from map(work, tasks)
                 return
-            with _without_main():
+            with nullcontext() if work.__module__ == "__main__" else _without_main():
                 waiting: set[Future[R]] = {self._start_pool().submit(work, task) for task in tasks}
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)

@@ -274,13 +274,13 @@ def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 
 def _filled(factory: Callable[..., Any], default: Any, settings: Mapping[str, Any]) -> Any:
     """``default`` with ``settings`` in the place of its own; None: what ``factory`` makes of them alone."""
-    given = dict(settings)
+    values = dict(settings)
     for name, parameter in arguments(factory).items():
         table, value = table_of(parameter), settings.get(name)
         if table is not None and isinstance(value, Mapping):
             inner = _default(factory, parameter) if default is None else getattr(default, name)
-            given[name] = _filled(table, inner if isinstance(inner, table) else None, value)
-    return factory(**given) if default is None else replace(default, **given)
+            values[name] = _filled(table, inner if isinstance(inner, table) else None, value)
+    return factory(**values) if default is None else replace(default, **values)
 
 
 def flat_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,8 +310,8 @@ def _flat(
         if table is None:
             yield name, value
         else:
-            base, given = inner if isinstance(inner, table) else None, value if value is not inner else {}
-            yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, given))
+            base, inside = inner if isinstance(inner, table) else None, value if value is not inner else {}
+            yield from ((f"{name}.{key}", v) for key, v in _flat(table, base, inside))
     yield from ((name, value) for name, value in settings.items() if name not in takes)
 
 

@@ -19,6 +19,16 @@ _LAST: Final = 1e-4 / 25
 _SMALLEST: Final = 1e-12
 
 
+def move_into(table: str, *keys: str) -> dict[str, str]:
+    """For ``Card.renamed``: arguments that became keys of ``table`` under their old names.
+
+    Examples:
+        >>> move_into("training", "epochs")
+        {'epochs': 'training.epochs'}
+    """
+    return {key: f"{table}.{key}" for key in keys}
+
+
 class Table(BaseModel):
     """One table: frozen, no unknown keys, no conversion of types, no NaN."""
 

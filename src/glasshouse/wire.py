@@ -169,7 +169,7 @@ class Update:
             a ``delta`` is new parameters minus received ones; ``parameters`` are the new ones.
         tensors: by parameter name; ``logits`` (P, K) for kind ``logits``.
         examples: size of the client's data behind it (public: it is the weight).
-        steps: local optimiser steps behind it.
+        steps: local optimizer steps behind it.
     """
 
     round: int
@@ -272,7 +272,7 @@ class Trained:
     Attributes:
         tensors: as in :class:`Update`.
         kind: as in :class:`Update`.
-        steps: optimiser steps taken.
+        steps: optimizer steps taken.
         order: for each step the indices into the client's data; the truth about step order.
     """
 

@@ -30,7 +30,7 @@ clients = 4
 rounds = 2
 [[attacks]]
 name = "inverting_gradients"
-iterations = 150
+search.iterations = 150
 [[attacks]]
 name = "linear_input"
 [axes]

@@ -13,16 +13,14 @@ PAPER = [name for name in presets() if name.endswith("-paper")]
 FROM_FILES = ["pli-mnist"]
 """Other presets on data that are not built in."""
 SMALL = {
+    "search": {"iterations": 2, "restarts": 1, "evaluations": 4, "population": 4},
     "iterations": 2,
-    "restarts": 1,
-    "evaluations": 4,
-    "population": 4,
     "training": {"steps": 3, "width": 4, "epochs": 1},
     "head": {"epochs": 1},
     "inversion": {"iterations": 2},
     "networks": 2,
     "method": {"pairs": 8},
-    "translator_epochs": 1,
+    "translator": {"epochs": 1},
 }
 """What attacks call their sizes; each is set where an attack takes it."""
 

@@ -54,23 +54,21 @@ CASES: Mapping[str, Case] = {
     "tbi": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
     "class_inversion": Case(
         kind="run",
-        settings={"iterations": 3},
+        settings={"search": {"iterations": 3}},
         toy={"protocol": "fedavg", "examples": 4, "clients": 2, "targets": 4},
     ),
-    "dlg": Case(settings={"iterations": 2, "restarts": 2}),
-    "idlg": Case(settings={"iterations": 2, "restarts": 2}),
+    "dlg": Case(settings={"search": {"iterations": 2, "restarts": 2}}),
+    "idlg": Case(settings={"search": {"iterations": 2, "restarts": 2}}),
     "inverting_gradients": Case(
-        settings={"iterations": 12, "restarts": 2},
+        settings={"search": {"iterations": 12, "restarts": 2}},
         toy={"protocol": "fedavg", "examples": 3, "batch_size": 1, "learning_rate": 0.3},
     ),
-    "gradinversion": Case(settings={"iterations": 4, "restarts": 2}),
+    "gradinversion": Case(settings={"search": {"iterations": 4, "restarts": 2}}),
     "ggl": Case(
         settings={
             "training": {"steps": 3},
-            "evaluations": 20,
-            "population": 10,
             "latent": 4,
-            "optimizer": "adam",
+            "search": {"evaluations": 20, "population": 10, "optimizer": "adam"},
         }
     ),
     "linear_input": Case(),

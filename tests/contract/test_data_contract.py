@@ -8,6 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 from PIL import Image
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
 from glasshouse import registry
 from glasshouse.data.named import NAMED
@@ -60,22 +62,38 @@ def write_zip(folder):
     return folder / "pictures.zip"
 
 
+def write_dicom(folder):
+    for i, (pixels, label) in enumerate(zip(PIXELS, LABELS, strict=True)):
+        place = folder / "scans" / f"class{label}"
+        place.mkdir(parents=True, exist_ok=True)
+        data = Dataset()
+        data.file_meta = FileMetaDataset()
+        data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = SecondaryCaptureImageStorage
+        data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = generate_uid()
+        data.set_pixel_data(pixels[..., 0], "MONOCHROME2", 8)
+        data.save_as(place / f"{i:02}.dcm", enforce_file_format=True)
+    return folder / "scans"
+
+
 WRITERS = {
+    "dicom": write_dicom,
     "npz": write_npz,
     "zip": write_zip,
     "folder": write_folder,
     "idx": write_idx,
     "cifar10": write_cifar10,
 }
+BUILT_IN = ("digits", "photos")
 ELSEWHERE = {"hf"}  # needs a hub: its reader is tested in tests/unit/test_sources.py with a stand-in
 
 
 def test_every_registered_kind_is_here():
-    assert {*WRITERS, "digits", *ELSEWHERE, *NAMED} == set(registry.names("datasets"))
+    assert {*WRITERS, *BUILT_IN, *ELSEWHERE, *NAMED} == set(registry.names("datasets"))
 
 
 class TestData(DataContract):
-    @pytest.fixture(params=[*sorted(WRITERS), "digits"])
+    @pytest.fixture(params=[*sorted(WRITERS), *BUILT_IN])
     def name(self, request):
         return request.param
 

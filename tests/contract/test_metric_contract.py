@@ -8,9 +8,9 @@ from metric_cases import CASES, context, draws
 
 from glasshouse import registry
 from glasshouse.errors import NotInstalled
-from glasshouse.metrics.base import Wording
+from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.lpips import Lpips
-from glasshouse.metrics.reconstruction import ImageMetric, Mse
+from glasshouse.metrics.reconstruction import Mse
 from glasshouse.registry import Card
 from glasshouse.testing.metric_contract import MetricContract
 
@@ -60,7 +60,7 @@ class TestMetric(MetricContract):
         return case_of(metric).guess(metric, draws(seed))
 
 
-class Bent(ImageMetric):
+class Bent(Metric):
     """Mean squared error with one flaw; the contract must notice each."""
 
     card = Card(summary="bent", details={"direction": "down", "chance": "0.3"})

@@ -176,7 +176,9 @@ def test_public_files_are_fetched_once_with_checksum_and_progress(place, server,
     assert (source.name, source.public) == ("cifar10 (fetched)", True)
     assert {name: len(part) for name, part in source.splits.items()} == {"train": 50, "test": 10}
     kept = {path.name for path in data.fetched.iterdir()} - {".lock"}
-    assert kept == {*data.downloads[0].kept()}, "no archive, no part of one, nothing that was not asked for"
+    assert kept == {*data.downloads[0].file_names()}, (
+        "no archive, no part of one, nothing that was not asked for"
+    )
     (server[0] / "cifar.tar.gz").unlink()
     assert load("cifar10").checksum == source.checksum
     assert load(f"cifar10:{data.fetched}").checksum == source.checksum
@@ -191,7 +193,7 @@ def test_files_that_are_here_are_preferred_to_fetched_ones(place, server, monkey
 
 
 def test_another_checksum_is_refused_and_nothing_kept(place, server, monkeypatch):
-    files = {part.kept()[0]: b"x" for part in NAMED["mnist"].downloads}
+    files = {part.file_names()[0]: b"x" for part in NAMED["mnist"].downloads}
     data = publish(server, monkeypatch, "mnist", files)
     (server[0] / "t10k-labels-idx1-ubyte.gz").write_bytes(b"y")
     with pytest.raises(BadFile, match="nothing of it was kept") as caught:
@@ -272,7 +274,7 @@ def test_no_preset_names_a_folder_of_ours(name):
     assert not re.search(r"shared/|\.\./|npz:|zip:|folder:cifar", text)
     for scenario in load_scenario(name).scenarios:
         source = scenario.data.source
-        assert source == "digits" or source in NAMED or name == "pli-paper"
+        assert source in ("digits", "photos") or source in NAMED or name == "pli-paper"
 
 
 @REAL

@@ -133,7 +133,7 @@ generator = np.random.default_rng(0)
 images = generator.integers(0, 256, (60, 8, 8), dtype=np.uint8)
 labels = np.arange(60) % 3
 scenario = {"name": "first", "data": {"auxiliary": 16, "heldout": 16}, "federation": {"clients": 2}}
-scenario["attacks"] = [{"name": "inverting_gradients", "iterations": 2, "restarts": 1}]
+scenario["attacks"] = [{"name": "inverting_gradients", "search": {"iterations": 2, "restarts": 1}}]
 scenario["audit"] = {"metrics": ["psnr", "ssim"], "victims": 2, "controls": False}
 run = gh.audit(scenario, data=(images, labels), model=NETWORK, out="run")
 """
@@ -142,7 +142,7 @@ import glasshouse as gh
 import nets_from_file as nets
 scenario = {"name": "scans", "federation": {"clients": 2}, "attacks": [{"name": "inverting_gradients"}]}
 scenario["data"] = {"source": "folder:scans", "auxiliary": 16, "heldout": 16}
-scenario["attacks"][0] |= {"iterations": 2, "restarts": 1}
+scenario["attacks"][0] |= {"search": {"iterations": 2, "restarts": 1}}
 scenario["audit"] = {"metrics": ["psnr"], "victims": 2, "controls": False}
 run = gh.audit(scenario, model=nets.clinic(classes=2), out="run")
 """

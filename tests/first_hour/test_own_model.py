@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
+from opacus.grad_sample import GradSampleModule
 from torch import nn
 
 from glasshouse.audit.run import audit
 from glasshouse.errors import BadValue
+from glasshouse.federation.defenses.per_example import prepare_model
 from glasshouse.models.adapt import adapt
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
@@ -17,6 +19,7 @@ from glasshouse.wire import Architecture
 
 NETS = '''
 import torch
+from opacus.grad_sample import GradSampleModule
 from torch import nn
 from glasshouse.models.adapt import adapt
 
@@ -139,7 +142,10 @@ SCENARIO = {
     "data": {"source": "digits", "auxiliary": 120, "heldout": 60, "examples": 1},
     "federation": {"clients": 4, "batch_size": 1},
     "audit": {"victims": 4, "distractors": 20, "controls": False, "metrics": ["mse", "psnr", "mse_r"]},
-    "attacks": [{"name": "inverting_gradients", "iterations": 4, "restarts": 1}, {"name": "label_inference"}],
+    "attacks": [
+        {"name": "inverting_gradients", "search": {"iterations": 4, "restarts": 1}},
+        {"name": "label_inference"},
+    ],
 }
 
 
@@ -150,3 +156,16 @@ def test_from_a_file_to_a_finding(nets, tmp_path, name):
     result = audit(suite, out=tmp_path / "run", jobs=1)
     assert {f.metric for f in result.findings} >= {"mse", "psnr", "mse_r"}
     assert not [r for r in result.refusals if "inverting" in r.subject]
+
+
+@pytest.mark.parametrize("name", ["clinic", "vit"])
+def test_a_client_can_train_it_by_dp_sgd(nets, name):
+    model = build(architecture(name), rng=Rng.root(0))
+    trained = tuple(n for n, p in model.named_parameters() if p.requires_grad)
+    if name == "vit":  # parameters outside of layers have no gradient per example: Opacus says so itself
+        trained = tuple(n for n in trained if n not in ("token", "places"))
+    work = prepare_model(model, trained=trained, dropout=False)
+    hooked = GradSampleModule(work, loss_reduction="sum")
+    hooked(torch.rand(3, 1, 8, 8).requires_grad_(True)).sum().backward()
+    sampled = {n: p.grad_sample for n, p in work.named_parameters() if n in trained}
+    assert {len(part) for part in sampled.values()} == {3}

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_sample_images
 
 from glasshouse.data.base import assemble
 from glasshouse.data.kinds import zipped
 from glasshouse.data.sources import load
 from glasshouse.data.survey import survey
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 
 FACES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
 LABELS = np.arange(12) % 3
@@ -127,3 +128,20 @@ def test_arrays_in_memory_are_a_source():
         "my scans", {"train": (FACES, LABELS)}, class_names=["a", "b", "c"], public=False, resize=None
     )
     assert (source.input_shape, source.classes, len(source.split("train"))) == ((3, 8, 8), 3, 12)
+
+
+def test_the_built_in_photographs_are_cut_without_sharing_a_pixel():
+    source = load("photos")
+    counts = {
+        split: dict(enumerate(part.labels.bincount().tolist())) for split, part in source.splits.items()
+    }
+    assert survey("photos").counts == counts
+    assert (survey("photos").shape, survey("photos").classes) == (source.input_shape, source.classes)
+    assert source.public
+    china, flower = load_sample_images().images
+    used = torch.cat([source.split("train").pixels, source.split("test").pixels]).permute(0, 2, 3, 1)
+    whole = np.concatenate([photo[:416].reshape(-1, 3) for photo in (china, flower)])
+    assert len(used) * 32 * 32 == len(whole), "every pixel once, but the last rows"
+    assert used.sum() == whole.sum(dtype=np.int64)
+    with pytest.raises(BadValue, match="write 'photos' alone"):
+        load("photos:here")

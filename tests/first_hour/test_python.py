@@ -208,7 +208,7 @@ def test_an_attack_on_weights_after_local_training():
     net, image, label = network(), torch.rand(1, 1, 8, 8), torch.tensor([2])
     delta = [-0.1 * g for g in gradient_of(net, image, label)]
     seen = gh.view(net, delta, input_shape=(1, 8, 8), sends="delta", learning_rate=0.1)
-    (claim,) = gh.attack("inverting_gradients", iterations=60, restarts=1)(seen, seed=1)
+    (claim,) = gh.attack("inverting_gradients", search={"iterations": 60, "restarts": 1})(seen, seed=1)
     assert (claim.inputs - image).abs().mean() < (0.5 - image).abs().mean()
     assert claim.labels.tolist() == [2]
 
@@ -219,7 +219,7 @@ def test_an_attack_says_what_it_lacks():
     with pytest.raises(Inapplicable, match="auxiliary"):
         gh.attack("ggl")(seen)
     with pytest.raises(BadScenario, match="did you mean iterations"):
-        gh.attack("idlg", iteration=3)
+        gh.attack("idlg", search={"iteration": 3})
     with pytest.raises(BadScenario, match="did you mean idlg"):
         gh.attack("idlgg")
 

@@ -17,10 +17,10 @@ pytestmark = [
 ]
 
 GGL = (
-    '{name="ggl",label="GGL",latent=32,population=20,evaluations=600,'
+    '{name="ggl",label="GGL",latent=32,search={population=20,evaluations=600},'
     "training={width=16,steps=1500,batch_size=32,learning_rate=1e-3,critic_steps=2,mirror=true}}"
 )
-IG = '{name="inverting_gradients",label="IG",adaptive=true,iterations=60,restarts=1}'
+IG = '{name="inverting_gradients",label="IG",adaptive=true,search={iterations=60,restarts=1}}'
 SMALL = (
     f"attacks=[{GGL},{IG}]",
     'defenses=[{name="gaussian_noise",std=0.1}]',

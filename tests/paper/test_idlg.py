@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.attacks.inversion.idlg import IDLG
+from glasshouse.attacks.parts.matching.exact import QuasiNewton
 from glasshouse.images import psnr
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
@@ -47,7 +48,9 @@ def test_idlg_recovers_photographs():
     for i in (0, 700, 1400):
         image = torch.tensor(data["test_images"][i]).permute(2, 0, 1)[None].float() / 255
         label = torch.tensor(data["test_labels"][i].astype("int64")).reshape(1)
-        (claim,) = IDLG(restarts=4, iterations=300).run(seen(image, label, i), rng=Rng.root(i))
+        (claim,) = IDLG(search=QuasiNewton(restarts=4, iterations=300)).run(
+            seen(image, label, i), rng=Rng.root(i)
+        )
         assert claim.labels.tolist() == label.tolist()
         values.append(float(psnr(claim.inputs, image)))
     assert sorted(values)[1] > 30

@@ -117,7 +117,7 @@ def recorded(tmp_path, monkeypatch):
         folder=str(tmp_path),
         out=str(tmp_path / "claims"),
         attack="ggl",
-        arguments='{"generator": "biggan", "optimizer": "adam", "evaluations": 1}',
+        arguments='{"generator": "biggan", "search": {"optimizer": "adam", "evaluations": 1}}',
         threat=threat_of(scenario),
         attack_seed=0,
         unit=Unit(rounds=(0,), client=0),

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from glasshouse.attacks.inversion.class_inversion import ClassInversion, classes_of_clients
-from glasshouse.errors import Inapplicable
+from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import Setting
 from glasshouse.models import build as models
-from glasshouse.registry import load
+from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import SHAPE, Recorder
 from glasshouse.transcript.cut import cut
@@ -52,10 +52,10 @@ def test_every_class_is_given_to_its_client():
 
 def test_images_come_nearer_to_the_class_means_than_their_start():
     records, means = federation()
-    few = ClassInversion(iterations=1).run(records, rng=Rng.root(0))[-1]
-    many = ClassInversion(iterations=150, learning_rate=0.1, smoothness=0.0, patience=150).run(
-        records, rng=Rng.root(0)
-    )
+    short = create(ClassInversion, {"search": {"iterations": 1}})
+    few = short.run(records, rng=Rng.root(0))[-1]
+    settings = {"smoothness": 0.0, "search": {"learning_rate": 0.1, "patience": 150}}
+    many = create(ClassInversion, settings).run(records, rng=Rng.root(0))
     assert [c.about.rounds for c in many] == [(0,), (0, 1)]
 
     def alike(images):
@@ -69,3 +69,8 @@ def test_without_named_private_classes_it_refuses():
     records, _ = federation(targets=0)
     with pytest.raises(Inapplicable, match="private classes"):
         ClassInversion().run(records, rng=Rng.root(0))
+
+
+def test_restarts_are_refused():
+    with pytest.raises(BadValue, match=r"search\.restarts = 1"):
+        create(ClassInversion, {"search": {"restarts": 2}})

@@ -21,7 +21,7 @@ RAW = {
     "defenses": [{"name": "gaussian_noise", "std": 10.0}],
     "attacks": [
         {"name": "linear_input"},
-        {"name": "inverting_gradients", "iterations": 1, "restarts": 1},
+        {"name": "inverting_gradients", "search": {"iterations": 1, "restarts": 1}},
     ],
     "audit": {"metrics": ["psnr"], "distractors": 19, "utility": False},
 }

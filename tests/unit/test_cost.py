@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from glasshouse.attacks.inversion.ggl.attack import GGL
+from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
+from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit import cost as costs
 from glasshouse.audit import probe as probes
 from glasshouse.audit.scoring import rehearsal
@@ -30,6 +32,9 @@ def test_evaluations_are_calls_times_trials_times_the_length_of_a_search():
     assert result["GGL"]["seconds"] is None
 
 
+THREE_STEPS = {"training": asdict(GeneratorTraining(steps=3))}
+
+
 def test_a_closed_form_has_no_budget_and_counts_once_per_call():
     assert LinearInput().budget is None
     assert costs._units(None, None, 5) == 5
@@ -38,16 +43,16 @@ def test_a_closed_form_has_no_budget_and_counts_once_per_call():
 @pytest.mark.parametrize(
     ("attack", "short"),
     [
-        (InvertingGradients(), {"iterations": 3}),
-        (InvertingGradients(iterations=2), {"iterations": 2}),
-        (GGL(), {"evaluations": 50, "training": asdict(GeneratorTraining(steps=3)), "processes": 1}),
+        (InvertingGradients(), {"search": asdict(Descent(iterations=3, signed=True))}),
+        (InvertingGradients(search=Descent(iterations=2)), {"search": asdict(Descent(iterations=2))}),
+        (GGL(), {"search": asdict(LatentSearch(evaluations=50)), **THREE_STEPS}),
         (
-            GGL(population=2, processes=4),
-            {"evaluations": 3, "training": asdict(GeneratorTraining(steps=3)), "processes": 1},
+            GGL(search=LatentSearch(population=2, processes=4)),
+            {"search": asdict(LatentSearch(population=2, evaluations=3)), **THREE_STEPS},
         ),
         (
-            GGL(evaluations=7),
-            {"evaluations": 7, "training": asdict(GeneratorTraining(steps=3)), "processes": 1},
+            GGL(search=LatentSearch(evaluations=7)),
+            {"search": asdict(LatentSearch(evaluations=7)), **THREE_STEPS},
         ),
     ],
 )
@@ -60,9 +65,9 @@ def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypat
     tasks, ran = [], probes.run_attack
     monkeypatch.setattr(probes, "run_attack", lambda task: (tasks.append(task), ran(task))[1])
     monkeypatch.setattr(probes.time, "process_time", lambda: 2.0 * len(tasks))  # two seconds a call
-    short = ["defenses=[]", "attacks.0.restarts=2", "attacks.0.evaluations=1000", "attacks.0.population=4"]
+    short = ["defenses=[]", "attacks.0.search={restarts=2, evaluations=1000, population=4}"]
     row = rows("quickstart-ggl", *short, probe=True)["ggl"]
-    assert {json.loads(task.arguments)["evaluations"] for task in tasks} == {4}
+    assert {json.loads(task.arguments)["search"]["evaluations"] for task in tasks} == {4}
     assert row["evaluations"] == 8 * 2 * 1000
     assert row["seconds"] == pytest.approx(2.0 / (2 * 4) * row["evaluations"])
 
@@ -140,7 +145,10 @@ def test_a_federation_counts_the_images_that_clients_train_on():
 
 def test_axes_over_an_attacks_arguments_are_added_up():
     result = rows(
-        "quickstart-ggl", 'axes={"attacks.0.evaluations"=[10, 30]}', "defenses=[]", "attacks.0.restarts=2"
+        "quickstart-ggl",
+        'axes={"attacks.0.search.evaluations"=[10, 30]}',
+        "defenses=[]",
+        "attacks.0.search.restarts=2",
     )
     assert result["ggl"]["evaluations"] == 8 * 2 * (10 + 30)
     assert result["control: ggl"]["calls"] == 2

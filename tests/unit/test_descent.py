@@ -17,12 +17,8 @@ def bowl(points: Tensor) -> Tensor:
     return (points - 0.3).square().flatten(1).sum(1)
 
 
-def constant(_: float) -> float:
-    return 1.0
-
-
 def test_each_restart_goes_as_if_alone():
-    how = Descent(iterations=20, learning_rate=0.1, pace=constant)
+    how = Descent(iterations=20, learning_rate=0.1, schedule="constant")
     whole = adam(bowl, START, how, box=BOX, rng=RNG)
     for r in range(3):
         alone = adam(bowl, START[r : r + 1], how, box=BOX, rng=RNG)
@@ -39,7 +35,7 @@ def test_same_path_as_torch_on_signs():
         loss.backward()
         x.grad = x.grad.sign()
         optimizer.step()
-    how = Descent(iterations=6, learning_rate=0.1, pace=constant, signed=True)
+    how = Descent(iterations=6, learning_rate=0.1, schedule="constant", signed=True)
     result = adam(bowl, START[:1], how, box=BOX, rng=RNG)
     expected = min(best, key=lambda entry: entry[0])
     assert result.losses.item() == pytest.approx(expected[0], rel=1e-5)

@@ -125,7 +125,7 @@ def test_a_foreign_figure_stands_on_the_page_like_a_built_in(monkeypatch, tmp_pa
     monkeypatch.setattr(registry, "_entries", lambda group: every if group == "figures" else ask(group))
     small = [
         'data.source="digits"',
-        'attacks=[{name="idlg", iterations=2}]',
+        'attacks=[{name="idlg", search={iterations=2}}]',
         'audit.metrics=["psnr"]',
         "audit.controls=false",
         "audit.victims=2",

@@ -104,8 +104,8 @@ def test_an_audit_with_ggl_shows_its_detector_samples_and_scale(tmp_path, monkey
         "quickstart-ggl",
         [
             "defenses=[]", 'audit.metrics=["psnr"]', "audit.victims=2", "federation.clients=2",
-            "audit.controls=false", "attacks.0.training.steps=5", "attacks.0.evaluations=4",
-            "attacks.0.population=4",
+            "audit.controls=false", "attacks.0.training.steps=5", "attacks.0.search.evaluations=4",
+            "attacks.0.search.population=4",
         ],
     )  # fmt: skip
     result = audit(suite, out=tmp_path / "run", jobs=1)

@@ -1,6 +1,7 @@
 """GGL: what it promises, what its detector sees, and how its parts behave on their own."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from glasshouse.attacks.inversion.ggl import cma_es, turbo
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.objective import Fit
 from glasshouse.attacks.inversion.ggl.optimizers import minimize
-from glasshouse.attacks.inversion.ggl.search import Budget, adam, normal_starts
+from glasshouse.attacks.inversion.ggl.search import LatentSearch, adam, normal_starts
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.matching.distance import objective
@@ -49,10 +50,12 @@ def local(input_shape, classes, *, latent):
     return Local()
 
 
-QUICK = GGL(generator=f"{__name__}:pixels", latent=64, optimizer="adam", evaluations=2, regularizer="none")
-
-
-HOW = {"population": 4, "learning_rate": 0.1, "signed": False}
+QUICK = GGL(
+    generator=f"{__name__}:pixels",
+    latent=64,
+    search=LatentSearch(optimizer="adam", evaluations=2),
+    regularizer="none",
+)
 
 
 def toy_fit():
@@ -82,7 +85,11 @@ class TestPromises:
     @pytest.mark.parametrize("optimizer", ["adam", "cma_es", "turbo"])
     def test_the_claims_are_well_formed(self, optimizer):
         result = toy(examples=2)
-        attack = GGL(generator=QUICK.generator, latent=64, optimizer=optimizer, evaluations=7, population=4)
+        attack = GGL(
+            generator=QUICK.generator,
+            latent=64,
+            search=LatentSearch(optimizer=optimizer, evaluations=7, population=4),
+        )
         image, guess, draws = attack.run(result.view(), rng=RNG)
         assert isinstance(image, Reconstruction)
         assert isinstance(guess, DefenseGuess)
@@ -95,7 +102,11 @@ class TestPromises:
     @pytest.mark.parametrize("optimizer", ["adam", "cma_es", "turbo"])
     def test_same_rng_same_claim_and_nothing_else_is_touched(self, optimizer):
         view, state = toy().view(), torch.get_rng_state()
-        attack = GGL(generator=QUICK.generator, latent=64, optimizer=optimizer, evaluations=24, population=4)
+        attack = GGL(
+            generator=QUICK.generator,
+            latent=64,
+            search=LatentSearch(optimizer=optimizer, evaluations=24, population=4),
+        )
         one, two = (attack.run(view, rng=RNG) for _ in range(2))
         assert torch.equal(one[0].inputs, two[0].inputs)
         assert torch.equal(one[2].inputs, two[2].inputs)
@@ -104,17 +115,19 @@ class TestPromises:
     @pytest.mark.parametrize("optimizer", ["adam", "cma_es"])
     def test_the_best_of_several_trials_is_the_same_in_any_number_of_processes(self, optimizer):
         view = toy(examples=2).view()
-        settings = {"latent": 64, "optimizer": optimizer, "evaluations": 20, "population": 5, "restarts": 3}
+        search = LatentSearch(optimizer=optimizer, evaluations=20, population=5, restarts=3)
         one, two = (
-            GGL(generator=QUICK.generator, **settings, processes=n).run(view, rng=RNG)[0] for n in (1, 2)
+            replace(QUICK, search=replace(search, processes=n), regularizer="kl").run(view, rng=RNG)[0]
+            for n in (1, 2)
         )
         assert torch.equal(one.inputs, two.inputs)
         assert torch.equal(one.confidence, two.confidence)
 
     def test_a_generator_that_no_other_process_can_be_handed_is_searched_in_this_one(self, caplog):
-        settings = {"latent": 64, "optimizer": "cma_es", "evaluations": 8, "population": 4, "restarts": 2}
-        here = GGL(generator=QUICK.generator, **settings).run(toy().view(), rng=RNG)[0]
-        other = GGL(generator=f"{__name__}:local", **settings, processes=2).run(toy().view(), rng=RNG)[0]
+        search = LatentSearch(evaluations=8, population=4, restarts=2)
+        here = GGL(generator=QUICK.generator, latent=64, search=search).run(toy().view(), rng=RNG)[0]
+        several = replace(search, processes=2)
+        other = GGL(generator=f"{__name__}:local", latent=64, search=several).run(toy().view(), rng=RNG)[0]
         assert torch.equal(here.inputs, other.inputs)
         assert "trials run one after the other" in caplog.text
 
@@ -126,8 +139,7 @@ class TestPromises:
             attack = GGL(
                 generator=QUICK.generator,
                 latent=64,
-                optimizer="adam",
-                evaluations=evaluations,
+                search=LatentSearch(optimizer="adam", evaluations=evaluations),
                 regularizer="none",
             )
             image = attack.run(result.view(), rng=RNG)[0]
@@ -163,16 +175,16 @@ class TestPromises:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"restarts": 0}, "restarts >= 1"),
-            ({"evaluations": 0}, "evaluations >= 1"),
-            ({"processes": 0}, "processes >= 1"),
-            ({"optimizer": "sgd"}, "optimizer one of adam, cma_es, turbo"),
+            ({"search": {"restarts": 0}}, "restarts >= 1"),
+            ({"search": {"evaluations": 0}}, "evaluations >= 1"),
+            ({"search": {"processes": 0}}, "processes >= 1"),
+            ({"search": {"optimizer": "sgd"}}, "optimizer one of adam, cma_es, turbo"),
             ({"regularizer": "tv"}, "regularizer one of kl, norm, none"),
         ],
     )
     def test_refuses_wrong_settings(self, settings, message):
         with pytest.raises(BadValue, match=message):
-            GGL(**settings)
+            registry.create(GGL, settings)
 
 
 @pytest.mark.parametrize(
@@ -293,30 +305,29 @@ def test_the_regulariser_of_batches_counts_every_vector():
 
 class TestSearch:
     def test_budgets_are_spent_exactly(self):
-        for search, further in ((cma_es.minimize, {"population": 6}), (turbo.minimize, {})):
+        for search in (cma_es.minimize, turbo.minimize):
             counted = []
 
             def loss(points, *, differentiable=False, counted=counted):
                 counted.append(len(points))
                 return sphere(points)
 
-            best = search(loss, 3, Budget(evaluations=20), rng=RNG, **further)
+            best = search(loss, 3, LatentSearch(evaluations=20, population=6), rng=RNG)
             assert sum(counted) == best.evaluations == 20
             assert best.loss == pytest.approx(float(sphere(best.point[None])))
 
     def test_they_minimise_a_sphere(self):
-        assert (
-            adam(sphere, normal_starts([RNG], 4), Budget(evaluations=200), learning_rate=0.1)[0].loss < 0.01
-        )
-        assert cma_es.minimize(sphere, 4, Budget(evaluations=400), population=8, rng=RNG).loss < 1e-3
+        assert adam(sphere, normal_starts([RNG], 4), LatentSearch(evaluations=200))[0].loss < 0.01
+        search = LatentSearch(evaluations=400, population=8)
+        assert cma_es.minimize(sphere, 4, search, rng=RNG).loss < 1e-3
 
     @pytest.mark.parametrize("name", ["adam", "cma_es"])
     def test_each_trial_has_its_own_stream_and_the_lowest_loss_wins(self, name):
         """More trials leave the first ones as they were: the best of three is no worse than those."""
         fit = toy_fit()
-        spent = Budget(evaluations=1)
+        search = LatentSearch(optimizer=name, evaluations=1, population=4)
         items = [
-            minimize(fit, name, spent, trials=n, how=HOW, rng=Rng.root(seed))
+            minimize(fit, replace(search, restarts=n), rng=Rng.root(seed))
             for seed in range(4)
             for n in (1, 2, 3)
         ]
@@ -328,7 +339,8 @@ class TestSearch:
         def loss(points, *, differentiable=False):
             return torch.where(points[:, 0] > 0, points[:, 0] * torch.nan, points[:, 0].abs())
 
-        assert math.isfinite(cma_es.minimize(loss, 2, Budget(evaluations=40), population=8, rng=RNG).loss)
+        search = LatentSearch(evaluations=40, population=8)
+        assert math.isfinite(cma_es.minimize(loss, 2, search, rng=RNG).loss)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(5))
@@ -336,6 +348,6 @@ class TestSearch:
         """20 dimensions, 200 evaluations each."""
         settings = turbo.Settings(initial=40, candidates=500)
         rng = Rng.root(seed)
-        best = turbo.minimize(ackley, 20, Budget(evaluations=200), rng=rng, settings=settings)
+        best = turbo.minimize(ackley, 20, LatentSearch(evaluations=200), rng=rng, settings=settings)
         sobol = torch.quasirandom.SobolEngine(20, scramble=True, seed=seed).draw(200)
         assert best.loss < float(ackley(4 * sobol - 2).min())

@@ -19,7 +19,7 @@ from glasshouse.scenario.load import load, write_resolved
 from glasshouse.truth.record import read_truth
 
 VICTIMS, GUESSES = 6, 8
-SEARCH = {"optimizer": "adam", "evaluations": 100, "restarts": 2}
+SEARCH = {"search": {"optimizer": "adam", "evaluations": 100, "restarts": 2}}
 
 
 def error(claimed, truth):

@@ -40,9 +40,9 @@ class Declares:
 def test_grants_that_an_attack_does_not_declare_are_not_in_its_view():
     labels, layers = {(0, 1): torch.tensor([3])}, {(0, 1): {"bn.mean": torch.ones(2)}}
     grants = Grants(labels=labels, batch_norm=layers, defense=())
-    assert declared_grants(Declares(), grants).given() == ()
-    assert declared_grants(Declares(uses=frozenset({"labels"})), grants).given() == ("labels",)
-    assert declared_grants(Declares(grants=frozenset({"defense"})), grants).given() == ("defense",)
+    assert declared_grants(Declares(), grants).names() == ()
+    assert declared_grants(Declares(uses=frozenset({"labels"})), grants).names() == ("labels",)
+    assert declared_grants(Declares(grants=frozenset({"defense"})), grants).names() == ("defense",)
 
 
 def fail(error: BaseException):

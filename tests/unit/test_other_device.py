@@ -8,13 +8,16 @@ from pretend_device import DEVICE, pretended
 
 from glasshouse.attacks.inversion.dlg import DLG
 from glasshouse.attacks.inversion.ggl.attack import GGL
+from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.gradinversion.attack import GradInversion
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.inversion.linear_input import LinearInput
+from glasshouse.attacks.parts.matching.exact import QuasiNewton
 from glasshouse.attacks.parts.readout.columns import read_columns
 from glasshouse.attacks.parts.readout.head_gradient import Inversion
+from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.audit.attacking.device import copy_to
@@ -33,13 +36,16 @@ STEPS = {"examples": 2, "protocol": "fedavg", "batch_size": 1}
 GENERATOR = {"latent": 4, "training": GeneratorTraining(width=4, steps=2, batch_size=4)}
 PIXELS = Inversion(iterations=2, distance=Distance())
 CASES = [
-    (DLG(iterations=1, restarts=2, adaptive=True), {}),
-    (InvertingGradients(iterations=3, restarts=2, adaptive=True), {"examples": 4}),
-    (InvertingGradients(iterations=4, restarts=2), STEPS),
-    (GradInversion(iterations=3, restarts=2), {"examples": 2}),
+    (DLG(search=QuasiNewton(iterations=1, restarts=2), adaptive=True), {}),
+    (InvertingGradients(search=Descent(iterations=3, restarts=2), adaptive=True), {"examples": 4}),
+    (InvertingGradients(search=Descent(iterations=4, restarts=2)), STEPS),
+    (
+        GradInversion(search=Descent(iterations=3, restarts=2, schedule="warm_cosine", noise=0.2)),
+        {"examples": 2},
+    ),
     (LinearInput(), {}),
     (LabelInference(), {"examples": 4}),
-    (GGL(**GENERATOR, optimizer="adam", evaluations=3, restarts=2), {}),
+    (GGL(**GENERATOR, search=LatentSearch(optimizer="adam", evaluations=3, restarts=2)), {}),
     (Nex(inversion=PIXELS), HEAD),
     (Nex(inversion=replace(PIXELS, invert="generator")), HEAD),
 ]

@@ -224,7 +224,7 @@ def test_a_network_learns_to_invert():
     images = rand(4, 1, 8, 8) * 2 - 1
     task = Task(
         how=InversionTraining(epochs=150, batch_size=4, learning_rate=1e-2, width=16),
-        images=images, vectors=(torch.eye(4),), queries=torch.eye(4), priors=None, wanted=None,
+        images=images, vectors=(torch.eye(4),), queries=torch.eye(4), priors=None, goals=None,
         key=Rng.root(0).key,
     )  # fmt: skip
     (result,) = each([task], processes=1, label="test")

@@ -10,6 +10,7 @@ from torch import nn
 from glasshouse.audit.simulation import pretraining
 from glasshouse.audit.simulation.build import build
 from glasshouse.errors import BadScenario, BadValue
+from glasshouse.models.base import RENAMINGS
 from glasshouse.models.zoo import imagenet
 from glasshouse.scenario.load import from_dict
 from glasshouse.store import write_tensors
@@ -225,11 +226,11 @@ TORCHVISION = {
 def test_names_of_torchvision_become_ours_and_ours_stay(name):
     theirs, ours = TORCHVISION[name]
     tensors = {n: torch.full((2,), float(i)) for i, n in enumerate(theirs)}
-    renamed = getattr(imagenet, name).published(tensors)
+    renamed = RENAMINGS[getattr(imagenet, name)](tensors)
     assert set(renamed) == {f"features.{n}" for n in ours}
     same = [t for n, t in tensors.items() if not n.startswith(("fc.", "classifier.", "heads."))]
     assert [t.tolist() for n, t in renamed.items() if "tracked" not in n] == [t.tolist() for t in same]
-    again = getattr(imagenet, name).published(renamed)
+    again = RENAMINGS[getattr(imagenet, name)](renamed)
     assert all(again[n] is t for n, t in renamed.items())
     assert again.keys() == renamed.keys()
 

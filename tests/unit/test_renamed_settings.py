@@ -8,7 +8,7 @@ from glasshouse.scenario.table import Plugin
 
 RENAMED = [
     (name, old, new)
-    for name in ("ggl", "maui", "nex", "pli", "scale_mia", "tbi")
+    for name in registry.names("attacks")
     for old, new in registry.card("attacks", name).renamed.items()
 ]
 

@@ -79,7 +79,7 @@ def test_without_axes_there_is_one_cell_equal_to_the_scenario():
     [
         ({"axes": {"seed": []}}, "a list of at least one value"),
         ({"axes_zipped": [{"seed": [1], "attack_seed": [1, 2]}]}, "lists of one length"),
-        ({"axes": {"seed": [0] * 50, "attack_seed": [0] * 50}}, "at most 2000 cells"),
+        ({"axes": {"seed": list(range(50)), "attack_seed": list(range(50))}}, "at most 2000 cells"),
         ({"axes": {"attacks.3.iterations": [1]}}, "entries in 'attacks'"),
         ({"axes": {"..": [1]}}, "a dotted path"),
     ],

@@ -87,7 +87,7 @@ def test_the_assignments_can_be_made():
         assign(table, *split_assignment(line))
     assert table == {
         "federation": {"batch_size": 4},
-        "attacks": [{"name": "dlg", "iterations": 50, "restarts": 8}],
+        "attacks": [{"name": "dlg", "search": {"iterations": 50, "restarts": 8}}],
         "axes": {"federation.batch_size": [1, 2]},
     }
 

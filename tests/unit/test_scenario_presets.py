@@ -40,12 +40,12 @@ def test_a_paper_preset_shrinks_to_one_cell_of_built_in_data(name):
         [
             'data={source="digits", auxiliary=100, heldout=100, public=100}',
             "federation.clients=2", "federation.batch_size=1", "federation.rounds=1",
-            "model.pretraining.epochs=1", "defenses=[]", "attacks.*.restarts=1", "audit.victims=2",
+            "model.pretraining.epochs=1", "defenses=[]", "attacks.*.search.restarts=1", "audit.victims=2",
         ],
     ).scenarios  # fmt: skip
     (cell,) = cells(scenario)
     assert cell.scenario.data.examples == 1
-    assert all(a.arguments["restarts"] == 1 for a in cell.scenario.attacks)
+    assert all(a.arguments["search"]["restarts"] == 1 for a in cell.scenario.attacks)
 
 
 def test_each_data_set_of_pli_paper_has_its_own_settings():
@@ -60,5 +60,5 @@ def test_each_data_set_of_pli_paper_has_its_own_settings():
 
 
 def test_the_quickstart_needs_no_download():
-    assert {s.data.source for s in load("quickstart").scenarios} == {"digits"}
+    assert {s.data.source for s in load("quickstart").scenarios} == {"digits", "photos"}
     assert all(m.system for m in load("quickstart").members)

@@ -5,6 +5,7 @@ import torch
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.matching.step_order import exchange_between_steps, step_of, unknown
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.registry import create
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import Toy, toy
 
@@ -65,7 +66,10 @@ def test_simulation_matches_the_update_of_several_steps_better_than_one_step_can
     view = trained(1).view()
     losses = {
         steps: -float(
-            InvertingGradients(iterations=60, restarts=1, tv=0.0, local_steps=steps)
+            create(
+                InvertingGradients,
+                {"search": {"iterations": 60, "restarts": 1}, "tv": 0.0, "local_steps": steps},
+            )
             .run(view, rng=Rng.root(1))[0]
             .confidence[0]
         )

@@ -82,7 +82,7 @@ def test_grants_come_back_from_disk(tmp_path):
     )
     write_grants(grants, tmp_path)
     again = read_grants(tmp_path)
-    assert again.given() == ("auxiliary", "labels", "batch_norm", "defense", "cohorts")
+    assert again.names() == ("auxiliary", "labels", "batch_norm", "defense", "cohorts")
     assert again.labels[0, 1].tolist() == [3]
     assert list(again.batch_norm[0, 1]) == ["features.bn0.mean"]
     assert again.defense == grants.defense

@@ -37,7 +37,7 @@ RAW = {
         {"name": "linear_input"},
         *({"name": name} for name in CHEATS),
         {"name": "linear_input", "label": "honest, after the cheats"},
-        {"name": "inverting_gradients", "iterations": 20, "restarts": 1},
+        {"name": "inverting_gradients", "search": {"iterations": 20, "restarts": 1}},
     ],
     "audit": {
         "metrics": ["psnr", "identification", "label_accuracy"],

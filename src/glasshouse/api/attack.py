@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.audit.preflight.network import Network, derivative_fault
 from glasshouse.errors import BadScenario, BadValue, Inapplicable
-from glasshouse.models.build import build
+from glasshouse.models.build import build, state
 from glasshouse.models.memory import keep
 from glasshouse.registry import load_model
 from glasshouse.rng import Rng
@@ -32,6 +32,9 @@ from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Kind, Refusal, Terms, Update
 
 __all__ = ["PreparedAttack", "attack", "view"]
+
+SERVER: Final = Threat(sees=frozenset({"broadcast", "update", "own"}))
+"""Who looks at an update in memory: an honest-but-curious server."""
 
 
 @final
@@ -136,14 +139,7 @@ def view(
     Raises:
         BadValue: the network does not take such images, or the update does not fit it.
     """
-    name = keep(model)
-    architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
-    network = build(architecture)
-    fault = derivative_fault(
-        Network(name=name, shape=input_shape, classes=architecture.classes, arguments="{}")
-    )
-    if fault is not None:
-        raise BadValue(f"network '{type(model).__name__}'", needs=fault[0], got=fault[1], fix=fault[2])
+    architecture, network = _network(model, input_shape)
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
         architecture=architecture,
@@ -163,18 +159,26 @@ def view(
         examples=examples,
         steps=local_epochs * math.ceil(examples / terms.batch_size),
     )
-    state = {key: t.detach().clone() for key, t in network.state_dict().items()}
-    seen = RoundView(
-        round=0,
-        broadcast=Broadcast(round=0, architecture=architecture, tensors=state),
-        updates={0: sent},
-    )
     grants = Grants(
         auxiliary=None if auxiliary is None else Batch(inputs=auxiliary[0], labels=auxiliary[1]),
         labels={} if labels is None else {(0, 0): torch.tensor(labels)},
     )
-    threat = Threat(sees=frozenset({"broadcast", "update", "own"}))
-    return View(terms=terms, threat=threat, rounds=(seen,), grants=grants)
+    received = Broadcast(round=0, architecture=architecture, tensors=state(network))
+    seen = RoundView(round=0, broadcast=received, updates={0: sent})
+    return View(terms=terms, threat=SERVER, rounds=(seen,), grants=grants)
+
+
+def _network(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Architecture, nn.Module]:
+    """A name for the network, and a copy of it that takes such images and can be differentiated twice."""
+    name = keep(model)
+    architecture = Architecture(name=name, input_shape=input_shape, classes=_classes(name, input_shape))
+    network = build(architecture)
+    fault = derivative_fault(
+        Network(name=name, shape=input_shape, classes=architecture.classes, arguments="{}")
+    )
+    if fault is not None:
+        raise BadValue(f"network '{type(model).__name__}'", needs=fault[0], got=fault[1], fix=fault[2])
+    return architecture, network
 
 
 def _classes(name: str, input_shape: tuple[int, int, int]) -> int:

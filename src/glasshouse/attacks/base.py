@@ -78,16 +78,14 @@ class About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Claim:
-    """Base class of everything that an attack can assert, for built-in and third-party kinds.
-
-    A kind is a frozen dataclass, registered in the entry-point group ``glasshouse.claims`` by its ``kind``.
-    Its fields hold tensors, mappings of names to tensors, or what JSON can say.
+    """Base class of what attacks assert: frozen dataclasses of tensors, mappings of them and JSON values.
 
     Class attributes:
         card: what the kind asserts, in a line.
         kind: its registered name; metrics name the kind that they score.
         grows: claims after more rounds replace those after fewer; the longest prefix is judged.
         may_be_empty: tensors of length 0 say "nothing could be read", which is scored.
+        guessed_from_images: null adversaries guess it from auxiliary images.
         scored: False for what is only shown, or used by the judge.
 
     Attributes:
@@ -98,6 +96,7 @@ class Claim:
     kind: ClassVar[str]
     grows: ClassVar[bool] = False
     may_be_empty: ClassVar[bool] = False
+    guessed_from_images: ClassVar[bool] = False
     scored: ClassVar[bool] = True
 
     about: About
@@ -112,9 +111,7 @@ class Claim:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction(Claim):
-    """Asserts: These were private inputs.
-
-    B = 0 where the attack could read nothing: that is scored like no claim at all, as a miss.
+    """Asserts: These were private inputs. B = 0: it could read nothing, which is scored as a miss.
 
     Attributes:
         inputs: (B, C, H, W) in [0, 1].
@@ -126,6 +123,7 @@ class Reconstruction(Claim):
 
     card: ClassVar[Card] = Card(summary="these were private inputs")
     kind: ClassVar[str] = "reconstruction"
+    guessed_from_images: ClassVar[bool] = True
     may_be_empty: ClassVar[bool] = True
 
     inputs: Tensor
@@ -186,6 +184,7 @@ class Labels(Claim):
 
     card: ClassVar[Card] = Card(summary="the private batch held so many of each class")
     kind: ClassVar[str] = "labels"
+    guessed_from_images: ClassVar[bool] = True
 
     counts: Tensor
 

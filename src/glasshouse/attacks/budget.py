@@ -4,14 +4,27 @@ Shape letters: B images, C channels, H and W pixels.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Protocol, final
 
 from torch import Tensor
 
 from glasshouse.wire import Architecture, Value
 
-__all__ = ["PROBE", "Budget", "Piece", "Pieces", "search_budget"]
+__all__ = ["PROBE", "Budget", "Piece", "Pieces", "Search", "search_budget"]
+
+
+class Search(Protocol):
+    """Settings of a search, a dataclass: so many iterations from each of so many starts."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def iterations(self) -> int: ...
+
+    @property
+    def restarts(self) -> int: ...
+
 
 PROBE = 3
 """Iterations of a search that is run only to be timed."""
@@ -72,7 +85,9 @@ class Budget:
         return self.amount * self.restarts
 
 
-def search_budget(iterations: int, *, restarts: int = 1) -> Budget:
-    """The budget of an attack whose argument ``iterations`` is the length of its search."""
-    short = {"iterations": min(PROBE, iterations)}
-    return Budget(unit="iterations", amount=iterations, restarts=restarts, probe=short)
+def search_budget(search: Search) -> Budget:
+    """The budget of an attack whose argument ``search`` says how long it searches."""
+    short = asdict(replace(search, iterations=min(PROBE, search.iterations)))
+    return Budget(
+        unit="iterations", amount=search.iterations, restarts=search.restarts, probe={"search": short}
+    )

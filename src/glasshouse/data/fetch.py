@@ -61,7 +61,7 @@ def offline() -> bool:
 
 def not_here(data: NamedData, failure: str = "") -> BadFile:
     """The error for data that are not here; ``failure``: of the attempt to fetch them."""
-    settled = (
+    cause = (
         "GLASSHOUSE_OFFLINE is set" if data.downloads else "it has no public address that is known to last"
     )
     files = ", ".join(place.partition(":")[2] for place in data.places)
@@ -70,7 +70,7 @@ def not_here(data: NamedData, failure: str = "") -> BadFile:
     return BadFile(
         f"data '{data.name}'",
         needs=f"one of {files} in a folder of GLASSHOUSE_DATA",
-        got=f"{here}; not fetched: {failure or settled}",
+        got=f"{here}; not fetched: {failure or cause}",
         fix=f"set GLASSHOUSE_DATA to the folder that has it, or to another and {data.obtain} ({data.terms})",
     )
 
@@ -104,7 +104,7 @@ def _fetch(data: NamedData, download: Download) -> None:
         if download.members:
             _unpack(data, download, file)
         else:
-            _keep(file, data.fetched / download.kept()[0])
+            _keep(file, data.fetched / download.file_names()[0])
 
 
 def _pieces(data: NamedData, download: Download) -> Iterator[bytes]:
@@ -128,7 +128,7 @@ def _unpack(data: NamedData, download: Download, file: IO[bytes]) -> None:
     """Keep the members that are wanted, plain files only; nothing of the archive chooses a path."""
     try:
         with tarfile.open(fileobj=file, mode="r:*") as archive:
-            for path, name in zip(download.members, download.kept(), strict=True):
+            for path, name in zip(download.members, download.file_names(), strict=True):
                 member = archive.getmember(path)
                 check_size(member.size, limits.JSONL_BYTES, subject=f"data '{data.name}', '{name}'")
                 content = archive.extractfile(member)

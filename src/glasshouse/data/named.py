@@ -32,7 +32,7 @@ class Download:
     size: int
     members: tuple[str, ...] = ()
 
-    def kept(self) -> tuple[str, ...]:
+    def file_names(self) -> tuple[str, ...]:
         """Names of the files that stay."""
         return tuple(path.rpartition("/")[2] for path in self.members or (self.url,))
 
@@ -71,7 +71,7 @@ class NamedData:
 
     def complete(self) -> bool:
         """Whether every public file was fetched before."""
-        files = [name for part in self.downloads for name in part.kept()]
+        files = [name for part in self.downloads for name in part.file_names()]
         return bool(files) and all((self.fetched / name).is_file() for name in files)
 
 
@@ -183,8 +183,8 @@ NAMED: Final[Mapping[str, NamedData]] = {
 
 def folders() -> tuple[Path, ...]:
     """The folders that ``GLASSHOUSE_DATA`` names, separated as in ``PATH``."""
-    given = os.environ.get("GLASSHOUSE_DATA", "").split(os.pathsep)
-    return tuple(Path(part).expanduser() for part in given if part)
+    places_named = os.environ.get("GLASSHOUSE_DATA", "").split(os.pathsep)
+    return tuple(Path(part).expanduser() for part in places_named if part)
 
 
 def find(name: str) -> str | None:

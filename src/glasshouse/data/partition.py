@@ -1,11 +1,40 @@
 """Who holds what: the private pool cut into clients."""
 
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, final
+
 import torch
 from torch import Tensor
 
 from glasshouse import registry
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a partitioner asks of the data, declared as the class attribute ``demand``; ``check`` reads it.
+
+    Attributes:
+        classes: that each client gets.
+        examples: of each client at least.
+        whole_classes: no class is dealt to two clients.
+    """
+
+    classes: int = 1
+    examples: int = 1
+    whole_classes: bool = False
+
+
+class Partitioner(Protocol):
+    """Deals images to clients."""
+
+    demand: ClassVar[Demand]
+
+    def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
+        """Rows of each client, disjoint and not empty."""
+        ...
 
 
 def partition(
@@ -55,8 +84,8 @@ def partition(
         )
     used = torch.randperm(len(labels), generator=rng.child("pool").torch())
     used = used if examples is None else used[:needed]
-    divide = factory() if alpha is None else factory(alpha=alpha)
-    parts: tuple[Tensor, ...] = divide(labels[used], clients, rng=rng.child(kind))
+    divide: Partitioner = factory() if alpha is None else factory(alpha=alpha)
+    parts = divide(labels[used], clients, rng=rng.child(kind))
     if empty := sum(len(part) == 0 for part in parts):
         raise BadValue(
             f"partition '{kind}'",

@@ -191,11 +191,11 @@ def _rows(
         rows = rows[: want.per_class or None]
         target = label < want.targets
         away = round(want.heldout * len(rows)) if target else 0
-        kept = rows[away:]
-        half = (len(kept) + 1) // 2 if halves and not want.same_photos else len(kept)
-        parts[0 if target else 1].append(kept[:half])
+        images = rows[away:]
+        half = (len(images) + 1) // 2 if halves and not want.same_photos else len(images)
+        parts[0 if target else 1].append(images[:half])
         parts[2].append(rows[:away])
-        parts[3].append(kept if half == len(kept) else kept[half:])
+        parts[3].append(images if half == len(images) else images[half:])
     private, known, heldout, shifted = (torch.cat(part) for part in parts)
     return private, known, heldout, shifted
 

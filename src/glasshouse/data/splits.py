@@ -123,7 +123,7 @@ def deal(
     owner = torch.full((int(pool.content.max()) + 1,), -1)
     keys = pool.label if by == "label" else pool.content
     key_owner = torch.full((int(keys.max()) + 1,), -1)
-    dealt: dict[Role, Batch] = {}
+    batches: dict[Role, Batch] = {}
     duplicates: dict[Role, int] = {}
     used_rows = torch.zeros(len(pool.row), dtype=torch.bool)
     for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
@@ -138,14 +138,14 @@ def deal(
         used_rows[index] = True
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number
-        dealt[role] = pool.batch(index)
+        batches[role] = pool.batch(index)
     further = None
     if spare and "heldout" in wants:
         free = _eligible(pool, wants["heldout"]) & ~used_rows & (owner[pool.content] == -1)
         free &= (key_owner[keys] == -1) | (key_owner[keys] == ROLES.index("heldout"))
         further = _drawn(pool, free, spare, rng.child("deal/spare"))
-    check_disjoint({name: part for name, part in (*dealt.items(), ("spare", further)) if part is not None})
-    return Roles(**dealt, spare=further, duplicates=duplicates)
+    check_disjoint({name: part for name, part in (*batches.items(), ("spare", further)) if part is not None})
+    return Roles(**batches, spare=further, duplicates=duplicates)
 
 
 def _drawn(pool: _Pool, free: Tensor, most: int, rng: Rng) -> Batch | None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import final
 
@@ -31,6 +32,8 @@ DIGITS: Mapping[str, tuple[int, ...]] = {
     "test": (43, 46, 44, 47, 50, 41, 41, 47, 44, 46),
 }
 """Images of each class of the built-in digits; a test compares them with the data."""
+PHOTOS: Mapping[str, tuple[int, ...]] = {"train": (195, 195), "test": (65, 65)}
+"""The same for the built-in photographs."""
 CIFAR = {"train": 5000, "test": 1000}
 """Images of each of the ten classes, where all batches are there."""
 GREY = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "I", "F"})
@@ -101,10 +104,10 @@ def _public(name: str) -> Survey:
     return Survey(counts=counts, shape=data.shape, classes=_highest(counts) + 1)
 
 
-def _shaped(found: Survey, resize: int | None, channels: int | None) -> Survey:
-    depth, height, width = found.shape
+def _shaped(whole: Survey, resize: int | None, channels: int | None) -> Survey:
+    depth, height, width = whole.shape
     return replace(
-        found, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
+        whole, shape=(channels or depth, *((height, width) if resize is None else (resize, resize)))
     )
 
 
@@ -116,10 +119,20 @@ def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey
 
 
 def _digits(where: str) -> Survey | None:
+    return _built_in("digits", where, DIGITS, (1, 8, 8))
+
+
+def _photos(where: str) -> Survey | None:
+    return _built_in("photos", where, PHOTOS, (3, 32, 32))
+
+
+def _built_in(
+    name: str, where: str, numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]
+) -> Survey:
     if where:
-        raise BadFile("data 'digits'", needs="no path", got=f"digits:{where}", fix="write 'digits' alone")
-    counts = {split: dict(enumerate(numbers)) for split, numbers in DIGITS.items()}
-    return Survey(counts=counts, shape=(1, 8, 8), classes=10)
+        raise BadFile(f"data '{name}'", needs="no path", got=f"{name}:{where}", fix=f"write '{name}' alone")
+    counts = {split: dict(enumerate(part)) for split, part in numbers.items()}
+    return Survey(counts=counts, shape=shape, classes=_highest(counts) + 1)
 
 
 def _npz(where: str) -> Survey | None:
@@ -144,26 +157,40 @@ def _npz(where: str) -> Survey | None:
 
 
 def _folder(where: str) -> Survey | None:
-    root = require_existing(where, name=f"folder:{where}", folder=True)
+    return _tree("folder", where, SUFFIXES, _image_shape)
+
+
+def _dicom(where: str) -> Survey | None:
+    reader = import_module("glasshouse.data.kinds.dicom")  # only now: it needs an extra
+    return _tree("dicom", where, reader.SUFFIXES, reader.shape_of)
+
+
+def _image_shape(path: Path) -> tuple[int, int, int]:
+    with Image.open(path) as image:
+        return (1 if image.mode in GREY else 3, image.height, image.width)
+
+
+def _tree(
+    kind: str, where: str, suffixes: frozenset[str], shape_of: Callable[[Path], tuple[int, int, int]]
+) -> Survey:
+    root = require_existing(where, name=f"{kind}:{where}", folder=True)
     roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
     folders = {split: _folders(place) for split, place in roots.items()}
     names = sorted({path.name for paths in folders.values() for path in paths})
     counts: dict[str, Mapping[int, int]] = {}
     first: Path | None = None
     for split, paths in folders.items():
-        pictures = {names.index(path.name): _pictures(path) for path in paths}
+        pictures = {names.index(path.name): _pictures(path, suffixes) for path in paths}
         counts[split] = {label: len(files) for label, files in pictures.items()}
         first = first or next((files[0] for files in pictures.values() if files), None)
     if first is None:
         raise BadFile(
-            f"data 'folder:{where}'",
+            f"data '{kind}:{where}'",
             needs="one folder per class, with its pictures inside",
             got="no pictures",
             fix="arrange them as PATH/CLASS/picture.png, or PATH/train/CLASS/picture.png",
         )
-    with Image.open(first) as image:
-        depth = 1 if image.mode in GREY else 3
-        return Survey(counts=counts, shape=(depth, image.height, image.width), classes=len(names))
+    return Survey(counts=counts, shape=shape_of(first), classes=len(names))
 
 
 def _zip(where: str) -> Survey | None:
@@ -185,8 +212,8 @@ def _folders(place: Path) -> list[Path]:
     return [path for path in sorted(place.iterdir()) if path.is_dir() and not path.name.startswith(".")]
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return [p for p in sorted(folder.iterdir()) if p.suffix.lower() in SUFFIXES]
+def _pictures(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+    return [p for p in sorted(folder.iterdir()) if p.suffix.lower() in suffixes]
 
 
 def _idx(where: str) -> Survey | None:
@@ -234,7 +261,9 @@ def _highest(counts: Mapping[str, Mapping[int, int]]) -> int:
 
 KINDS: Mapping[str, Callable[[str], Survey | None]] = {
     "digits": _digits,
+    "photos": _photos,
     "npz": _npz,
+    "dicom": _dicom,
     "folder": _folder,
     "zip": _zip,
     "idx": _idx,

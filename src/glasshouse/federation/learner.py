@@ -1,4 +1,4 @@
-"""One party of a logit protocol: a model with its own optimiser, trained on whatever loss a phase asks for.
+"""One party of a logit protocol: a model with its own optimizer, trained on whatever loss a phase asks for.
 
 Shape letters: B examples in a step, N examples, K classes.
 """
@@ -99,7 +99,7 @@ class PrivateEpochs:
     """The honest trainer of a logit protocol: epochs of cross-entropy on the client's own data.
 
     Attributes:
-        learner: whose optimiser is used.
+        learner: whose optimizer is used.
         epochs: passes.
     """
 
@@ -108,7 +108,7 @@ class PrivateEpochs:
 
     def __call__(self, model: nn.Module, data: Batch, *, rng: Rng, ascend: bool = False) -> Trained:
         """Train the learner's model, which ``model`` is."""
-        assert model is self.learner.model  # its optimiser knows no other
+        assert model is self.learner.model  # its optimizer knows no other
         sign = -1.0 if ascend else 1.0
         loss = hard_loss(data.labels)
         order = self.learner.fit(

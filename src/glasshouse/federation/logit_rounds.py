@@ -83,10 +83,10 @@ def play(
         sent = Broadcast(round=t, architecture=setting.terms.architecture, tensors={"logits": consensus})
         recorder.prepare(sent)
         recorder.broadcast(sent)
-        uploads, learnt = [], []
+        uploads, epochs_each = [], []
         for number, client in enumerate(clients.learners):
             mine = stream.child(f"client/{number}")
-            learnt.append(
+            epochs_each.append(
                 scheme.learn(
                     client, public, consensus, clients=len(clients.learners), rng=mine.child("public")
                 )
@@ -94,7 +94,7 @@ def play(
         scheme.serve(server, public, consensus, rng=stream.child("server"))
         model = {f"model.{name}": tensor for name, tensor in server.state().items()}
         recorder.own(t + 1, {"logits": server.logits(public.inputs), **model})
-        for number, epochs in enumerate(learnt):
+        for number, epochs in enumerate(epochs_each):
             mine = stream.child(f"client/{number}")
             uploads.append(clients.upload(t + 1, number, public, epochs, recorder=recorder, rng=mine))
     return server.state()

@@ -64,14 +64,14 @@ def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:
     epochs, best = len(leakage) - 1, int(report.numbers["best"])
     x = [*range(1, epochs + 1)]
     last = f"as sent: leakage {leakage[-1]:.2f}, accuracy {accuracy[-1]:.2f}"
-    kept = f"kept: epoch {best + 1}; " if best >= 0 else "not trained; "
+    choice = f"kept: epoch {best + 1}; " if best >= 0 else "not trained; "
     both = (("leakage", leakage), ("accuracy", accuracy))
     trained = [line(f"{name}, epochs", x, y[:-1]) for name, y in both if x]
     sent = [line(f"{name}, as sent", [epochs + 1], y[-1:]) for name, y in both]
     return lines(
         cell.place,
         f"Making of the head: {label}",
-        f"On the adversary's own held-out images; {kept}{last}. Epochs are compared on batches of "
+        f"On the adversary's own held-out images; {choice}{last}. Epochs are compared on batches of "
         f"{JUDGED} (or all of these images, if fewer), the head as sent is measured on as many examples as "
         "it was made for: the two leakages are not of one batch size.",
         labels=("epoch", "share"),

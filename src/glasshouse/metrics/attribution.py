@@ -14,9 +14,8 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
-from glasshouse.metrics.base import Reads, ScoreContext, Wording
+from glasshouse.metrics.base import Hits, Reads, ScoreContext, Wording
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
-from glasshouse.metrics.reconstruction import ImageMetric
 from glasshouse.registry import Card
 
 THRESHOLD = 18.0
@@ -47,7 +46,7 @@ def said_of_recovered(
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Attribution(ImageMetric):
+class Attribution(Hits):
     """Share of recovered examples whose owner was named. Up is worse; 1 / clients of the round is chance.
 
     An attack that names nobody scores chance by definition ("privacy by shuffling").
@@ -67,9 +66,6 @@ class Attribution(ImageMetric):
         order=410,
     )
     reads: ClassVar[Reads] = "source"
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         del context
@@ -78,7 +74,7 @@ class Attribution(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LeakedLabels(ImageMetric):
+class LeakedLabels(Hits):
     """Share of recovered examples whose label is right. Up is worse; 1 / K is chance for balanced classes."""
 
     card: ClassVar[Card] = Card(
@@ -95,9 +91,6 @@ class LeakedLabels(ImageMetric):
         order=405,
     )
     reads: ClassVar[Reads] = "labels"
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.classes is None else 1 / context.classes

@@ -8,6 +8,7 @@ Shape letters: B private examples, R reconstructions, C channels, H and W pixels
 N clients, M images among which one is identified.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, final, runtime_checkable
@@ -25,6 +26,7 @@ from glasshouse.registry import Card
 __all__ = [
     "ClaimKind",
     "Features",
+    "Hits",
     "Layers",
     "Metric",
     "PooledMetric",
@@ -146,7 +148,7 @@ class Wording:
 
 
 class Metric(Protocol):
-    """A metric that is a number per unit, to be averaged over units.
+    """A metric that is a number per unit, to be averaged over units. Defaults are those for images.
 
     Class attributes:
         card: summary, source, and ``details`` with ``direction`` and ``chance`` in words.
@@ -162,17 +164,18 @@ class Metric(Protocol):
 
     card: ClassVar[Card]
     wording: ClassVar[Wording]
-    requires: ClassVar[frozenset[Requirement]]
-    claim: ClassVar[ClaimKind]
-    reads: ClassVar[Reads]
-    higher_leaks: ClassVar[bool]
-    unit: ClassVar[str]
-    counts: ClassVar[bool]
-    range: ClassVar[tuple[float, float]]
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+    claim: ClassVar[ClaimKind] = "reconstruction"
+    reads: ClassVar[Reads] = "inputs"
+    higher_leaks: ClassVar[bool] = True
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     def chance(self, context: ScoreContext) -> float | None:
         """What a guess without any information gets, where that is known in closed form; else None."""
-        ...
+        del context
+        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """One number per unit of the truth, for one claim against one truth.
@@ -184,6 +187,14 @@ class Metric(Protocol):
             Undefined: the data or the context do not determine the number.
         """
         ...
+
+
+class Hits(Metric, Protocol):
+    """A metric that is 0 or 1 per unit: the mean is a share."""
+
+    unit: ClassVar[str] = "share"
+    counts: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
 
 @runtime_checkable

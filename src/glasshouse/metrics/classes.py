@@ -9,9 +9,9 @@ authors' code takes SSIM with a data range twice as wide as its images; here the
 Shape letters: B claimed images, J classes, L private ones.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, Wording
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.registry import Card
 
@@ -42,18 +42,10 @@ def gallery_of(context: ScoreContext, name: str) -> Gallery:
     return context.gallery
 
 
-class ClassMetric(ABC):
+class ClassMetric(Hits, Protocol):
     """Base class of metrics about the image of each private class."""
 
-    card: ClassVar[Card]
-    wording: ClassVar[Wording]
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "class_representatives"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @abstractmethod
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -76,6 +68,13 @@ class ClassMetric(ABC):
         """
         gallery = gallery_of(context, type(self).__name__)
         return np.asarray(self.measure(claimed, truth, gallery).double().numpy())
+
+
+class ClassSimilarity(ClassMetric, Protocol):
+    """The same, a number per class that is no share."""
+
+    unit: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
 
 
 def _own(table: Tensor, labels: Tensor) -> Tensor:
@@ -180,7 +179,6 @@ class ClassIdentification(ClassMetric):
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image points to them among all people",
-        source="",
         details={"direction": "up is worse", "chance": "1/J over the people with private-domain images"},
     )
     wording: ClassVar[Wording] = Wording(
@@ -207,7 +205,6 @@ class TargetIdentification(ClassMetric):
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose image points to them among the private classes",
-        source="",
         details={"direction": "up is worse", "chance": "1/L"},
     )
     wording: ClassVar[Wording] = Wording(
@@ -229,7 +226,7 @@ class TargetIdentification(ClassMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SsimPrivate(ClassMetric):
+class SsimPrivate(ClassSimilarity):
     """SSIM with the own private mean, on the rows that count."""
 
     card: ClassVar[Card] = Card(
@@ -245,8 +242,6 @@ class SsimPrivate(ClassMetric):
         severity="images",
         order=160,
     )
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -255,7 +250,7 @@ class SsimPrivate(ClassMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SsimPublic(ClassMetric):
+class SsimPublic(ClassSimilarity):
     """SSIM with the own public mean, on the rows that count."""
 
     card: ClassVar[Card] = Card(
@@ -271,8 +266,6 @@ class SsimPublic(ClassMetric):
         order=330,
         private=False,
     )
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
@@ -281,7 +274,7 @@ class SsimPublic(ClassMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SsimGap(ClassMetric):
+class SsimGap(ClassSimilarity):
     """SSIM with the own private mean minus SSIM with the own public mean, on the rows that count."""
 
     card: ClassVar[Card] = Card(
@@ -297,8 +290,6 @@ class SsimGap(ClassMetric):
         severity="images",
         order=130,
     )
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:

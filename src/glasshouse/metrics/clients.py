@@ -1,8 +1,9 @@
 """The metrics over clients, as plug-ins; what they compute is in ``membership``."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import scipy
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.metrics import membership
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import ClaimKind, Metric, Reads, ScoreContext, Wording
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
 
@@ -20,24 +21,20 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 
-class ClientMetric(ABC):
+class ClientMetric(Metric, Protocol):
     """Base class of metrics over all clients of several runs."""
 
-    card: ClassVar[Card]
-    wording: ClassVar[Wording]
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "decisions"
-    higher_leaks: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    interval: ClassVar[Callable[..., Interval]]
 
-    @abstractmethod
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
     ) -> Interval:
         """Over clients (L,) of the runs that ``runs`` numbers, with its interval."""
+        return self.interval(claimed, truth, runs=runs, level=level)
 
     @abstractmethod
     def values(self, claimed: Floats, truths: Bools) -> Floats:
@@ -67,6 +64,7 @@ class ClientMetric(ABC):
 class F1(ClientMetric):
     """Harmonic mean of precision and recall over clients; calling a share s at random gets 2φs / (φ + s)."""
 
+    interval = staticmethod(membership.f1)
     card: ClassVar[Card] = Card(
         summary="harmonic mean of precision and recall over clients, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives, or more: a coin"},
@@ -93,17 +91,13 @@ class F1(ClientMetric):
             raise _undefined("f1")
         return 2 * _hit_counts(claimed, truths) / called
 
-    def pool(
-        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
-    ) -> Interval:
-        return membership.f1(claimed, truth, runs=runs, level=level)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Precision(ClientMetric):
     """Share of the clients called positive that are."""
 
+    interval = staticmethod(membership.precision)
     card: ClassVar[Card] = Card(
         summary="share of the clients called positive that are, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share of positives"},
@@ -123,17 +117,13 @@ class Precision(ClientMetric):
             raise _undefined("precision")
         return _hit_counts(claimed, truths) / float(claimed.sum())
 
-    def pool(
-        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
-    ) -> Interval:
-        return membership.precision(claimed, truth, runs=runs, level=level)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recall(ClientMetric):
     """Share of the positive clients that are called so."""
 
+    interval = staticmethod(membership.recall)
     card: ClassVar[Card] = Card(
         summary="share of the positive clients that are called so, exact interval",
         details={"direction": "up is worse for privacy", "chance": "the share called positive"},
@@ -157,17 +147,13 @@ class Recall(ClientMetric):
             raise _undefined("recall")
         return _hit_counts(claimed, truths) / np.asarray(truths.sum(1), dtype=np.float64)
 
-    def pool(
-        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
-    ) -> Interval:
-        return membership.recall(claimed, truth, runs=runs, level=level)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Auc(ClientMetric):
     """Probability that a positive client scores above a negative one."""
 
+    interval = staticmethod(membership.auc)
     card: ClassVar[Card] = Card(
         summary="probability that a positive client scores above a negative one",
         source="interval: Newcombe 2006, Statistics in Medicine 25(4)",
@@ -195,11 +181,6 @@ class Auc(ClientMetric):
         ranks = truths @ scipy.stats.rankdata(claimed)
         return np.asarray((ranks - members * (members + 1) / 2) / (members * (total - members)))
 
-    def pool(
-        self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
-    ) -> Interval:
-        return membership.auc(claimed, truth, runs=runs, level=level)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +191,7 @@ class TprAtFpr(ClientMetric):
         fpr: tolerated share of false alarms, in (0, 1].
     """
 
+    interval = staticmethod(membership.tpr_at_fpr)
     card: ClassVar[Card] = Card(
         summary="share of positive clients found at a tolerated share of false alarms, exact interval",
         source="Carlini et al. 2022, arXiv:2112.03570",
@@ -255,7 +237,7 @@ class TprAtFpr(ClientMetric):
     def pool(
         self, claimed: Floats, truth: Bools, *, runs: Ints | None = None, level: float = 0.95
     ) -> Interval:
-        return membership.tpr_at_fpr(claimed, truth, fpr=self.fpr, runs=runs, level=level)
+        return self.interval(claimed, truth, fpr=self.fpr, runs=runs, level=level)
 
 
 def _hit_counts(claimed: Floats, truths: Bools) -> Floats:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, Wording
 from glasshouse.registry import Card
 
 
@@ -41,7 +41,7 @@ def label_counts(labels: Tensor, classes: int) -> Tensor:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LabelAccuracy:
+class LabelAccuracy(Hits):
     """Share of the batch's labels that the claim contains, as multisets: order does not matter.
 
     Overlap ``Σ min(claimed, true)`` over classes, over B: the first overlap-many of the B numbers returned
@@ -65,17 +65,8 @@ class LabelAccuracy:
         severity="labels",
         order=400,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "labels"
     reads: ClassVar[Reads] = "counts"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return None
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """One number per private example; both arguments are counts per class, ``(K,)``."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import NotInstalled, Undefined
-from glasshouse.metrics.base import ScoreContext, Wording
-from glasshouse.metrics.reconstruction import ImageMetric, pair_images
+from glasshouse.metrics.base import Metric, ScoreContext, Wording
+from glasshouse.metrics.reconstruction import pair_images
 from glasshouse.registry import Card
 
 try:
@@ -29,7 +29,7 @@ _SMALLEST = 32
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Lpips(ImageMetric):
+class Lpips(Metric):
     """Learned perceptual distance per original; 0 for equal images. Grey images get three equal channels.
 
     Args:

@@ -7,7 +7,6 @@ with a mid-grey image (``match.take``) by the distances, and is a miss for the s
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording, check_images
+from glasshouse.metrics.base import Hits, Metric, Requirement, ScoreContext, Wording, check_images
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.registry import Card
 
@@ -43,32 +42,9 @@ def as_array(x: Tensor) -> NDArray[np.float64]:
     return np.asarray(x.detach().double().cpu().numpy(), dtype=np.float64)
 
 
-class ImageMetric(ABC):
-    """Base class of metrics that give one number per original image."""
-
-    card: ClassVar[Card]
-    wording: ClassVar[Wording]
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
-    claim: ClassVar[ClaimKind] = "reconstruction"
-    reads: ClassVar[Reads] = "inputs"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = ""
-    counts: ClassVar[bool] = False
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
-
-    def chance(self, context: ScoreContext) -> float | None:
-        """Not known without the data: the null baseline tells."""
-        del context
-        return None
-
-    @abstractmethod
-    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        """(B,), one number per original; see the metric."""
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
-class Mse(ImageMetric):
+class Mse(Metric):
     """Mean squared error per original; 0 is exact, pixel units squared."""
 
     card: ClassVar[Card] = Card(
@@ -98,7 +74,7 @@ class Mse(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Psnr(ImageMetric):
+class Psnr(Metric):
     """Peak signal-to-noise ratio per original, dB, capped at 100 dB; peak is the width of the image range."""
 
     card: ClassVar[Card] = Card(
@@ -142,7 +118,7 @@ class Psnr(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ssim(ImageMetric):
+class Ssim(Metric):
     """Structural similarity per original; see ``images.ssim`` for the window on small images."""
 
     card: ClassVar[Card] = Card(
@@ -168,7 +144,7 @@ class Ssim(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MseR(ImageMetric):
+class MseR(Metric):
     """Mean squared error between feature vectors (the input of the last layer), paired by pixels."""
 
     card: ClassVar[Card] = Card(
@@ -199,7 +175,7 @@ class MseR(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Perceptual(ImageMetric):
+class Perceptual(Metric):
     """Distance between features of a separately trained public network; replaces LPIPS where it cannot run.
 
     At every position of every layer the channel vectors are scaled to length 1; the squared differences are
@@ -244,7 +220,7 @@ class Perceptual(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Identification(ImageMetric):
+class Identification(Hits):
     """1 where the image nearest to a reconstruction is its original, among M - 1 distractors and it; else 0.
 
     Nearest by mean squared error. A tie counts against the attack, so a constant image over equal distractors
@@ -266,9 +242,6 @@ class Identification(ImageMetric):
         order=62,
     )
     requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def chance(self, context: ScoreContext) -> float | None:
         return None if context.distractors is None else 1 / (len(context.distractors) + 1)

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.images import psnr
-from glasshouse.metrics.base import ScoreContext, Wording, check_images
+from glasshouse.metrics.base import Hits, ScoreContext, Wording, check_images
 from glasshouse.metrics.match import UNMATCHED, assign, best, mse_table, take
-from glasshouse.metrics.reconstruction import NO_CHANCE, UP, ImageMetric, as_array
+from glasshouse.metrics.reconstruction import NO_CHANCE, UP, as_array
 from glasshouse.registry import Card
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RateBlind(ImageMetric):
+class RateBlind(Hits):
     """1 where an original was recovered: its reconstruction is better than ``threshold`` dB; else 0.
 
     Pairs by optimal assignment, so every reconstruction recovers at most one original.
@@ -42,9 +42,6 @@ class RateBlind(ImageMetric):
         severity="images",
         order=10,
     )
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 
@@ -55,7 +52,7 @@ class RateBlind(ImageMetric):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RatePaper(ImageMetric):
+class RatePaper(Hits):
     """As ``rate_blind``, but every original may use the best candidate, also one used before.
 
     The convention of the linear-leakage papers, for comparison with their tables. It is an upper bound of
@@ -79,9 +76,6 @@ class RatePaper(ImageMetric):
         severity="images",
         order=250,
     )
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     threshold: float = 18.0
 

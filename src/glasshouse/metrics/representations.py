@@ -4,7 +4,7 @@ Shape letters: B private examples, R vectors claimed, D features.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import scipy
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, NothingClaimed
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, Wording
 from glasshouse.registry import Card
 
 SAME = 1e-2
@@ -50,9 +50,21 @@ def matches(
     return hits, true
 
 
+class RepresentationMetric(Hits, Protocol):
+    """What metrics of claimed feature vectors have in common."""
+
+    claim: ClassVar[ClaimKind] = "representations"
+    reads: ClassVar[Reads] = "vectors"
+
+    def chance(self, context: ScoreContext) -> float | None:
+        """Nobody guesses a vector of hundreds of numbers."""
+        del context
+        return 0.0
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class Leakage:
+class Leakage(RepresentationMetric):
     """Share of the private examples whose representation was read: 1 per example that was, else 0.
 
     Args:
@@ -77,19 +89,8 @@ class Leakage:
         severity="images",
         order=20,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
-    claim: ClassVar[ClaimKind] = "representations"
-    reads: ClassVar[Reads] = "vectors"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     tolerance: float = SAME
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return 0.0
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         del context
@@ -98,7 +99,7 @@ class Leakage:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LeakagePrecision:
+class LeakagePrecision(RepresentationMetric):
     """Share of the claimed representations that are a private example's: 1 per vector that is, else 0.
 
     Args:
@@ -121,19 +122,8 @@ class LeakagePrecision:
         severity="other",
         order=415,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
-    claim: ClassVar[ClaimKind] = "representations"
-    reads: ClassVar[Reads] = "vectors"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     tolerance: float = SAME
-
-    def chance(self, context: ScoreContext) -> float | None:
-        del context
-        return 0.0
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         del context

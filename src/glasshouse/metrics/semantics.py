@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.base import ClaimKind, Reads, Requirement, ScoreContext, Wording
-from glasshouse.metrics.reconstruction import ImageMetric, pair_images
+from glasshouse.metrics.base import ClaimKind, Hits, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.reconstruction import pair_images
 from glasshouse.registry import Card
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DefenseNamed:
+class DefenseNamed(Hits):
     """1 where the attack named the defences that were on, all of them and in their order; else 0.
 
     Args:
@@ -40,13 +40,8 @@ class DefenseNamed:
         order=300,
         private=False,
     )
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
     claim: ClassVar[ClaimKind] = "defense"
     reads: ClassVar[Reads] = "names"
-    higher_leaks: ClassVar[bool] = True
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     choices: int = 8
 
@@ -83,7 +78,7 @@ class DefenseNamed:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttributeAgreement(ImageMetric):
+class AttributeAgreement(Hits):
     """1 where a public classifier sees the same class in the reconstruction as in its original; else 0.
 
     The classifier is the perceptual stand-in, trained on auxiliary images only; what it calls a face that it
@@ -108,9 +103,6 @@ class AttributeAgreement(ImageMetric):
         order=110,
     )
     requires: ClassVar[frozenset[Requirement]] = frozenset({"stand_in"})
-    unit: ClassVar[str] = "share"
-    counts: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(B,) of 0 and 1, for claimed (R, C, H, W) and true (B, C, H, W) images in [0, 1].

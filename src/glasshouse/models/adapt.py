@@ -50,6 +50,12 @@ class AdaptedNetwork(nn.Module):
         self._normalizes = normalize is not None
         self.training = net.training
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A sub-module that is replaced here (by DP-SGD, for one) is replaced in the network."""
+        super().__setattr__(name, value)
+        if isinstance(value, nn.Module) and name != "normalize":
+            setattr(self.net, name, value)
+
     @property
     def net(self) -> nn.Module:
         """The network itself."""

@@ -31,8 +31,13 @@ SMALLEST_SIDE = 8
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def published(rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]) -> Callable[[F], F]:
-    """Tells of a factory how a file of weights that others published is read.
+Renaming = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+RENAMINGS: dict[Callable[..., Any], Renaming] = {}
+"""Factories of models whose weights others published, and how the names in such a file are read."""
+
+
+def published(rename: Renaming) -> Callable[[F], F]:
+    """Enters a factory in :data:`RENAMINGS`.
 
     Args:
         rename: tensors by name → the same by the names of the factory's model; those that are named so
@@ -40,7 +45,7 @@ def published(rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]) -> Ca
     """
 
     def attach(factory: F) -> F:
-        factory.__dict__["published"] = rename
+        RENAMINGS[factory] = rename
         return factory
 
     return attach

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.models.adapt import adapt
-from glasshouse.models.base import SplitModel
+from glasshouse.models.base import RENAMINGS, SplitModel
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
@@ -110,11 +110,11 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], *, partial: bool = Fal
 def rename_tensors(architecture: Architecture, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``tensors`` by the names that this architecture has for them.
 
-    They are those already, unless the factory's :func:`~glasshouse.models.base.published` knows the names
+    They are those already, unless the factory is :func:`~glasshouse.models.base.published` with the names
     under which others publish the same layers.
     """
-    rename = getattr(registry.load_model(architecture.name), "published", None)
-    return dict(tensors) if rename is None else dict(rename(tensors))
+    rename = RENAMINGS.get(registry.load_model(architecture.name), dict)
+    return rename(tensors)
 
 
 def _some(names: list[str]) -> str:

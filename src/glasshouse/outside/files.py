@@ -155,7 +155,7 @@ def read_limited(path: Path, most: int, *, subject: str) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 raise _unreadable(subject, _kind(status.st_mode))
             check_size(status.st_size, most, subject=subject)
-            return file.read(most)
+            return file.read(status.st_size)
     except (OSError, ValueError) as error:
         raise _unreadable(subject, _why(path, error)) from error
 

@@ -1,7 +1,6 @@
 """The two figures that every audit has: leak against defence, and utility against leakage."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -14,7 +13,6 @@ from glasshouse.results.cards import MetricCard
 from glasshouse.results.judgement import expected_by_luck
 from glasshouse.results.records import Finding, Utility, Verdict
 
-PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 ROW = 30.0  # height of a row, pixels
 DISC = 9.0  # radius of a numbered disc, pixels
 
@@ -52,7 +50,7 @@ class Panel:
     Attributes:
         title: the metric.
         explanation: what it is, for a reader who never met it.
-        landmarks: (number, meaning, picture or nothing), the worst first.
+        landmarks: see ``readings``.
         setting: the axes, empty where there are none.
         direction: which way is worse.
         unit: of values and axis.
@@ -111,10 +109,7 @@ def _panel(
     return Panel(
         title=card.label,
         explanation=card.explanation,
-        landmarks=tuple(
-            (numbers.value(number, card), meaning, picture if PICTURE.fullmatch(picture) else "")
-            for number, meaning, picture in card.landmarks
-        ),
+        landmarks=readings.landmarks(card),
         setting=", ".join(part for part in (protocol, words.setting(first.axes)) if part),
         direction="further right is worse" if first.higher_leaks else "further left is worse",
         unit=numbers.unit(card, first.unit_of_value).strip(),
@@ -183,30 +178,12 @@ def _track(f: Finding, scale: svg.Scale) -> Markup:
             y1=middle,
             y2=middle,
         ),
-        svg.tag("svg", mark(f.verdict), class_="at", x=value, y=middle),
-        class_=f"track {slug(f.verdict)}",
+        svg.tag("svg", svg.mark(f.verdict), class_="at", x=value, y=middle),
+        class_=f"track {svg.slug(f.verdict)}",
         width="100%",
         height=ROW,
         aria_hidden="true",
     )
-
-
-def mark(kind: str, *, size: float = 5.0) -> Markup:
-    """The mark of a verdict around the origin: told apart by form, not by colour alone."""
-    if kind == "leaks":
-        return svg.tag("circle", class_="mark full", r=size)
-    if kind == "no leak found":
-        return svg.tag("circle", class_="mark hollow", r=size - 0.5)
-    if kind == "inconclusive":
-        s = svg.short(size + 0.5)
-        return svg.tag("path", class_="mark hollow", d=f"M0 -{s}L{s} 0L0 {s}L-{s} 0Z")
-    s = svg.short(size - 1)
-    return svg.tag("path", class_="mark cross", d=f"M-{s} -{s}L{s} {s}M-{s} {s}L{s} -{s}")
-
-
-def slug(kind: str) -> str:
-    """A verdict as the name of a class: ``no leak found`` → ``no-leak-found``."""
-    return kind.replace(" ", "-")
 
 
 def _axis(scale: svg.Scale, card: MetricCard) -> Markup:
@@ -327,7 +304,7 @@ def _cross(u: Utility, f: Finding, across: svg.Scale, up: svg.Scale) -> Markup:
         "g",
         svg.tag("line", class_="whisker", x1=left, x2=right, y1=y, y2=y),
         svg.tag("line", class_="whisker", x1=x, x2=x, y1=low, y2=high),
-        class_=slug(f.verdict),
+        class_=svg.slug(f.verdict),
     )
 
 
@@ -351,7 +328,7 @@ def _disc(number: int, place: tuple[float, float, float], kind: str) -> Markup:
         "g",
         svg.tag("circle", class_="disc", cx=x, cy=svg.short(y), r=DISC),
         svg.tag("text", str(number), class_="number", x=x, y=svg.short(y + 4), text_anchor="middle"),
-        class_=slug(kind),
+        class_=svg.slug(kind),
         transform=f"translate({svg.short(aside)} 0)",
     )
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from glasshouse import __version__
 from glasshouse.disk import write_text
-from glasshouse.report import figures, numbers, sections, tables, words
+from glasshouse.report import numbers, sections, svg, tables, words
 from glasshouse.report.readings import one_per_setting
 from glasshouse.report.verdicts import leaks, stories
 from glasshouse.report.verdicts.answer import facts, overall
@@ -85,7 +85,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters |= {
-        "slug": figures.slug,
+        "slug": svg.slug,
         "unbroken": keep_intervals_together,
         "grant": lambda name: words.grants([name]),
         "counted": words.count,
@@ -120,8 +120,8 @@ def save(page: str, path: Path) -> Path:
 
 def _mark(kind: str) -> Markup:
     """A verdict's mark in a line of text."""
-    svg_markup = figures.mark(kind)
+    svg_markup = svg.mark(kind)
     frame = Markup(
         '<svg class="glyph {}" width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">{}</svg>'
     )
-    return frame.format(figures.slug(kind), svg_markup)
+    return frame.format(svg.slug(kind), svg_markup)

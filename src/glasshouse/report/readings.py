@@ -1,12 +1,16 @@
 """A finding's numbers as text, all with the decimals that its intervals support."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 from glasshouse.report import numbers
 from glasshouse.report.cards import ACCURACY, Cards
+from glasshouse.results.cards import MetricCard
 from glasshouse.results.records import Finding, Utility
+
+PICTURE: Final = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 
 
 @final
@@ -51,6 +55,14 @@ def read(f: Finding, cards: Cards) -> Reading:
         gain=gain,
         gain_interval=numbers.interval(f.gain_low, f.gain_high, m, gained),
         measured_gain=sign + numbers.difference(f.gain, m, unit, gained),
+    )
+
+
+def landmarks(card: MetricCard) -> tuple[tuple[str, str, str], ...]:
+    """(number, meaning, picture) for the legend of a metric; a picture that is none is left out."""
+    return tuple(
+        (numbers.value(number, card), meaning, picture if PICTURE.fullmatch(picture) else "")
+        for number, meaning, picture in card.landmarks
     )
 
 

@@ -232,3 +232,21 @@ def _log_scale(low: float, high: float) -> Scale:
 def _round_step(rough: float) -> float:
     base = 10.0 ** math.floor(math.log10(rough))
     return next((m * base for m in (1, 2, 2.5, 5, 10) if rough <= m * base * (1 + 1e-9)), 10 * base)
+
+
+def mark(kind: str, *, size: float = 5.0) -> Markup:
+    """The mark of a verdict around the origin: told apart by form, not by colour alone."""
+    if kind == "leaks":
+        return tag("circle", class_="mark full", r=size)
+    if kind == "no leak found":
+        return tag("circle", class_="mark hollow", r=size - 0.5)
+    if kind == "inconclusive":
+        s = short(size + 0.5)
+        return tag("path", class_="mark hollow", d=f"M0 -{s}L{s} 0L0 {s}L-{s} 0Z")
+    s = short(size - 1)
+    return tag("path", class_="mark cross", d=f"M-{s} -{s}L{s} {s}M-{s} {s}L{s} -{s}")
+
+
+def slug(kind: str) -> str:
+    """A verdict as the name of a class: ``no leak found`` → ``no-leak-found``."""
+    return kind.replace(" ", "-")

@@ -15,7 +15,7 @@ from glasshouse.wire import Value
 
 MAX_CELLS = 2000
 STEP = {"none": 1.25, "fgsm": 1.25, "pgd": 0.5}
-"""Of ``model.pretraining.adversarial`` by method, where none is given: a cell is named by the one taken."""
+"""Default step of ``model.pretraining.adversarial`` by method; the hash of a cell includes the one used."""
 
 
 @final
@@ -96,7 +96,7 @@ def label_of(value: Any) -> Value:
 
 
 def content_hash(scenario: Scenario) -> str:
-    """16 hexadecimal digits of what decides the findings; words, policy and the order of keys do not."""
+    """Hash of everything that decides the findings, 16 hexadecimal digits; words and key order do not."""
     content = plain(scenario)
     for words in ("summary", "policy", "tuning"):
         content.pop(words, None)
@@ -108,7 +108,7 @@ def content_hash(scenario: Scenario) -> str:
 
 
 def plain(scenario: Scenario) -> dict[str, Any]:
-    """The scenario with all defaults, as TOML has it: flat plug-ins, lists, no missing values."""
+    """The scenario with all defaults as plain data: flat plug-ins, lists, no missing values."""
     dumped = canonical(_without_none(scenario.model_dump()))
     assert isinstance(dumped, dict)
     return dumped

@@ -19,7 +19,7 @@ from glasshouse.scenario.table import canonical, freeze
 from glasshouse.wire import Value
 
 Inspect = Callable[[Scenario], list[Problem]]
-"""Finds what else is wrong with a cell whose names and arguments are right: its data, say."""
+"""Finds further problems of a cell whose names and arguments are valid, for example with its data."""
 
 
 def check_raw(
@@ -58,7 +58,7 @@ def _drop(node: Any, loc: tuple[str | int, ...]) -> None:
 
 
 def _all_cells(raw: dict[str, Any], *, rules: bool, inspect: Inspect | None = None) -> list[Problem]:
-    """What is wrong in some cell, said once, with what the cells in question have in common."""
+    """Problems of the cells, each reported once, with the axis values that its cells share."""
     cells_by_problem: dict[Problem, list[dict[str, Value]]] = {}
     memo: dict[str, list[Problem]] = {}
     total = 0

@@ -1,4 +1,4 @@
-"""Numbers that do not fit each other or the machine's arithmetic, in a scenario without axes."""
+"""Numbers that contradict each other or overflow, in a scenario without axes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from glasshouse.scenario.problems import dotted_path
 from glasshouse.scenario.spec import Scenario
 
 MOST = 2**31 - 1
-"""Whole numbers at most, but for seeds."""
+"""Largest whole number, except for seeds."""
 SEEDS = ("seed", "attack_seed", "seeds")
 
 
 def feasibility_problems(scenario: Scenario) -> Iterator[Problem]:
-    """Everything of that kind."""
+    """All such problems."""
     yield from _overflowing((), plain(scenario))
     yield from _takers(scenario)
     yield from _rounds(scenario)
@@ -42,9 +42,9 @@ def _overflowing(path: tuple[str | int, ...], value: Any) -> Iterator[Problem]:
 
 
 def _takers(scenario: Scenario) -> Iterator[Problem]:
-    """Who takes part in a round, and what is hidden of it."""
+    """Contradictions in who takes part in a round and what the server sees of it."""
     federation, threat = scenario.federation, scenario.threat
-    known = federation.protocol in registry.names("protocols")  # another problem says so where it is not
+    known = federation.protocol in registry.names("protocols")  # an unknown protocol is reported elsewhere
     if known and traits_of(federation.protocol).sends == "logits":
         wrong = {
             "federation.cohort": (federation.cohort_size < federation.clients, "1.0", str(federation.cohort)),
@@ -74,7 +74,7 @@ def _takers(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _rounds(scenario: Scenario) -> Iterator[Problem]:
-    """Attacked rounds that are one and the same."""
+    """Rounds that are listed twice, or none at all."""
     total = scenario.federation.rounds
     inside = [r for r in scenario.audit.rounds if -total <= r < total]
     twice = [r for r, count in Counter(r % total for r in inside).items() if count > 1]

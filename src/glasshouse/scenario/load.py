@@ -77,7 +77,7 @@ def from_dict(raw: Mapping[str, Any], *, subject: str = "a scenario") -> Scenari
     """A scenario from plain data, checked like a file; :meth:`Scenario.from_dict` is this function.
 
     Raises:
-        BadScenario: all that is wrong.
+        BadScenario: lists every problem.
     """
     scenario, problems = check_raw(canonical(raw))
     if scenario is None:

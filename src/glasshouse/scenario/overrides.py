@@ -1,4 +1,4 @@
-"""``--set path=value``: change a raw scenario before it is validated; axes go the same way.
+"""``--set path=value``: change a raw scenario before it is validated. Axes are applied in the same way.
 
 A path is dotted keys. In a list of tables a key is an index, an entry's name or label, or ``*`` for all;
 ``*`` reaches only entries whose plug-in takes the argument. A path that an axis would set pins it: the
@@ -86,7 +86,7 @@ def join_path(parts: Sequence[str]) -> str:
 
 
 def _into_axes(raw: dict[str, Any], parts: list[str], value: Any) -> int:
-    """Pin the axes that ``parts`` sets, write into the values of those above; how many were written."""
+    """Remove axes that ``parts`` sets, write into values of axes above it; returns how many were changed."""
     reached = 0
     for table in _axis_tables(raw):
         for axis in list(table):
@@ -146,7 +146,7 @@ def _set(node: Any, parts: list[str], value: Any, path: str, *, group: str) -> N
 
 
 def _matching_entries(entries: list[Any], key: str, rest: list[str], path: str, group: str) -> list[int]:
-    """Indices of the entries that ``key`` means."""
+    """Indices of the entries that ``key`` selects."""
     if key.isdigit():
         if int(key) >= len(entries):
             raise PathError(path, needs=f"an index below {len(entries)}", got=key)

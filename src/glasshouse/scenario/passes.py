@@ -4,13 +4,13 @@ from glasshouse.interfaces import traits_of
 from glasshouse.scenario.spec import Scenario
 
 HEAD_IMAGES = 10_000
-"""Public images at most that a fresh head is fitted to."""
+"""Largest number of public images that a new head is fitted to."""
 
 
 def passes(scenario: Scenario) -> int:
-    """Images times passes through the model, forth and back, before round 0.
+    """Training cost before round 0: images times forward and backward passes.
 
-    Fitting a head costs one pass, without the way back, of the images that it is fitted to.
+    Fitting a head costs one forward pass over the images that it is fitted to.
     """
     how, weights, public = scenario.model.pretraining, scenario.model.weights, scenario.data.public
     if not (weights or how.epochs):

@@ -14,13 +14,13 @@ from glasshouse.scenario.problems import condition, show_value
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
 
-# So many leading arguments are handed over by the builder (models: the image shape, the classes).
+# Number of leading arguments that the builder supplies (models: image shape and number of classes).
 HANDED = {"models": 2}
-# Cheap to construct, so that their own checks run at the door too.
+# Cheap to construct, so their own checks can run during validation.
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours", "transforms"})
-# Where the name stands, if not below the plug-in's own path.
+# The scenario key of the name, where it is not below the plug-in's own path.
 NAMED = {"protocols": "federation.protocol", "datasets": "data.source", "partitioners": "data.partition"}
-# Missing arguments are looked for here; the builder gives the others what they need.
+# Groups whose required arguments come from the scenario; the builder supplies those of the others.
 CHECKED = CONSTRUCTED | {"models"}
 
 
@@ -48,7 +48,7 @@ def used_plugins(scenario: Scenario) -> Iterator[tuple[str, str, Plugin]]:
 def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
     """Everything wrong with one plug-in: its name, unknown, missing or ill-typed arguments, bad values."""
     if group not in CHECKED and not plugin.arguments and plugin.name in registry.names(group):
-        return []  # nothing to check, and nothing slow to import
+        return []  # nothing to check, so avoid a slow import
     try:
         factory = registry.load_model(plugin.name) if group == "models" else registry.load(group, plugin.name)
     except GlasshouseError as error:
@@ -85,7 +85,7 @@ def _renamed_arguments(group: str, name: str) -> Mapping[str, str]:
     """Arguments of earlier versions of a registered plug-in, old path → new one."""
     try:
         return registry.card(group, name).renamed
-    except GlasshouseError:  # a module:factory, or a plug-in without a card: its contract says so
+    except GlasshouseError:  # a module:factory, or a plug-in without a card: its contract test reports that
         return {}
 
 
@@ -102,7 +102,7 @@ def _value_problems(path: str, value: Any, parameter: inspect.Parameter) -> list
         )
         schema = adapter.json_schema()
     except PydanticUserError:
-        return []  # a type of the plug-in's own: its constructor judges
+        return []  # a type of the plug-in's own, validated by its constructor
     # TOML has one kind of list; a plug-in may ask for either of Python's.
     for form in (value, canonical(value)):
         try:
@@ -136,7 +136,7 @@ def _refusal_problems(factory: Callable[..., Any], path: str, arguments: Mapping
         registry.create(factory, arguments)
     except GlasshouseError as error:
         return [Problem(path=path, needs=error.needs, got=error.got, hint=error.fix)]
-    except (TypeError, ValueError) as error:  # other people's plug-ins raise what they like
+    except (TypeError, ValueError) as error:  # third-party constructors may raise anything
         return [Problem(path=path, needs="arguments that the plug-in accepts", got=str(error))]
     return []
 

@@ -1,4 +1,4 @@
-"""pydantic's errors in our words: path, needs, got, and the nearest valid name."""
+"""Translates pydantic's errors: path, needs, got, and the nearest valid name."""
 
 import re
 from collections.abc import Mapping
@@ -58,8 +58,8 @@ def condition(schema: Schema, root: Schema) -> str:
         named = {"arguments", "use"} & _deref(schema, root).get("properties", {}).keys()
         return "a name, or a table with one" if named else "a table"
     if "anyOf" in schema:
-        kept = [s for s in schema["anyOf"] if s.get("type") != "null"]
-        return " or ".join(condition(s, root) for s in kept)
+        branches = [s for s in schema["anyOf"] if s.get("type") != "null"]
+        return " or ".join(condition(s, root) for s in branches)
     if "enum" in schema or "const" in schema:
         options = schema.get("enum", [schema.get("const")])
         return "one of " + ", ".join(f'"{o}"' if o == "" else str(o) for o in options)

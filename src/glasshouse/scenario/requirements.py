@@ -1,4 +1,4 @@
-"""What the metrics of a scenario need beside claims and truth, asked of the metrics themselves."""
+"""What the metrics and roles of a scenario need: context of the score, images of the data set."""
 
 from glasshouse import registry
 from glasshouse.scenario.spec import Scenario
@@ -7,7 +7,7 @@ from glasshouse.scenario.spec import Scenario
 def metrics_requiring(scenario: Scenario, requirement: str) -> tuple[str, ...]:
     """Names of the scenario's metrics that need ``requirement`` of their context.
 
-    Names that no metric has are left out: another rule reports them.
+    Unknown names are left out: another rule reports them.
     """
     known = registry.names("metrics")
     return tuple(
@@ -15,3 +15,20 @@ def metrics_requiring(scenario: Scenario, requirement: str) -> tuple[str, ...]:
         for m in scenario.audit.metrics
         if m.name in known and requirement in registry.load("metrics", m.name).requires  # type: ignore[attr-defined]  # a metric's class
     )
+
+
+def distractors(scenario: Scenario) -> int:
+    """How many other images of the private examples' distribution the metrics need."""
+    return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
+
+
+def role_requests(scenario: Scenario) -> dict[str, tuple[int, str, tuple[int, ...]]]:
+    """What each role asks for of the data set: images, split, classes; roles without images are left out."""
+    data = scenario.data
+    requests = {
+        "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
+        "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
+        "heldout": (max(data.heldout, distractors(scenario)), data.heldout_split, data.heldout_classes),
+        "public": (data.public, data.public_split, data.public_classes),
+    }
+    return {role: request for role, request in requests.items() if request[0]}

@@ -1,4 +1,4 @@
-"""Rules across keys: each key is fine by itself, together they make no sense."""
+"""Rules across keys: combinations of valid values that make no sense."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _federation(scenario: Scenario) -> Iterator[Problem]:
 
 def _protocol(federation: Federation) -> Iterator[Problem]:
     if federation.protocol not in registry.names("protocols"):
-        return  # another problem says so
+        return  # reported elsewhere
     traits = traits_of(federation.protocol)
     if federation.kind not in traits.kinds:
         hint = 'set protocol = "fedsgd" for gradients' if federation.kind == "gradient" else ""
@@ -193,7 +193,7 @@ def _shares_logits(scenario: Scenario) -> bool:
 
 
 def _traits(scenario: Scenario) -> Traits:
-    """Of an unknown protocol, which is a problem of its own, the defaults."""
+    """Traits of the protocol; the defaults for an unknown one, which is reported elsewhere."""
     name = scenario.federation.protocol
     return traits_of(name) if name in registry.names("protocols") else Traits()
 
@@ -272,9 +272,11 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
 
 def _kept(scenario: Scenario) -> Iterator[Problem]:
     federation = scenario.federation
-    last = federation.rounds if _shares_logits(scenario) else federation.rounds - 1  # one upload more
-    kept = federation.keep.rounds
-    for i, number in enumerate(kept if isinstance(kept, tuple) else ()):
+    last = (
+        federation.rounds if _shares_logits(scenario) else federation.rounds - 1
+    )  # logit protocols have one more upload
+    kept_rounds = federation.keep.rounds
+    for i, number in enumerate(kept_rounds if isinstance(kept_rounds, tuple) else ()):
         if not 0 <= number <= last:
             yield Problem(
                 path=f"federation.keep.rounds[{i}]", needs=f"a round from 0 to {last}", got=str(number)

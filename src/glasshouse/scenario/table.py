@@ -66,7 +66,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (str, int, float, bool))
 
 
-# Keyword arguments as TOML holds them, except dates and times: JSON, and so a cell's hash, has none.
+# Keyword arguments as TOML stores them, without dates and times: JSON, and hence the hash, has none.
 Arguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
 
 
@@ -104,14 +104,14 @@ class Plugin(Table):
 
 
 def canonical(value: Any) -> Any:
-    """Lists for tuples, all the way down: the form that TOML and JSON have."""
+    """Converts tuples to lists recursively, as TOML and JSON have them."""
     if isinstance(value, Mapping):
         return {k: canonical(v) for k, v in value.items()}
     return [canonical(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def freeze(value: Any) -> Any:
-    """Tuples for lists, all the way down: what the spec holds."""
+    """Converts lists to tuples recursively, as the spec stores them."""
     if isinstance(value, Mapping):
         return {k: freeze(v) for k, v in value.items()}
     return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.attacks.property.properties import Pairs, Property, Scene
 from glasshouse.attacks.property.shadow import HONEST
+from glasshouse.data.partition import Demand, Partitioner
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Behaviour, Traits, traits_of
@@ -23,8 +24,6 @@ from glasshouse.testing.toys import CLASSES, SHAPE, toy
 from glasshouse.wire import Architecture, Batch, Terms, Trained
 
 ROOT = Rng.root(0, salt="contract")
-Partitioner = Callable[..., tuple[Tensor, ...]]
-"""``(labels, clients, *, rng)`` → rows of each client."""
 Transform = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] → as many of the same shape."""
 
@@ -67,6 +66,10 @@ class PartitionerContract:
         """Labels of the images that are dealt."""
         return torch.arange(200) % CLASSES
 
+    def test_it_declares_what_it_asks_of_the_data(self, partitioner: Partitioner) -> None:
+        """``glasshouse check`` refuses a scenario whose data are too small for it."""
+        assert isinstance(partitioner.demand, Demand)
+
     def test_every_client_gets_images_and_no_image_goes_twice(
         self, partitioner: Partitioner, clients: int, labels: Tensor
     ) -> None:
@@ -74,9 +77,9 @@ class PartitionerContract:
         parts = partitioner(labels, clients, rng=ROOT)
         assert len(parts) == clients
         assert all(len(part) > 0 and part.dtype == torch.int64 for part in parts)
-        dealt = torch.cat(list(parts))
-        assert len(set(dealt.tolist())) == len(dealt)
-        assert 0 <= int(dealt.min()) <= int(dealt.max()) < len(labels)
+        every = torch.cat(list(parts))
+        assert len(set(every.tolist())) == len(every)
+        assert 0 <= int(every.min()) <= int(every.max()) < len(labels)
 
     def test_same_rng_same_parts(self, partitioner: Partitioner, clients: int, labels: Tensor) -> None:
         """Labels and the global generator are left alone, too."""

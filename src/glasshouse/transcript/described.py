@@ -170,8 +170,8 @@ def terms_of(raw: object, *, folder: Path, trust_factory: bool) -> Terms:
     if stated.has_public:
         path = plain_file(folder, "public.safetensors", subject=f"transcript '{folder.name}', public data")
         public = batch_of(path, architecture)
-    kept = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
-    return Terms(**kept, architecture=architecture, public=public)
+    fields = {k: v for k, v in dict(stated).items() if k not in ("architecture", "has_public")}
+    return Terms(**fields, architecture=architecture, public=public)
 
 
 def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bool) -> Architecture:
@@ -210,13 +210,13 @@ def message_of(
     trust_factory: bool,
 ) -> Broadcast | Update | Aggregate:
     """The message that a line and its tensors make. Raises as :func:`architecture_of`."""
-    kept = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
+    fields = {k: v for k, v in dict(line).items() if k not in ("message", "file", "architecture")}
     if isinstance(line, BroadcastLine):
         described = architecture_of(line.architecture, subject=subject, trust_factory=trust_factory)
-        return Broadcast(**kept, architecture=described, tensors=tensors)
+        return Broadcast(**fields, architecture=described, tensors=tensors)
     if isinstance(line, UpdateLine):
-        return Update(**kept, tensors=tensors)
-    return Aggregate(**kept, tensors=tensors)
+        return Update(**fields, tensors=tensors)
+    return Aggregate(**fields, tensors=tensors)
 
 
 def tensors_of(path: Path, *, subject: str) -> dict[str, Tensor]:

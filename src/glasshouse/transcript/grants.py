@@ -53,8 +53,8 @@ class Grants:
     challenge: Batch | None = None
     cohorts: Mapping[int, Cohort] = field(default_factory=dict)
 
-    def given(self) -> tuple[str, ...]:
-        """Names of what was given, in the order of ``NAMES``."""
+    def names(self) -> tuple[str, ...]:
+        """Names of what is there, in the order of ``NAMES``."""
         have = {
             "auxiliary": self.auxiliary is not None,
             "labels": bool(self.labels),

@@ -9,7 +9,8 @@ Shape letters: B images of one client, one per class, C channels, H and W pixels
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -21,13 +22,15 @@ from torch.nn import functional as F
 from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.local_steps import LINEAR
-from glasshouse.errors import Inapplicable
+from glasshouse.attacks.parts.search.adam import Descent
+from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.images import total_variation
-from glasshouse.limits import Count, NotNegative, Positive
+from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.models.build import build, load
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import RoundView, View
 
 EASY: Mapping[str, Any] = {
@@ -50,10 +53,9 @@ class ClassInversion:
     """Treat a client's whole update as one gradient of one image per class, and match its direction.
 
     Args:
-        iterations: of Adam, per round.
-        learning_rate: of Adam, on pixels in [-1, 1].
+        search: by Adam on pixels in [-1, 1], in every round; each begins where the one before ended, so that
+            there are no restarts. Its patience counts at any learning rate.
         smoothness: weight of the total variation.
-        patience: iterations without improvement that end a round.
     """
 
     card: ClassVar[Card] = Card(
@@ -67,6 +69,7 @@ class ClassInversion:
             "scenario": EASY,
             "metric": "owner",
         },
+        renamed=move_into("search", "iterations", "learning_rate", "patience"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}),
@@ -75,15 +78,25 @@ class ClassInversion:
         protocols=frozenset({"fedavg"}),
     )
 
-    iterations: Count = 150
-    learning_rate: Positive = 0.3
+    search: Descent = field(
+        default_factory=partial(Descent, iterations=150, restarts=1, learning_rate=0.3, schedule="constant")
+    )
     smoothness: NotNegative = 0.01
-    patience: Count = 50
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'class_inversion'")
+        if self.search.restarts != 1:
+            raise BadValue(
+                "attack 'class_inversion'",
+                needs="search.restarts = 1: each round begins at the images of the one before",
+                got=f"search.restarts = {self.search.restarts}",
+                fix="leave it out",
+            )
 
     @property
     def budget(self) -> Budget:
         """Iterations per round and client."""
-        return Budget(unit="iterations", amount=self.iterations)
+        return Budget(unit="iterations", amount=self.search.iterations)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One claim per round with updates; the images of a round start from those of the one before.
@@ -109,7 +122,8 @@ class ClassInversion:
                 if len(mine):
                     model = build(one.received_by(client).architecture)
                     load(model, dict(one.received_by(client).tensors))
-                    images[mine] = self._matched(model.eval(), update.tensors, images[mine], mine)
+                    noise = rng.child(f"noise/{one.round}/{client}").torch()
+                    images[mine] = self._match(model.eval(), update.tensors, images[mine], mine, noise)
             claims.append(
                 ClassRepresentatives(
                     about=About(rounds=tuple(r.round for r in rounds[: i + 1])),
@@ -120,16 +134,21 @@ class ClassInversion:
             )
         return tuple(claims)
 
-    def _matched(
-        self, model: nn.Module, update: Mapping[str, Tensor], start: Tensor, labels: Tensor
+    def _match(
+        self,
+        model: nn.Module,
+        update: Mapping[str, Tensor],
+        start: Tensor,
+        labels: Tensor,
+        noise: torch.Generator,
     ) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] whose gradient points against the update; the last iterate."""
         parameters = {n: p for n, p in model.named_parameters() if n in update}
         target_gradient = -torch.cat([update[n].flatten() for n in parameters])
         x = start.clone().requires_grad_()
-        optimizer = torch.optim.Adam([x], lr=self.learning_rate)
+        optimizer = torch.optim.Adam([x], lr=self.search.learning_rate)
         best, since = torch.inf, 0
-        for _ in range(self.iterations):
+        for i in range(self.search.iterations):
             loss = F.cross_entropy(model((x + 1) / 2), labels)
             gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
             gradient = torch.cat([g.flatten() for g in gradients])
@@ -138,13 +157,13 @@ class ClassInversion:
                 - F.cosine_similarity(gradient, target_gradient, dim=0)
                 + self.smoothness * total_variation(x).mean()
             )
-            (x.grad,) = torch.autograd.grad(value, x)
-            optimizer.step()
+            (slope,) = torch.autograd.grad(value, x)
+            self.search.step(optimizer, slope, iteration=i, noise=noise)
             with torch.no_grad():
                 x.clamp_(-1, 1)
             now = float(value.detach())
             since, best = (0, now) if now < best else (since + 1, best)
-            if since >= self.patience:
+            if since >= self.search.patience:
                 break
         return x.detach()
 

@@ -14,7 +14,7 @@ Breaks when: the activations are not smooth (with ReLU the distance jumps), the 
 (PyTorch's default initialisation), the batch is large, or the update was made noisy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
@@ -22,11 +22,11 @@ from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import claim_images, search
+from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -36,9 +36,7 @@ class DLG:
     """Images and soft labels by L-BFGS on the squared distance of gradients.
 
     Args:
-        restarts: independent starts; the attack's own loss picks one.
-        iterations: outer steps of L-BFGS, each of at most 20 evaluations; the paper takes 300.
-        goal: stop when the squared distance is this share of the received squared norm.
+        search: by L-BFGS; the paper takes 300 iterations.
         adaptive: apply the transformation estimated from the update (clip, prune, Soteria) to candidates.
     """
 
@@ -51,21 +49,17 @@ class DLG:
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
         },
+        renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = Needs(sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR)
 
-    restarts: Count = 4
-    iterations: Count = 300
-    goal: NotNegative = 1e-8
+    search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "attack 'dlg'")
 
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
-        return search_budget(self.iterations, restarts=self.restarts)
+        return search_budget(self.search)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update, with the labels that came out.
@@ -76,14 +70,6 @@ class DLG:
         client = replica(view, subject="attack 'dlg'")
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
-        match = search(
-            client,
-            distance,
-            labels=None,
-            restarts=self.restarts,
-            steps=self.iterations,
-            goal=self.goal,
-            rng=rng,
-        )
+        match = minimize_distance(client, distance, self.search, labels=None, rng=rng)
         assert match.scores is not None  # labels were searched
         return (claim_images(client, match.inputs, match.scores.argmax(1), loss=match.loss),)

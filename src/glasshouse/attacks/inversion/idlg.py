@@ -6,7 +6,7 @@ As ``dlg``, with labels from the last layer's gradient (the sign rule for one im
 the paper covers one image). Granted labels are used instead where there are any.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import Claim, Needs
@@ -15,11 +15,11 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import objective
-from glasshouse.attacks.parts.matching.exact import claim_images, search
+from glasshouse.attacks.parts.matching.exact import QuasiNewton, claim_images, minimize_distance
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -29,9 +29,7 @@ class IDLG:
     """Images by L-BFGS on the squared distance of gradients; labels inferred.
 
     Args:
-        restarts: as in ``DLG``.
-        iterations: as in ``DLG``.
-        goal: as in ``DLG``.
+        search: as in ``DLG``.
         adaptive: as in ``DLG``.
     """
 
@@ -44,23 +42,19 @@ class IDLG:
         control={
             "setting": "a LeNet with sigmoid and DLG's initialisation, digits, one example, no defence",
         },
+        renamed=move_into("search", "restarts", "iterations", "goal"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, uses=frozenset({"labels"})
     )
 
-    restarts: Count = 4
-    iterations: Count = 300
-    goal: NotNegative = 1e-8
+    search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "attack 'idlg'")
 
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
-        return search_budget(self.iterations, restarts=self.restarts)
+        return search_budget(self.search)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update, with the inferred labels.
@@ -72,13 +66,5 @@ class IDLG:
         labels = known_labels(view, client, rng=rng.child("labels"))
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         distance = objective(client, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
-        match = search(
-            client,
-            distance,
-            labels=labels,
-            restarts=self.restarts,
-            steps=self.iterations,
-            goal=self.goal,
-            rng=rng,
-        )
+        match = minimize_distance(client, distance, self.search, labels=labels, rng=rng)
         return (claim_images(client, match.inputs, labels, loss=match.loss),)

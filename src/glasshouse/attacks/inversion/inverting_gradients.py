@@ -17,7 +17,8 @@ Breaks when: the update is noisy (a smooth image without content fits as well), 
 network pools early and is trained to convergence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, final
 
 from torch import Tensor
@@ -33,9 +34,10 @@ from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
-from glasshouse.limits import Count, NotNegative, Positive, check_ranges
+from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -45,14 +47,11 @@ class InvertingGradients:
     """Cosine matching with a total-variation prior.
 
     Args:
-        restarts: independent starts from N(0, 1).
-        iterations: of Adam; the paper takes 4,800 (and 24,000 in its best experiments).
-        learning_rate: in units of the model input.
+        search: by Adam, on signs; the paper takes 4,800 iterations (and 24,000 in its best experiments).
         tv: weight of total variation (mean absolute difference of neighbours, model input units); no single
             value is right. Measured at 120 to 300 iterations, mean PSNR of 3 or 4 training images: digits on
             lenet5, 12.9 dB at 0.01 and 8.8 at 0.1; CIFAR-10 on a trained ConvNet of width 8, 9.4 to 10.8 at
             0.01, 13.6 at 0.1, 13.5 to 14.9 at 0.5; on the untrained one no difference from 0.001 to 0.5.
-        signed: Adam sees signs only.
         adaptive: apply the transformation estimated from the update to candidates.
         local_steps: how several local steps are matched: by simulation, or as one step.
         bf16: bfloat16 arithmetic; faster on wide networks.
@@ -68,16 +67,14 @@ class InvertingGradients:
             "setting": "a two-layer network, digits, one example, no defence",
             "scenario": {"model": {"name": "mlp"}},
         },
+        renamed=move_into("search", "restarts", "iterations", "learning_rate", "signed"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="update", optimizers=ANY, uses=frozenset({"labels"})
     )
 
-    restarts: Count = 4
-    iterations: Count = 600
-    learning_rate: Positive = 0.1
+    search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01
-    signed: bool = True
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
@@ -88,7 +85,7 @@ class InvertingGradients:
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
-        return search_budget(self.iterations, restarts=self.restarts)
+        return search_budget(self.search)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update.
@@ -98,19 +95,18 @@ class InvertingGradients:
         """
         client = replica(view, subject="attack 'inverting_gradients'")
         labels = known_labels(view, client, rng=rng.child("labels"))
-        how = Descent(iterations=self.iterations, learning_rate=self.learning_rate, signed=self.signed)
-        start = random_start(client, restarts=self.restarts, rng=rng)
+        start = random_start(client, self.search, rng=rng)
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         loss = self._loss(client, self.local_steps, adaptive)
         if self.local_steps == "simulate" and step_order.unknown(client):
             as_one = self._loss(client, "one_step", adaptive)
             descent, orders = step_order.match(
-                client, start, labels, how, as_one=as_one, simulated=loss, rng=rng
+                client, start, labels, self.search, as_one=as_one, simulated=loss, rng=rng
             )
             labels = orders[descent.best()]
         else:
-            given = labels.expand(len(start), -1)
-            descent = adam(lambda x: loss(x, given, True), start, how, box=client.box(), rng=rng)
+            every = labels.expand(len(start), -1)
+            descent = adam(lambda x: loss(x, every, True), start, self.search, box=client.box(), rng=rng)
         best = descent.best()
         low, high = client.terms.image_range
         pixels = client.to_pixels(descent.points[best]).clamp(low, high)

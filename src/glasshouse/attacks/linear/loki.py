@@ -22,10 +22,9 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
-from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
-from glasshouse.attacks.parts.readout.summed import sum_of_round
+from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.limits import Count, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -55,16 +54,7 @@ class Loki:
         threat="malicious server: changes the architecture, addresses each client, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "by channel group", "structure": "changed: a client can see it"},
-        control={
-            "setting": "2 clients with 4 digits each, 4 rounds, no defence",
-            "scenario": {
-                "data": {"auxiliary": 400, "examples": 150},
-                "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
-                "audit": {"rounds": [0, 1, 2, 3]},
-                "threat": {"changes": ["addressing", "architecture", "parameters"]},
-            },
-            "metric": "rate_blind",
-        },
+        control=crafting_control("addressing", "architecture", "parameters"),
     )
 
     width: Count = 4
@@ -74,16 +64,7 @@ class Loki:
 
     budget: ClassVar[None] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(
-            sees=frozenset({"broadcast"}),
-            any_of=frozenset({"update", "aggregate"}),
-            scope="round",
-            optimizers=LINEAR,
-            changes=frozenset({"architecture", "addressing"}),
-            grants=frozenset({"auxiliary"}),
-        )
+    needs: ClassVar[Needs] = crafting_needs("architecture", "addressing")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """One broadcast per client, equal but for the convolution."""

@@ -18,10 +18,9 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
-from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds, read_rows, read_single_rows
-from glasshouse.attacks.parts.readout.summed import sum_of_round
+from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.limits import check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -53,16 +52,7 @@ class RobbingTheFed:
             "attribution": "none: it cannot say whose image it is",
             "structure": "changed: a client can see it",
         },
-        control={
-            "setting": "2 clients with 4 digits each, 4 rounds, no defence",
-            "scenario": {
-                "data": {"auxiliary": 400, "examples": 150},
-                "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
-                "audit": {"rounds": [0, 1, 2, 3]},
-                "threat": {"changes": ["architecture", "parameters"]},
-            },
-            "metric": "rate_blind",
-        },
+        control=crafting_control("architecture", "parameters"),
     )
 
     bins: Annotated[int, Ge(2), Le(2**31 - 1)] = 1024
@@ -73,16 +63,7 @@ class RobbingTheFed:
 
     budget: ClassVar[None] = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(
-            sees=frozenset({"broadcast"}),
-            any_of=frozenset({"update", "aggregate"}),
-            scope="round",
-            optimizers=LINEAR,
-            changes=frozenset({"architecture"}),
-            grants=frozenset({"auxiliary"}),
-        )
+    needs: ClassVar[Needs] = crafting_needs("architecture")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The honest model behind an imprint module."""

@@ -67,7 +67,7 @@ class Task:
     vectors: tuple[Tensor, ...]
     queries: Tensor
     priors: Tensor | None
-    wanted: Tensor | None
+    goals: Tensor | None
     key: bytes
     prior_weight: float = 0.0
     tuning: bool = False
@@ -88,7 +88,7 @@ def invert_queries(task: Task) -> Tensor:
         for epoch in range(how.epochs):
             stream = rng.child(f"round/{number}/epoch/{epoch}")
             _epoch(net, optimizer, task, vectors, rng=stream)
-            if task.tuning and task.prior_weight and task.wanted is not None:
+            if task.tuning and task.prior_weight and task.goals is not None:
                 _tune(net, optimizer, task)
         net.eval()
         with torch.no_grad():
@@ -98,7 +98,7 @@ def invert_queries(task: Task) -> Tensor:
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step of the optimiser."""
+    """One step of the optimizer."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -123,13 +123,13 @@ def _epoch(
 
 def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, task: Task) -> None:
     """Eq. 10, in batches of as equal a size as possible."""
-    assert task.wanted is not None
+    assert task.goals is not None
     parts = -(-len(task.queries) // QUERIES)
     for rows in torch.arange(len(task.queries)).tensor_split(parts):
         if len(rows) < 2:
             continue
         rebuilt = net(task.queries[rows])
-        goal = task.wanted[rows] if len(task.wanted) > 1 else task.wanted.expand_as(rebuilt)
+        goal = task.goals[rows] if len(task.goals) > 1 else task.goals.expand_as(rebuilt)
         step(optimizer, task.prior_weight * F.mse_loss(rebuilt, goal))
 
 

@@ -19,6 +19,7 @@ from glasshouse.attacks.logits.queries import one_hot
 from glasshouse.limits import Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 
@@ -38,14 +39,9 @@ class Tbi:
         source="Yang et al. 2019, arXiv:1902.08552",
         claims=("class_representatives",),
         threat="server, sees single uploads of logits",
-        renamed={
-            "epochs": "training.epochs",
-            "batch_size": "training.batch_size",
-            "learning_rate": "training.learning_rate",
-            "weight_decay": "training.weight_decay",
-            "width": "training.width",
-            "bfloat16": "training.bfloat16",
-        },
+        renamed=move_into(
+            "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
+        ),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"update", "own"}), scope="run", protocols=frozenset({"fedmd", "fedgems", "dsfl"})
@@ -72,7 +68,7 @@ class Tbi:
             ),
             queries=one_hot(evidence.targets, classes).to(evidence.public.inputs.device),
             priors=None,
-            wanted=None,
+            goals=None,
             key=rng.child("network").key,
         )
         (images_by_round,) = each([task], processes=1, label="inversion network")

@@ -1,1 +1,1 @@
-"""What several attacks share: the model as received, label inference, gradient matching, optimisers."""
+"""What several attacks share: the model as received, label inference, gradient matching, optimizers."""

@@ -58,9 +58,13 @@ class Method:
     seed: Natural = 0
 
     def __post_init__(self) -> None:
-        kept = round(self.pairs * self.held)
+        heldout_pairs = round(self.pairs * self.held)
         check_ranges(self, "shadow clients and detector")
-        if kept < 2 or self.pairs - kept < 2 or (self.features > 1 and self.detector == "discriminant"):
+        if (
+            heldout_pairs < 2
+            or self.pairs - heldout_pairs < 2
+            or (self.features > 1 and self.detector == "discriminant")
+        ):
             raise BadValue(
                 "shadow clients and detector",
                 needs="held in (0, 1) with at least 2 pairs on either side, features = 1 with the "

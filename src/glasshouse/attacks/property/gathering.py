@@ -60,13 +60,13 @@ def gather(
     # By name: in a file tensors lie in another order than in the model.
     names = list(LocalTraining.of(view.terms, round=0).parameters(build(view.terms.architecture)))
     sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
-    given = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
+    batches = [view.grants.auxiliary, *([view.grants.challenge] if view.grants.challenge is not None else [])]
     key = {
         "version": VERSION,
         "terms": repr(view.terms),
         "broadcasts": [dict(r.broadcast.tensors) for r in rounds],
         "sums": sums,
-        "given": [{"inputs": b.inputs, "labels": b.labels} for b in given],
+        "given": [{"inputs": b.inputs, "labels": b.labels} for b in batches],
         "property": [looks_for, dict(settings)],
         "method": {name: value for name, value in vars(method).items() if name != "seed"},
         "rng": rng.seed(),
@@ -99,11 +99,11 @@ def total(one: RoundView, names: list[str]) -> Tensor:
     aggregate = one.aggregate
     assert aggregate is not None  # the caller has chosen rounds with a sum
     answered = len(aggregate.selected) - len(aggregate.dropped)
-    scale, given = answered / aggregate.weight, aggregate.tensors
+    scale, tensors = answered / aggregate.weight, aggregate.tensors
     if aggregate.kind != "parameters":
-        return torch.cat([given[n].double().reshape(-1) * scale for n in names])
+        return torch.cat([tensors[n].double().reshape(-1) * scale for n in names])
     sent = one.broadcast.tensors
-    return torch.cat([(given[n].double() * scale - answered * sent[n].double()).reshape(-1) for n in names])
+    return torch.cat([(tensors[n].double() * scale - answered * sent[n].double()).reshape(-1) for n in names])
 
 
 @final
@@ -121,11 +121,11 @@ class Maker:
     def make(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
         """kernel, offset, held and norm of all rounds."""
         n, t = len(self.rounds), self.method.features
-        kept = round(self.method.pairs * self.method.held)
+        heldout_pairs = round(self.method.pairs * self.method.held)
         tables = {
             "kernel": torch.zeros(t, n, n, dtype=torch.float64),
             "offset": torch.zeros(n, t, dtype=torch.float64),
-            "held": torch.zeros(n, 2, kept, t, dtype=torch.float64),
+            "held": torch.zeros(n, 2, heldout_pairs, t, dtype=torch.float64),
             "norm": torch.zeros(n, t, dtype=torch.float64),
         }
         begin = 0

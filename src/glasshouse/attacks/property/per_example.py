@@ -210,12 +210,12 @@ def _taps(
 ) -> dict[str, tuple[nn.Module, Tensor, Tensor]]:
     """Per plain layer its inputs and the gradients of the summed loss at its outputs, over the pool."""
     layers = dict(_plain(model))
-    kept: dict[str, tuple[list[Tensor], list[Tensor]]] = {name: ([], []) for name in layers}
+    tape: dict[str, tuple[list[Tensor], list[Tensor]]] = {name: ([], []) for name in layers}
     outputs: dict[str, Tensor] = {}
 
     def tap(name: str) -> object:
         def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            kept[name][0].append(inputs[0].detach())
+            tape[name][0].append(inputs[0].detach())
             outputs[name] = output
 
         return layers[name].register_forward_hook(note)
@@ -231,11 +231,11 @@ def _taps(
                 batch = pool.pick(rows)
                 loss = F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
                 for name, d in zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True):
-                    kept[name][1].append(d)
+                    tape[name][1].append(d)
     finally:
         for handle in handles:
             handle.remove()  # type: ignore[attr-defined]  # torch's handle has no exported type
-    return {n: (layers[n], torch.cat(a), torch.cat(d)) for n, (a, d) in kept.items()}
+    return {n: (layers[n], torch.cat(a), torch.cat(d)) for n, (a, d) in tape.items()}
 
 
 def _convolution_gradients(module: nn.Conv2d, inputs: Tensor, deltas: Tensor) -> Tensor:

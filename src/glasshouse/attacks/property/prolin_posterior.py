@@ -224,7 +224,7 @@ def sample_posterior(density: Density, clients: int, *, sweeps: int, chains: int
     draws = rng.numpy()
     state = (draws.random((chains, clients)) < 0.5).astype(float)
     state[0] = 0
-    share, sure, kept = np.zeros(clients), np.zeros(clients), 0
+    share, sure, samples = np.zeros(clients), np.zeros(clients), 0
     for sweep in range(sweeps):
         uniform = draws.random((clients, chains))
         late = sweep >= sweeps // 4
@@ -235,7 +235,7 @@ def sample_posterior(density: Density, clients: int, *, sweeps: int, chains: int
             if late:
                 share[client] += chance.mean()
                 sure[client] += odds.mean()
-        kept += late
-    share, sure = share / kept, sure / kept
+        samples += late
+    share, sure = share / samples, sure / samples
     inside = (share > 1e-12) & (share < 1 - 1e-12)
     return np.where(inside, logit(np.clip(share, 1e-12, 1 - 1e-12)), sure)

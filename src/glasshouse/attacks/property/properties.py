@@ -93,17 +93,17 @@ class Membership:
     target: int = 0
 
     def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
-        given = scene.challenge
-        if given is None or not 0 <= self.target < len(given):
+        challenge = scene.challenge
+        if challenge is None or not 0 <= self.target < len(challenge):
             raise Inapplicable(
                 "property 'membership'",
                 needs=f"a challenge with an example number {self.target}",
-                got="none" if given is None else f"{len(given)} examples",
+                got="none" if challenge is None else f"{len(challenge)} examples",
                 fix="set grants.challenge = true and data.members",
             )
         # With dropout every shadow client draws a mask of its own for the target.
         copies = count if scene.terms.options.get("dropout", False) else 1
-        target = given.pick(torch.full((copies,), self.target))
+        target = challenge.pick(torch.full((copies,), self.target))
         pool = Batch(
             inputs=torch.cat([scene.auxiliary.inputs, target.inputs]),
             labels=torch.cat([scene.auxiliary.labels, target.labels]),

@@ -21,7 +21,7 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import check_tail
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, recover_claims
+from glasshouse.attacks.parts.readout.head_gradient import INVERSION_MOVED, Inversion, recover_claims
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -52,15 +52,7 @@ class Nex:
             },
             "metric": "leakage",
         },
-        renamed={
-            "invert": "inversion.invert",
-            "iterations": "inversion.iterations",
-            "images": "inversion.images",
-            "alpha": "inversion.distance.alpha",
-            "tv": "inversion.distance.tv",
-            "step": "inversion.step",
-            "bf16": "inversion.distance.bfloat16",
-        },
+        renamed=INVERSION_MOVED,
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast"}),

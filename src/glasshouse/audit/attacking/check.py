@@ -70,9 +70,7 @@ def _is_registered(claim: Any) -> bool:
 
 def _check_amount(claims: tuple[Claim, ...], subject: str) -> None:
     numbers = sum(t.numel() for claim in claims for t in tensors_of(claim).values())
-    words = sum(
-        len(repr(getattr(c, f.name))) for c in claims for f in fields(c) if f.name not in tensors_of(c)
-    )
+    words = sum(_letters(claim) for claim in claims)
     if len(claims) > CLAIMS or numbers > NUMBERS or words > LETTERS:
         raise _refuse(
             subject,

@@ -27,7 +27,7 @@ def find_refusal(attack: Attack, name: str, threat: Threat, grants: Grants, term
         attack.needs,
         f"attack '{name}'",
         threat=threat,
-        granted=grants.given(),
+        granted=grants.names(),
         protocol=terms.protocol,
         stepping=stepping_of(terms.sends, terms.optimizer),
     )

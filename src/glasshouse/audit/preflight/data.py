@@ -6,13 +6,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import final
 
+from glasshouse import registry
+from glasshouse.data.partition import Demand
 from glasshouse.data.survey import Survey, survey
 from glasshouse.errors import GlasshouseError, Problem
-from glasshouse.scenario.requirements import metrics_requiring
+from glasshouse.scenario.requirements import role_requests
 from glasshouse.scenario.spec import Scenario
-
-CLASSES_EACH = {"pathological": 2}
-"""Classes per client of partitioners that deal so many; others take what there is."""
 
 
 @final
@@ -75,30 +74,10 @@ def _weights(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _parts(scenario: Scenario) -> Iterator[Part]:
-    data = scenario.data
-    distractors = scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
-    heldout = max(data.heldout, distractors)
-    sizes = {
-        "private": ("data.examples", scenario.federation.clients * data.examples),
-        "auxiliary": ("data.auxiliary", data.auxiliary),
-        "heldout": ("data.heldout", heldout),
-        "public": ("data.public", data.public),
-    }
-    splits = {
-        "private": data.private_split,
-        "auxiliary": data.auxiliary_split,
-        "heldout": data.heldout_split,
-        "public": data.public_split,
-    }
-    classes = {
-        "private": data.private_classes,
-        "auxiliary": data.auxiliary_classes,
-        "heldout": data.heldout_classes,
-        "public": data.public_classes,
-    }
-    for role, (key, size) in sizes.items():
-        if size and not (role == "private" and data.private_source):
-            yield Part(key=key, role=role, size=size, split=splits[role], classes=classes[role])
+    for role, (size, split, classes) in role_requests(scenario).items():
+        if not (role == "private" and scenario.data.private_source):
+            key = "data.examples" if role == "private" else f"data.{role}"
+            yield Part(key=key, role=role, size=size, split=split, classes=classes)
 
 
 def _part(part: Part, scenario: Scenario, survey: Survey) -> Iterator[Problem]:
@@ -154,24 +133,29 @@ def _too_few(parts: list[Part], scenario: Scenario, survey: Survey) -> Iterator[
 def _partition(scenario: Scenario, survey: Survey) -> Iterator[Problem]:
     data, clients = scenario.data, scenario.federation.clients
     classes = len(set(data.private_classes)) or survey.classes
-    if data.partition == "classes" and clients > classes:
+    try:
+        demand = registry.require_declaration("partitioners", data.partition, "demand", Demand)
+    except GlasshouseError as error:
+        yield Problem(path="data.partition", needs=error.needs, got=error.got, hint=error.fix)
+        return
+    if demand.whole_classes and clients > classes:
         yield Problem(
             path="federation.clients",
-            needs=f'at most {classes} under partition = "classes": every client holds whole classes',
+            needs=f'at most {classes} under partition = "{data.partition}": every client holds whole classes',
             got=str(clients),
             hint="use fewer clients, or another data.partition",
         )
-    if CLASSES_EACH.get(data.partition, 1) > classes:
+    if demand.classes > classes:
         yield Problem(
             path="data.partition",
-            needs=f"{CLASSES_EACH[data.partition]} classes for each client",
+            needs=f"{demand.classes} classes for each client",
             got=f"{classes} in the private data",
             hint="name more data.private_classes, or use another partition",
         )
-    if data.partition == "shards" and data.examples < 2:
+    if data.examples < demand.examples:
         yield Problem(
             path="data.examples",
-            needs='at least 2 under partition = "shards": two pieces for each client',
+            needs=f'at least {demand.examples} for each client under partition = "{data.partition}"',
             got=str(data.examples),
         )
 

@@ -20,8 +20,6 @@ from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
 
 Warnings = list[tuple[str, Refusal]]
-NULL_CLAIMS = ("reconstruction", "labels")
-"""Kinds of claims that are compared with guesses from the auxiliary data."""
 
 
 def problems(scenario: Scenario) -> list[Problem]:
@@ -66,8 +64,9 @@ def foreseen_refusals(suite: Suite) -> Warnings:
 def _auxiliary(scenario: Scenario) -> Iterator[Problem]:
     """A null adversary guesses from auxiliary images of its own; too few, and no number is reported."""
     data, federation = scenario.data, scenario.federation
-    claims = {registry.require_declaration("metrics", m.name, "claim", str) for m in scenario.audit.metrics}
-    if data.domains.targets or not claims & set(NULL_CLAIMS):
+    kinds = {registry.require_declaration("metrics", m.name, "claim", str) for m in scenario.audit.metrics}
+    guesses = (registry.require_declaration("claims", kind, "guessed_from_images", bool) for kind in kinds)
+    if data.domains.targets or not any(guesses):
         return
     behind = federation.batch_size if federation.kind == "gradient" else data.examples
     together = behind * (federation.cohort_size if federation.secure_sum else 1)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
-from glasshouse.scenario.requirements import metrics_requiring
+from glasshouse.scenario.requirements import distractors, metrics_requiring, role_requests
 from glasshouse.scenario.spec import Grants, Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.transcript.record import Keep
@@ -89,17 +89,17 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     """
     source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
     rng = Rng.root(seed, salt=source.checksum)
-    dealt = class_roles(scenario, source, rng=rng.child("roles"))
-    roles = _deal_roles(scenario, source, rng) if dealt is None else as_roles(dealt)
+    domain_roles = class_roles(scenario, source, rng=rng.child("roles"))
+    roles = _deal_roles(scenario, source, rng) if domain_roles is None else as_roles(domain_roles)
     architecture = Architecture(
         name=scenario.model.name,
         input_shape=source.input_shape,
-        classes=classes_of(scenario, source, dealt),
+        classes=classes_of(scenario, source, domain_roles),
         arguments=scenario.model.arguments,
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     start = start_of(scenario, architecture, roles.public, rng)
-    setting = _setting(scenario, architecture, roles, start, behaviours, dealt=dealt, rng=rng)
+    setting = _setting(scenario, architecture, roles, start, behaviours, domain_roles=domain_roles, rng=rng)
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     marked |= members | holders(scenario, setting)
     attacked = frozenset(r % setting.rounds for r in scenario.audit.rounds)
@@ -116,7 +116,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         keep=_keep(scenario, attacked),
         scoring={
             **_scoring(scenario, roles, architecture, rng),
-            **({} if dealt is None else gallery_tensors(scenario, dealt)),
+            **({} if domain_roles is None else gallery_tensors(scenario, domain_roles)),
         },
         marked=marked,
         facts=Facts(
@@ -133,7 +133,10 @@ def build(scenario: Scenario, *, seed: int) -> Built:
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
-    wants, data = _wants(scenario), scenario.data
+    data, requests = scenario.data, role_requests(scenario)
+    wants = {
+        cast("Role", role): RoleRequest(size=n, split=s, classes=k) for role, (n, s, k) in requests.items()
+    }
     if not data.private_source:
         spare = _spare(scenario, source)
         return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
@@ -141,10 +144,10 @@ def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     channels, side, _ = source.input_shape
     other = load_source(data.private_source, resize=side, channels=channels)
     roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
-    dealt = require_part(
+    part = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
     )
-    private = Batch(inputs=dealt.inputs, labels=dealt.labels % source.classes)
+    private = Batch(inputs=part.inputs, labels=part.labels % source.classes)
     check_disjoint({**roles.parts(), "private": private})
     return replace(roles, private=private)
 
@@ -156,7 +159,7 @@ def _setting(
     start: Start,
     behaviours: Mapping[int, tuple[str, Behaviour]],
     *,
-    dealt: ClassRoles | None,
+    domain_roles: ClassRoles | None,
     rng: Rng,
 ) -> Setting:
     federation, data = scenario.federation, scenario.data
@@ -164,13 +167,13 @@ def _setting(
     shards = partition(
         private.labels,
         federation.clients,
-        kind=data.partition if dealt is None else "classes",
+        kind=data.partition if domain_roles is None else "classes",
         alpha=data.alpha,
-        examples=data.examples if dealt is None else None,
+        examples=data.examples if domain_roles is None else None,
         rng=rng.child("partition"),
     )
     return Setting(
-        terms=_terms(scenario, architecture, dealt),
+        terms=_terms(scenario, architecture, domain_roles),
         rounds=federation.rounds,
         private=private,
         shards=shards,
@@ -186,14 +189,10 @@ def _setting(
 def _architectures(scenario: Scenario, agreed: Architecture) -> dict[int, Architecture]:
     """Models of the clients that run another one than the agreed."""
     models_ = scenario.federation.client_models
-    return {
-        client: replace(
-            agreed,
-            name=models_[client % len(models_)].name,
-            arguments=models_[client % len(models_)].arguments,
-        )
-        for client in range(scenario.federation.clients if models_ else 0)
-    }
+    if not models_:
+        return {}
+    every = [replace(agreed, name=model.name, arguments=model.arguments) for model in models_]
+    return {client: every[client % len(every)] for client in range(scenario.federation.clients)}
 
 
 def require_part(part: Batch | None, role: str) -> Batch:
@@ -209,31 +208,11 @@ def require_part(part: Batch | None, role: str) -> Batch:
     return part
 
 
-def _wants(scenario: Scenario) -> dict[Role, RoleRequest]:
-    data = scenario.data
-    requests: dict[Role, tuple[int, str, tuple[int, ...]]] = {
-        "private": (scenario.federation.clients * data.examples, data.private_split, data.private_classes),
-        "auxiliary": (data.auxiliary, data.auxiliary_split, data.auxiliary_classes),
-        "public": (data.public, data.public_split, data.public_classes),
-        "heldout": (max(data.heldout, _distractors(scenario)), data.heldout_split, data.heldout_classes),
-    }
-    return {
-        role: RoleRequest(size=size, split=split, classes=classes)
-        for role, (size, split, classes) in requests.items()
-        if size
-    }
-
-
 def _spare(scenario: Scenario, source: DataSource) -> int:
     """Further held-out images, so that single victims can be named where the data have enough of them."""
     clients = min(scenario.federation.clients, scenario.audit.victims) * max(1, len(scenario.audit.seeds))
     most = SPARE_NUMBERS // math.prod(source.input_shape)
     return max(0, min(comparisons_for(clients * scenario.data.examples), most) - scenario.data.heldout)
-
-
-def _distractors(scenario: Scenario) -> int:
-    """How many other images of the private examples' distribution the metrics need."""
-    return scenario.audit.distractors if metrics_requiring(scenario, "distractors") else 0
 
 
 def _guarantee(setting: Setting) -> tuple[float, float] | None:
@@ -250,7 +229,7 @@ def _guarantee(setting: Setting) -> tuple[float, float] | None:
     return None if promise is None else (promise.epsilon, promise.delta)
 
 
-def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | None) -> Terms:
+def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRoles | None) -> Terms:
     federation = scenario.federation
     return Terms(
         protocol=federation.protocol,
@@ -266,9 +245,9 @@ def _terms(scenario: Scenario, architecture: Architecture, dealt: ClassRoles | N
         secure_sum=federation.secure_sum,
         weighting=federation.weighting,
         trained=traits_of(federation.protocol).trained,
-        public=None if dealt is None else announced_public(scenario, dealt),
-        sensitive=0 if dealt is None else dealt.sensitive,
-        targets=0 if dealt is None else dealt.targets,
+        public=None if domain_roles is None else announced_public(scenario, domain_roles),
+        sensitive=0 if domain_roles is None else domain_roles.sensitive,
+        targets=0 if domain_roles is None else domain_roles.targets,
         options=federation.options,
     )
 
@@ -308,19 +287,10 @@ def _behaviours(
 def _scoring(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:
     """What the judge needs beside the truth; no attack sees any of it but the auxiliary data."""
     references: dict[str, Tensor] = {}
-    if roles.auxiliary is not None and len(roles.auxiliary):
-        references["auxiliary.inputs"], references["auxiliary.labels"] = (
-            roles.auxiliary.inputs,
-            roles.auxiliary.labels,
-        )
-    if roles.heldout is not None and len(roles.heldout):
-        references["heldout.inputs"], references["heldout.labels"] = (
-            roles.heldout.inputs,
-            roles.heldout.labels,
-        )
-    if roles.spare is not None:
-        references["spare.inputs"], references["spare.labels"] = roles.spare.inputs, roles.spare.labels
-    if count := _distractors(scenario):
+    for role, part in (("auxiliary", roles.auxiliary), ("heldout", roles.heldout), ("spare", roles.spare)):
+        if part is not None and len(part):
+            references |= {f"{role}.inputs": part.inputs, f"{role}.labels": part.labels}
+    if count := distractors(scenario):
         references["distractors"] = require_part(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
         stand_in = network(architecture.input_shape, architecture.classes)

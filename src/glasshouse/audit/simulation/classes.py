@@ -37,53 +37,55 @@ def class_roles(scenario: Scenario, source: DataSource, *, rng: Rng) -> ClassRol
     )
 
 
-def as_roles(dealt: ClassRoles) -> Roles:
+def as_roles(domain_roles: ClassRoles) -> Roles:
     """The same as roles of images."""
-    return Roles(private=dealt.private, public=dealt.public, heldout=dealt.heldout, duplicates={})
+    return Roles(
+        private=domain_roles.private, public=domain_roles.public, heldout=domain_roles.heldout, duplicates={}
+    )
 
 
-def announced_public(scenario: Scenario, dealt: ClassRoles) -> Batch | None:
+def announced_public(scenario: Scenario, domain_roles: ClassRoles) -> Batch | None:
     """The public data as the protocol makes them known: without labels under dsfl, None under fedavg."""
     protocol = traits_of(scenario.federation.protocol)
     if scenario.federation.kind != "logits":
         return None
     if protocol.labels_public:
-        return dealt.public
-    unknown = torch.full_like(dealt.public.labels, UNKNOWN)
-    return Batch(inputs=dealt.public.inputs, labels=unknown)
+        return domain_roles.public
+    unknown = torch.full_like(domain_roles.public.labels, UNKNOWN)
+    return Batch(inputs=domain_roles.public.inputs, labels=unknown)
 
 
-def classes_of(scenario: Scenario, source: DataSource, dealt: ClassRoles | None) -> int:
+def classes_of(scenario: Scenario, source: DataSource, domain_roles: ClassRoles | None) -> int:
     """Number of classes that the models know: the targets alone where public data have no labels."""
-    if dealt is None:
+    if domain_roles is None:
         return source.classes
     labels_public = traits_of(scenario.federation.protocol).labels_public
-    return len(dealt.classes) if labels_public else dealt.targets
+    return len(domain_roles.classes) if labels_public else domain_roles.targets
 
 
-def gallery_tensors(scenario: Scenario, dealt: ClassRoles) -> dict[str, Tensor]:
+def gallery_tensors(scenario: Scenario, domain_roles: ClassRoles) -> dict[str, Tensor]:
     """Mean images that class metrics compare with, and the rows that count.
 
     ``gallery.people``: of every class in the private domain, (J, C, H, W), the targets first;
     ``gallery.public``: of every class's public images, of both domains together; ``gallery.prior``: of all
     public images of the private domain; ``gallery.classes``: what the source calls the targets.
     """
-    classes = len(dealt.classes)
-    height = int(dealt.public.inputs.shape[2])
-    clear = dealt.public.pick(torch.arange(dealt.sensitive))
-    people = torch.cat([dealt.private.inputs, clear.inputs])
-    whose = torch.cat([dealt.private.labels, clear.labels])
+    classes = len(domain_roles.classes)
+    height = int(domain_roles.public.inputs.shape[2])
+    clear = domain_roles.public.pick(torch.arange(domain_roles.sensitive))
+    people = torch.cat([domain_roles.private.inputs, clear.inputs])
+    whose = torch.cat([domain_roles.private.labels, clear.labels])
     have = torch.tensor([bool((whose == j).any()) for j in range(classes)])
     return {
         "gallery.people": class_means(people, whose, classes),
         "gallery.known": have,
-        "gallery.public": class_means(dealt.public.inputs, dealt.public.labels, classes),
+        "gallery.public": class_means(domain_roles.public.inputs, domain_roles.public.labels, classes),
         "gallery.prior": clear.inputs.mean(0, keepdim=True),
         "gallery.rows": torch.tensor(
             hidden_rows(_shifts(scenario), height, shares=scenario.data.domains.hidden)
         ),
-        "gallery.targets": torch.tensor(dealt.targets),
-        "gallery.classes": torch.tensor(dealt.classes[: dealt.targets]),
+        "gallery.targets": torch.tensor(domain_roles.targets),
+        "gallery.classes": torch.tensor(domain_roles.classes[: domain_roles.targets]),
     }
 
 

@@ -43,8 +43,7 @@ from glasshouse.transcript.files import (
     write_transcript,
 )
 from glasshouse.transcript.grants import Grants
-from glasshouse.transcript.record import Log, Transcript
-from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.record import Log
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
 from glasshouse.wire import Crafted, Refusal
@@ -88,11 +87,11 @@ def simulate(group: Group) -> str:
     if group.active is not None:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
-        given = collect_grants(built, log.transcript(), {})
-        refusal = find_refusal(attack, spec.name, built.threat, given, built.setting.terms)
+        grants = collect_grants(built, log.transcript(), {})
+        refusal = find_refusal(attack, spec.name, built.threat, grants, built.setting.terms)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
-            tamper = _tamper(attack, built, log, declared_grants(attack, given), memory, rng=root)
+            tamper = _tamper(attack, built, log, declared_grants(attack, grants), memory, rng=root)
     protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
@@ -138,7 +137,7 @@ def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:
 
 
 def _tamper(
-    attack: Attack, built: Built, log: Log, given: Grants, memory: dict[str, Tensor], *, rng: Rng
+    attack: Attack, built: Built, log: Log, grants: Grants, memory: dict[str, Tensor], *, rng: Rng
 ) -> Tamper | None:
     if not isinstance(attack, ActiveAttack):
         return None
@@ -148,14 +147,15 @@ def _tamper(
         if number not in built.attacked or log.pending is None:
             return None
         before = log.transcript()
-        kept = any(record.broadcasts for record in before.rounds)
-        past = _cut(before, built.threat, given, log.servers, memory).rounds if kept else ()
+        past: tuple[RoundView, ...] = ()
+        if any(record.broadcasts for record in before.rounds):
+            past = cut(before, threat=built.threat, grants=grants, own=log.servers, memory=memory).rounds
         view = View(
             terms=log.terms,
             threat=built.threat,
             rounds=(*past, RoundView(round=number, broadcast=log.pending)),
             own=log.servers,
-            grants=given,
+            grants=grants,
             memory=memory,
         )
         crafted = _craft(active, copy_to(view, "cpu"), rng=rng.child(f"craft/{number}"))
@@ -177,16 +177,6 @@ def _craft(attack: ActiveAttack, view: View, *, rng: Rng) -> Crafted | None:
     if isinstance(answer, Refusal):
         raise Inapplicable(answer.subject, needs=answer.needs, got=answer.got, fix=answer.fix)
     return answer
-
-
-def _cut(
-    transcript: Transcript,
-    threat: Threat,
-    grants: Grants,
-    own: Mapping[int, Mapping[str, Tensor]],
-    memory: Mapping[str, Tensor],
-) -> View:
-    return cut(transcript, threat=threat, grants=grants, own=own, memory=memory)
 
 
 def _file(

@@ -63,8 +63,8 @@ def start_of(scenario: Scenario, architecture: Architecture, public: Batch | Non
     how, stream = scenario.model.pretraining, rng.child("pretraining")
     transfer = traits_of(scenario.federation.protocol).start == "features"
     if scenario.model.weights is not None:
-        given = models.rename_tensors(architecture, read_weights(Path(scenario.model.weights)))
-        return _start_from_file(model, given, public, how, transfer=transfer, rng=stream)
+        file_tensors = models.rename_tensors(architecture, read_weights(Path(scenario.model.weights)))
+        return _start_from_file(model, file_tensors, public, how, transfer=transfer, rng=stream)
     if how.epochs == 0:
         return Start(tensors=models.state(model))
     data = _some(public, "pre-training of the model", "model.pretraining.epochs")

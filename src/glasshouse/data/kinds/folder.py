@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ BROKEN: Final = (
     SyntaxError,
     ValueError,
     TypeError,
+    AttributeError,
     LookupError,
     ArithmeticError,
     RuntimeError,
@@ -41,7 +42,9 @@ BROKEN: Final = (
     zlib.error,
     Image.DecompressionBombError,
 )
-"""What Pillow's readers raise on damaged files."""
+"""What Pillow's and pydicom's readers raise on damaged files."""
+Reader = Callable[[Path, str], NDArray[Any]]
+"""From a file and the name of its source to one picture, (H, W) or (H, W, 3)."""
 
 
 @carded(
@@ -54,7 +57,25 @@ def folder(where: str, *, resize: int | None = None) -> DataSource:
         BadFile: no such folder, no classes, a class without pictures, a picture that cannot be read,
             pictures of several sizes (without ``resize``), or grey and coloured ones mixed.
     """
-    name = f"folder:{where}"
+    return read_tree("folder", where, resize, suffixes=SUFFIXES, picture=_picture)
+
+
+def read_tree(
+    kind: str, where: str, resize: int | None, *, suffixes: frozenset[str], picture: Reader
+) -> DataSource:
+    """The data set in the folders below ``where``; see :func:`folder`.
+
+    Args:
+        kind: of source, as registered.
+        where: as the user wrote it.
+        resize: pixels per side; None: as they are.
+        suffixes: of the files that are pictures, in small letters.
+        picture: reads one of them; raises one of ``BROKEN`` where it is damaged.
+
+    Raises:
+        BadFile: as :func:`folder`.
+    """
+    name = f"{kind}:{where}"
     root = require_existing(where, name=name, folder=True)
     roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
     for path in (*roots.values(), *(p for split in roots.values() for p in _folders(split))):
@@ -68,9 +89,15 @@ def folder(where: str, *, resize: int | None = None) -> DataSource:
             got="no folders" + (f" in {', '.join(roots)}" if len(roots) > 1 else ""),
             fix="arrange them as PATH/CLASS/picture.png, or PATH/train/CLASS/picture.png",
         )
+
+    def read(split: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+        files = _files(split, suffixes, name=name)
+        pixels = _pixels(split, files, resize, picture, name=name)
+        return pixels, np.array([classes.index(path.parent.name) for path in files])
+
     return assemble(
         name,
-        {split: _read(path, classes, resize, name=name) for split, path in roots.items()},
+        {split: read(path) for split, path in roots.items()},
         class_names=classes,
         public=False,
         resize=resize,
@@ -81,29 +108,30 @@ def _folders(path: Path) -> list[Path]:
     return [p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")]
 
 
-def _read(
-    root: Path, classes: Sequence[str], resize: int | None, *, name: str
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    files: list[tuple[Path, int]] = []
+def _files(root: Path, suffixes: frozenset[str], *, name: str) -> list[Path]:
+    """The pictures of a split, class by class."""
+    files: list[Path] = []
     for path in sorted(_folders(root)):
-        pictures = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+        pictures = sorted(p for p in path.iterdir() if p.suffix.lower() in suffixes)
         if not pictures:
             raise BadFile(
                 f"data '{name}'",
-                needs=f"pictures ({', '.join(sorted(SUFFIXES))}) in every class",
+                needs=f"pictures ({', '.join(sorted(suffixes))}) in every class",
                 got=f"none in '{path}'",
                 fix="remove the folder, or put pictures into it",
             )
-        position = classes.index(path.name)
-        files += [(require_inside(p, root, name=name), position) for p in pictures]
-    return _pixels(root, [p for p, _ in files], resize, name=name), np.array([k for _, k in files])
+        files += [require_inside(p, root, name=name) for p in pictures]
+    return files
 
 
-def _pixels(root: Path, files: Sequence[Path], resize: int | None, *, name: str) -> NDArray[Any]:
+def _pixels(
+    root: Path, files: Sequence[Path], resize: int | None, picture: Reader, *, name: str
+) -> NDArray[Any]:
     """Decoded pictures; of many, a copy is kept in the cache until one of the files changes."""
 
     def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
-        images = [_picture(path, name=name) for path in track(files, f"reading pictures of {root.name}")]
+        read = track(files, f"reading pictures of {root.name}")
+        images = (_checked(picture, path, name=name) for path in read)
         return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
 
     if len(files) < MANY:
@@ -113,12 +141,14 @@ def _pixels(root: Path, files: Sequence[Path], resize: int | None, *, name: str)
     return load_or_make("pictures", key, make)["pixels"].numpy()
 
 
-def _picture(path: Path, *, name: str) -> NDArray[Any]:
+def _picture(path: Path, name: str) -> NDArray[Any]:
+    with Image.open(path) as image:
+        return decode(image, name=name, place=f"'{path}'")
+
+
+def _checked(picture: Reader, path: Path, *, name: str) -> NDArray[Any]:
     try:
-        with Image.open(path) as image:
-            return decode(image, name=name, place=f"'{path}'")
-    except BadFile:
-        raise
+        return picture(path, name)
     except BROKEN as error:
         raise BadFile(
             f"data '{name}'",

@@ -17,7 +17,7 @@ from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.folder import BROKEN
 from glasshouse.data.kinds.pictures import decode, stack_images
 from glasshouse.data.paths import require_inside
-from glasshouse.errors import BadFile, NotInstalled
+from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, parse_json, read_limited, reason, shorten
 from glasshouse.progress import track
@@ -27,12 +27,7 @@ try:
     import datasets
     from huggingface_hub.constants import HF_HUB_CACHE
 except ImportError as error:
-    raise NotInstalled(
-        "data source 'hf'",
-        needs="the package datasets",
-        got=str(error),
-        fix="pip install 'glasshouse[flower-data]'",
-    ) from error
+    raise not_installed("data source 'hf'", "datasets", error, extra="flower-data") from error
 
 SPLITS: Final = {"train": "train", "validation": "val", "test": "test"}
 _NAME: Final = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*(@[\w.-]+)?")
@@ -165,7 +160,7 @@ def _arrays(
         unpacked += picture.width * picture.height * len(picture.getbands())
         check_unpacked(packed, unpacked, subject=f"data '{name}'")
     every = track(pictures(), "decoding pictures", total=len(part))
-    images = [decode(picture, name=name, place=f"row {i}") for i, (_, picture) in enumerate(every)]
+    images = (decode(picture, name=name, place=f"row {i}") for i, (_, picture) in enumerate(every))
     return stack_images(images, resize, name=name), np.array(part[label][:], dtype=np.int64)
 
 

@@ -1,6 +1,6 @@
 """What the sources share that read single picture files: decoding, and stacking to one array."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -51,12 +51,13 @@ def decode(image: Image.Image, *, name: str, place: str) -> NDArray[Any]:
     return np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
 
 
-def stack_images(images: Sequence[NDArray[Any]], resize: int | None, *, name: str) -> NDArray[Any]:
-    """(N, H, W) or (N, H, W, 3). Pictures of several sizes are brought to ``resize``, each by itself.
+def stack_images(images: Iterable[NDArray[Any]], resize: int | None, *, name: str) -> NDArray[Any]:
+    """(N, H, W) or (N, H, W, 3). Each is brought to ``resize`` as it comes, before the next is decoded.
 
     Raises:
         BadFile: several sizes without ``resize``, or grey and coloured pictures, or 8 and 16 bits, mixed.
     """
+    images = [image if resize is None else _square(image, resize) for image in images]
     if len({image.dtype for image in images}) > 1:
         raise BadFile(
             f"data '{name}'",
@@ -65,9 +66,7 @@ def stack_images(images: Sequence[NDArray[Any]], resize: int | None, *, name: st
             fix="store them alike: 16 bits are divided by 65,535, 8 bits by 255",
         )
     shapes = {image.shape for image in images}
-    if len({shape[2:] for shape in shapes}) == 1 and len(shapes) > 1 and resize is not None:
-        images = [_square(image, resize) for image in images]
-    elif len(shapes) > 1:
+    if len(shapes) > 1:
         sizes = ", ".join(" × ".join(map(str, shape)) for shape in sorted(shapes)[:4])
         raise BadFile(
             f"data '{name}'",

@@ -82,9 +82,9 @@ def listing(path: Path, *, name: str) -> Listing:
     return {s: results[s] for s in SPLITS if s in results}
 
 
-def classes_of(found: Listing) -> list[str]:
+def classes_of(by_split: Listing) -> list[str]:
     """Names of the classes of all splits, in order."""
-    return sorted({label for parts in found.values() for label in parts})
+    return sorted({label for parts in by_split.values() for label in parts})
 
 
 def opened(path: Path, picture: str) -> Image.Image:
@@ -116,10 +116,9 @@ def _pixels(
 
     def make(_: Checkpoint | None = None) -> dict[str, Tensor]:
         with zipfile.ZipFile(path) as archive:
-            images = [
-                _picture(archive, p, name=name) for p in track(pictures, f"reading pictures of {split}")
-            ]
-        return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
+            read = track(pictures, f"reading pictures of {split}")
+            images = (_picture(archive, p, name=name) for p in read)
+            return {"pixels": torch.from_numpy(stack_images(images, resize, name=name))}
 
     if len(pictures) < MANY:
         return make()["pixels"].numpy()

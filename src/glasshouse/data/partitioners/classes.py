@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from glasshouse.data.partition import Demand
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -18,6 +19,7 @@ class Classes:
     card: ClassVar[Card] = Card(
         summary="whole classes dealt at random", source="Takahashi et al. 2023, Breaching FedMD, CVPR"
     )
+    demand: ClassVar[Demand] = Demand(whole_classes=True)
 
     def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
         """One index tensor per client; empty for clients beyond the number of classes."""

@@ -10,7 +10,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from glasshouse.errors import BadValue, NotInstalled
+from glasshouse.data.partition import Demand
+from glasshouse.errors import BadValue, not_installed
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -18,11 +19,12 @@ try:
     import datasets
     from flwr_datasets import partitioner as flower
 except ImportError as error:
-    raise NotInstalled(
+    raise not_installed(
         "this partition of the data",
-        needs="the packages flwr-datasets and datasets",
-        got=str(error),
-        fix="pip install 'glasshouse[flower-data]', or set data.partition = \"iid\"",
+        "flwr-datasets",
+        error,
+        extra="flower-data",
+        instead='set data.partition = "iid"',
     ) from error
 
 
@@ -43,6 +45,7 @@ class Dirichlet:
         source="Yurochkin et al. 2019, arXiv:1905.12022; Flower Datasets' DirichletPartitioner",
         extra="flower-data",
     )
+    demand: ClassVar[Demand] = Demand()
 
     alpha: float = 0.5
 
@@ -80,6 +83,7 @@ class Pathological:
         source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' PathologicalPartitioner",
         extra="flower-data",
     )
+    demand: ClassVar[Demand] = Demand(classes=2)
 
     classes: int = 2
 
@@ -117,6 +121,7 @@ class Shards:
         source="McMahan et al. 2017, arXiv:1602.05629; Flower Datasets' ShardPartitioner",
         extra="flower-data",
     )
+    demand: ClassVar[Demand] = Demand(examples=2)
 
     shards: int = 2
 

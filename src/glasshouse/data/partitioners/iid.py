@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from glasshouse.data.partition import Demand
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -16,6 +17,7 @@ class Iid:
     """A random permutation in equal parts; a remainder goes to the first clients, one image each."""
 
     card: ClassVar[Card] = Card(summary="images dealt at random, in equal numbers")
+    demand: ClassVar[Demand] = Demand()
 
     def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
         """One index tensor per client."""

@@ -10,19 +10,14 @@ import functools
 import math
 from typing import Any, Literal
 
-from glasshouse.errors import NotInstalled
+from glasshouse.errors import not_installed
 
 try:
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 except ImportError as error:
-    raise NotInstalled(
-        "differential privacy",
-        needs="the package dp-accounting",
-        got=str(error),
-        fix="pip install 'glasshouse[dp]'",
-    ) from error
+    raise not_installed("differential privacy", "dp-accounting", error, extra="dp") from error
 
 Accountant = Literal["pld", "rdp"]
 Neighbours = Literal["example", "update"]

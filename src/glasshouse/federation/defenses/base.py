@@ -55,8 +55,8 @@ def accept(update: Update, *, name: str, kinds: frozenset[Kind]) -> None:
 
 def describe_mechanism(defense: Defense, name: str, *, note: str = "", **further: Value) -> Mechanism:
     """The mechanism of a defence whose dataclass fields are its settings; unset (None) ones are left out."""
-    given = {setting: value for setting, value in vars(defense).items() if value is not None}
-    return Mechanism(name=name, place=defense.place, parameters={**given, **further}, note=note)
+    values = {setting: value for setting, value in vars(defense).items() if value is not None}
+    return Mechanism(name=name, place=defense.place, parameters={**values, **further}, note=note)
 
 
 def smallest(values: Tensor, share: float) -> Tensor:

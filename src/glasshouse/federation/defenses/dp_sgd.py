@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.errors import BadValue, Inapplicable, NotInstalled
+from glasshouse.errors import BadValue, Inapplicable, not_installed
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
 from glasshouse.federation.defenses.base import describe_mechanism, require
@@ -32,9 +32,7 @@ try:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 except ImportError as error:
-    raise NotInstalled(
-        "defense 'dp_sgd'", needs="the package opacus", got=str(error), fix="pip install 'glasshouse[dp]'"
-    ) from error
+    raise not_installed("defense 'dp_sgd'", "opacus", error, extra="dp") from error
 
 
 @final
@@ -74,10 +72,10 @@ class DpSgd:
             delta=self.delta,
             rounds=self.rounds,
         )
-        given = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
+        levels = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
         require(
             "dp_sgd",
-            len(given) == 1 and 0 < given[0] < 1e6,
+            len(levels) == 1 and 0 < levels[0] < 1e6,
             needs="either noise_multiplier or epsilon, in (0, 1e6)",
             fix="try noise_multiplier = 1",
             noise_multiplier=self.noise_multiplier,

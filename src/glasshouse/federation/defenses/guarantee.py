@@ -19,7 +19,7 @@ class Exposure:
         rounds: rounds of the federation, >= 1.
         sampling: chance that a round's cohort holds the client, in (0, 1]. Leave it at 1 unless the adversary
             cannot see who takes part; a server always can.
-        steps: local optimiser steps per round, >= 1.
+        steps: local optimizer steps per round, >= 1.
         batch_rate: expected share of the client's examples in one step, in (0, 1].
     """
 

@@ -9,27 +9,15 @@ FedSGD), or the change of the head, or the head itself, after local epochs (FedA
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from torch import Tensor
-
-from glasshouse.federation import rounds
-from glasshouse.federation.setting import Setting
-from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.federation.protocols.parameter_rounds import ParameterRounds
+from glasshouse.interfaces import Traits
 from glasshouse.registry import Card
-from glasshouse.rng import Rng
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Transfer:
-    """The head of a pre-trained model, trained by all clients together.
-
-    The fields are the protocol's public settings; the round loop reads them from ``Terms.options``.
-
-    Args:
-        dropout: clients train with dropout switched on.
-        sum_bits: bits of each contribution to a secure sum; 0: not quantised.
-        sum_bound: clips it first.
-    """
+class Transfer(ParameterRounds):
+    """The head of a pre-trained model, trained by all clients together."""
 
     card: ClassVar[Card] = Card(
         summary="features pre-trained on public data and frozen; clients send what belongs to the head",
@@ -38,16 +26,3 @@ class Transfer:
     traits: ClassVar[Traits] = Traits(
         sends="gradient", allows=("gradient", "delta", "parameters"), trained="head.", start="features"
     )
-
-    dropout: bool = False
-    sum_bits: int = 0
-    sum_bound: float = 1.0
-
-    def play(
-        self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None
-    ) -> dict[str, Tensor]:
-        """Run all rounds; see :func:`glasshouse.federation.rounds.play`."""
-        return rounds.play(setting, recorder=recorder, rng=rng, tamper=tamper)
-
-    def passes(self, rounds: int) -> None:
-        """Nothing to add: the terms say how often a client goes through its data."""

@@ -44,12 +44,12 @@ def from_torchvision(
     """
     if any(name.startswith((first, "head.")) for name in tensors):
         return dict(tensors)
-    kept = {name: t for name, t in tensors.items() if not name.startswith(classifier)}
+    backbone = {name: t for name, t in tensors.items() if not name.startswith(classifier)}
     for old, new in _OLDER.items():
-        kept = {name.replace(old, new): t for name, t in kept.items()}
-    layers = [name.removesuffix("running_mean") for name in kept if name.endswith(".running_mean")]
+        backbone = {name.replace(old, new): t for name, t in backbone.items()}
+    layers = [name.removesuffix("running_mean") for name in backbone if name.endswith(".running_mean")]
     counters = {f"{layer}num_batches_tracked": torch.tensor(0) for layer in layers}
-    return {f"features.{name}": t for name, t in {**counters, **kept}.items()}
+    return {f"features.{name}": t for name, t in {**counters, **backbone}.items()}
 
 
 def _split_model(

@@ -19,7 +19,7 @@ apart; the generator is poor: its ceiling is reported beside the result.
 Shape letters: R candidates, B images of one candidate, D latent entries, C channels, H and W pixels.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import ClassVar, final
 
 import torch
@@ -30,8 +30,8 @@ from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
-from glasshouse.attacks.inversion.ggl.optimizers import OptimizerName, minimize
-from glasshouse.attacks.inversion.ggl.search import Budget as TrialBudget
+from glasshouse.attacks.inversion.ggl.optimizers import minimize
+from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import known_labels
@@ -39,9 +39,10 @@ from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching.distance import Distance, Objective, Steps, objective
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.limits import Count, NotNegative, Positive, check_ranges
+from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
 
@@ -58,15 +59,7 @@ class GGL:
         generator: ``wgan_gp`` (trained on auxiliary images), ``biggan``, or ``module:factory``.
         latent: size of its latent vector.
         training: of ``wgan_gp``.
-        optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
-        evaluations: candidates per trial.
-        seconds: limit per trial, 0 for none; makes results machine-dependent.
-        restarts: trials.
-        processes: trials at a time, each in a process of its own, with the same result; Adam runs all of its
-            trials in one batch instead.
-        population: candidates evaluated together by CMA-ES.
-        learning_rate: of Adam.
-        signed: of Adam.
+        search: in its latent space.
         distance: ``squared`` or ``cosine``.
         regularizer: ``kl``, ``norm`` or ``none``.
         strength: its weight λ.
@@ -91,33 +84,24 @@ class GGL:
         },
         renamed={
             "regulariser": "regularizer",
-            "width": "training.width",
-            "conditional": "training.conditional",
-            "mirror": "training.mirror",
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
             "training_rate": "training.learning_rate",
-            "critic_steps": "training.critic_steps",
+            **move_into("training", "width", "conditional", "mirror", "critic_steps"),
+            **move_into("search", *(one.name for one in fields(LatentSearch))),
         },
     )
 
     generator: str = generators.WGAN
     latent: Count = 128
     training: GeneratorTraining = field(default_factory=GeneratorTraining)
-    optimizer: OptimizerName = "cma_es"
-    evaluations: Count = 2500
-    seconds: NotNegative = 0.0
-    restarts: Count = 1
-    population: Count = 50
-    learning_rate: Positive = 0.1
-    signed: bool = False
+    search: LatentSearch = field(default_factory=LatentSearch)
     distance: Distance = "squared"
     regularizer: RegularizerName = "kl"
     strength: NotNegative = 0.1
     adaptive: bool = True
     local_steps: Steps = "simulate"
     bf16: bool = False
-    processes: Count = 1
 
     def __post_init__(self) -> None:
         check_ranges(self, "attack 'ggl'")
@@ -136,14 +120,14 @@ class GGL:
     @property
     def budget(self) -> Budget:
         """Candidates of every trial; a probe evaluates one population, in one process."""
+        short = min(max(PROBE, self.search.population), self.search.evaluations)
         return Budget(
             unit="evaluations",
-            amount=self.evaluations,
-            restarts=self.restarts,
+            amount=self.search.evaluations,
+            restarts=self.search.restarts,
             probe={
-                "evaluations": min(max(PROBE, self.population), self.evaluations),
+                "search": asdict(replace(self.search, evaluations=short, processes=1)),
                 "training": asdict(replace(self.training, steps=min(PROBE, self.training.steps))),
-                "processes": 1,
             },
             training=self.training.steps if generators.needs_data(self.generator) else 0,
             trained="the generator",
@@ -166,16 +150,7 @@ class GGL:
             detect.adaptation(finding, client, steps=self.local_steps) if self.adaptive else Adaptation()
         )
         fit = self.fit(client, prior, labels, adaptation)
-        budget = TrialBudget(evaluations=self.evaluations, seconds=self.seconds or float("inf"))
-        best = minimize(
-            fit,
-            self.optimizer,
-            budget,
-            trials=self.restarts,
-            how=self._how(),
-            rng=rng.child("search"),
-            processes=self.processes,
-        )
+        best = minimize(fit, self.search, rng=rng.child("search"))
         images = fit.images(best.point[None])[0]
         about = About(rounds=(client.update.round,), client=client.update.client)
         return (
@@ -210,13 +185,6 @@ class GGL:
             strength=self.strength,
             image_range=client.terms.image_range,
         )
-
-    def _how(self) -> dict[str, float | int | bool]:
-        return {
-            "population": self.population,
-            "learning_rate": self.learning_rate,
-            "signed": self.signed,
-        }
 
 
 def _scale(client: Replica, distance: Objective) -> float:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.errors import Inapplicable, NotInstalled
+from glasshouse.errors import Inapplicable, not_installed
 
 LATENT, CLASSES, TRUNCATION = 128, 1000, 1.0
 WEIGHTS: Final = ("config.json", "pytorch_model.bin")
@@ -51,11 +51,12 @@ def biggan(input_shape: tuple[int, int, int], classes: int, *, latent: int = LAT
     try:  # looked up here, after what no installation would mend
         package = importlib.import_module("pytorch_pretrained_biggan")
     except ImportError as error:
-        raise NotInstalled(
+        raise not_installed(
             "generator 'biggan'",
-            needs="the package pytorch-pretrained-biggan",
-            got=str(error),
-            fix="pip install 'glasshouse[biggan]', or use generator = 'wgan_gp'",
+            "pytorch-pretrained-biggan",
+            error,
+            extra="biggan",
+            instead="use generator = 'wgan_gp'",
         ) from error
     folder = Path(os.environ.get("GLASSHOUSE_BIGGAN", "biggan"))
     if missing := [name for name in WEIGHTS if not (folder / name).is_file()]:

@@ -9,8 +9,8 @@ import warnings
 
 import torch
 
-from glasshouse.attacks.inversion.ggl.search import Best, Budget, LatentLoss, Tally
-from glasshouse.errors import NotInstalled
+from glasshouse.attacks.inversion.ggl.search import Best, LatentLoss, LatentSearch, Tally
+from glasshouse.errors import not_installed
 from glasshouse.progress import stage
 from glasshouse.rng import Rng
 
@@ -19,35 +19,31 @@ try:
         warnings.filterwarnings("ignore", message="Could not import matplotlib")  # its plots are not used
         import cma
 except ImportError as error:
-    raise NotInstalled(
-        "the optimiser 'cma_es'",
-        needs="the package cma",
-        got=str(error),
-        fix="pip install 'glasshouse[ggl]', or set optimizer = \"adam\"",
+    raise not_installed(
+        "the optimizer 'cma_es'", "cma", error, extra="ggl", instead='set search.optimizer = "adam"'
     ) from error
 
 
-def minimize(loss: LatentLoss, dimension: int, budget: Budget, *, population: int, rng: Rng) -> Best:
+def minimize(loss: LatentLoss, dimension: int, search: LatentSearch, *, rng: Rng) -> Best:
     """One trial; starts again at the best point, with the first step size, when the strategy stops early.
 
     Args:
         loss: over points (R, n).
         dimension: n.
-        budget: evaluations are spent exactly; the last generation may be a part of one.
-        population: candidates per generation, evaluated together; at least 2.
+        search: evaluations are spent exactly; the last generation may be a part of one.
         rng: of the samples.
     """
-    tally, restarts = Tally(loss, budget), 0
+    tally, restarts = Tally(loss, search), 0
     centre = torch.zeros(dimension)
     with stage("searching the latent space"):
         while tally.left:
             draws = rng.child(f"cma/{restarts}").numpy()
             options = {
-                "popsize": max(2, population),
+                "popsize": max(2, search.population),
                 "randn": lambda *shape, draws=draws: draws.standard_normal(shape),
                 "seed": float("nan"),  # pycma's word for: leave the global generator alone
                 "verbose": -9,
-                "maxiter": budget.evaluations,
+                "maxiter": search.evaluations,
             }
             strategy = cma.CMAEvolutionStrategy(centre.double().numpy(), 1.0, options)
             while tally.left and not strategy.stop():
@@ -58,4 +54,4 @@ def minimize(loss: LatentLoss, dimension: int, budget: Budget, *, population: in
                     break
                 strategy.tell(proposals, values.clamp_max(1e300).tolist())
             centre, restarts = tally.best if len(tally.best) else centre, restarts + 1
-    return tally.found()
+    return tally.result()

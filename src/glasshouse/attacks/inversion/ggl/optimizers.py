@@ -1,20 +1,17 @@
-"""The optimisers by name; those that need a package of their own are looked up when they are chosen."""
+"""The optimizers by name; those that need a package of their own are looked up when they are chosen."""
 
 import logging
 import pickle
 import pkgutil
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 from glasshouse.attacks.inversion.ggl.objective import Fit
-from glasshouse.attacks.inversion.ggl.search import Best, Budget, adam, normal_starts
+from glasshouse.attacks.inversion.ggl.search import Best, LatentSearch, adam, normal_starts
 from glasshouse.process import each
 from glasshouse.rng import Rng
 
 LOG = logging.getLogger("glasshouse")
-
-OptimizerName = Literal["adam", "cma_es", "turbo"]
 
 _HOME = "glasshouse.attacks.inversion.ggl"
 
@@ -26,57 +23,34 @@ class _Trial:
 
     Attributes:
         fit: see :func:`minimize`.
-        name: see :func:`minimize`.
-        budget: see :func:`minimize`.
-        further: settings of the optimiser.
+        search: see :func:`minimize`.
         rng: of this trial.
     """
 
     fit: Fit
-    name: OptimizerName
-    budget: Budget
-    further: Mapping[str, int]
+    search: LatentSearch
     rng: Rng
 
 
-def minimize(
-    fit: Fit,
-    name: OptimizerName,
-    budget: Budget,
-    *,
-    trials: int,
-    how: Mapping[str, float | int | bool],
-    rng: Rng,
-    processes: int = 1,
-) -> Best:
-    """The best of ``trials`` independent searches, by their own loss.
+def minimize(fit: Fit, search: LatentSearch, *, rng: Rng) -> Best:
+    """The best of ``search.restarts`` independent trials, by their own loss.
 
-    Args:
-        fit: what to minimise.
-        name: ``adam`` runs all trials in one batch, whose rounding is not that of single runs.
-        budget: of one trial.
-        trials: searches; each has its own stream of randomness, whichever process it runs in.
-        how: ``learning_rate`` and ``signed`` of Adam, ``population`` of CMA-ES.
-        rng: of starts and samples.
-        processes: trials of CMA-ES or TuRBO at a time, each in a process of its own; the result is the same.
-            One where ``fit`` cannot be handed to another process: on a GPU, or a generator of a local class.
+    Each trial has its own stream of randomness, whichever process it runs in. There is one process where
+    ``fit`` cannot be handed to another: on a GPU, or with a generator of a local class. Adam runs all trials
+    in one batch, whose rounding is not that of single runs.
 
     Raises:
-        NotInstalled: the optimiser's package is missing.
+        NotInstalled: the optimizer's package is missing.
     """
-    streams = [rng.child(f"trial/{i}") for i in range(trials)]
-    if name == "adam":
-        starts = normal_starts(streams, fit.dimension)
-        rate, signed = float(how["learning_rate"]), bool(how["signed"])
-        items = list(adam(fit, starts, budget, learning_rate=rate, signed=signed))
-        return min(items, key=lambda best: best.loss)
-    further = {"population": int(how["population"])} if name == "cma_es" else {}
-    every = [_Trial(fit=fit, name=name, budget=budget, further=further, rng=stream) for stream in streams]
-    if min(processes, trials) > 1 and _can_travel(fit):
-        items = each(_best_of_search, every, processes=processes, label="trials in the latent space")
+    streams = [rng.child(f"trial/{i}") for i in range(search.restarts)]
+    if search.optimizer == "adam":
+        return min(adam(fit, normal_starts(streams, fit.dimension), search), key=lambda best: best.loss)
+    trials = [_Trial(fit=fit, search=search, rng=stream) for stream in streams]
+    if min(search.processes, search.restarts) > 1 and _can_travel(fit):
+        results = each(_run_trial, trials, processes=search.processes, label="trials in the latent space")
     else:
-        items = [_best_of_search(trial) for trial in every]
-    return min(items, key=lambda best: best.loss)
+        results = [_run_trial(trial) for trial in trials]
+    return min(results, key=lambda best: best.loss)
 
 
 def _can_travel(fit: Fit) -> bool:
@@ -90,7 +64,7 @@ def _can_travel(fit: Fit) -> bool:
     return True
 
 
-def _best_of_search(trial: _Trial) -> Best:
-    search = pkgutil.resolve_name(f"{_HOME}.{trial.name}:minimize")
-    trials: Best = search(trial.fit, trial.fit.dimension, trial.budget, rng=trial.rng, **trial.further)
-    return trials
+def _run_trial(trial: _Trial) -> Best:
+    minimize_one = pkgutil.resolve_name(f"{_HOME}.{trial.search.optimizer}:minimize")
+    best: Best = minimize_one(trial.fit, trial.fit.dimension, trial.search, rng=trial.rng)
+    return best

@@ -1,4 +1,4 @@
-"""What the three optimisers share: a loss over latent points, a budget, the best point ever evaluated.
+"""What the three optimizers share: a loss over latent points, a budget, the best point ever evaluated.
 
 Shape letters: R points evaluated together, n coordinates of a point.
 
@@ -10,13 +10,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Literal, Protocol, final
 
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.parts.search.adam import stepwise
-from glasshouse.errors import BadValue, Undefined
+from glasshouse.errors import Undefined
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
@@ -27,27 +28,41 @@ class LatentLoss(Protocol):
     def __call__(self, points: Tensor, *, differentiable: bool = False) -> Tensor: ...
 
 
+OptimizerName = Literal["adam", "cma_es", "turbo"]
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What one trial may spend.
+class LatentSearch:
+    """How the latent space is searched: the table ``search`` of GGL.
 
     Attributes:
-        evaluations: candidates whose loss is computed, exactly unless the seconds run out.
-        seconds: of the wall clock; no limit by default. A limit makes the result depend on the machine.
+        optimizer: ``adam``, ``cma_es`` or ``turbo``; the last two need the extra ``ggl``.
+        evaluations: candidates per trial whose loss is computed, exactly unless the seconds run out.
+        seconds: limit per trial, 0 for none; makes results machine-dependent.
+        restarts: trials; the one with the lowest loss is claimed.
+        processes: trials at a time, each in a process of its own, with the same result; Adam runs all of its
+            trials in one batch instead.
+        population: candidates evaluated together by CMA-ES, at least 2 of them.
+        learning_rate: of Adam.
+        signed: Adam sees the sign of the gradient only, as in the authors' code (not in their paper).
     """
 
-    evaluations: int
-    seconds: float = math.inf
+    optimizer: OptimizerName = "cma_es"
+    evaluations: Count = 2500
+    seconds: NotNegative = 0.0
+    restarts: Count = 1
+    processes: Count = 1
+    population: Count = 50
+    learning_rate: Positive = 0.1
+    signed: bool = False
 
     def __post_init__(self) -> None:
-        if self.evaluations < 1 or not self.seconds > 0:
-            raise BadValue(
-                "budget of a search",
-                needs="evaluations >= 1 and seconds > 0",
-                got=f"{self.evaluations} and {self.seconds}",
-                fix="leave seconds out for no limit",
-            )
+        check_ranges(self, "search in the latent space")
+
+    def out_of_time(self, started: float) -> bool:
+        """Whether a trial that began at ``started``, by the monotonic clock, has used up its seconds."""
+        return 0 < self.seconds < time.monotonic() - started
 
 
 @final
@@ -56,18 +71,18 @@ class Tally:
 
     Args:
         loss: see :class:`LatentLoss`.
-        budget: of this trial.
+        search: of this trial.
     """
 
-    def __init__(self, loss: LatentLoss, budget: Budget) -> None:
-        self._loss, self._budget, self._started = loss, budget, time.monotonic()
+    def __init__(self, loss: LatentLoss, search: LatentSearch) -> None:
+        self._loss, self._search, self._started = loss, search, time.monotonic()
         self.spent, self.best, self.value = 0, torch.zeros(0), math.inf
 
     @property
     def left(self) -> int:
         """Evaluations that may still be spent; 0 as soon as the seconds are over."""
-        over = time.monotonic() - self._started > self._budget.seconds
-        return 0 if over else max(0, self._budget.evaluations - self.spent)
+        over = self._search.out_of_time(self._started)
+        return 0 if over else max(0, self._search.evaluations - self.spent)
 
     def __call__(self, points: Tensor) -> Tensor:
         """Losses (R,) float64 of points (R, n), without gradients; what is not finite counts as infinite."""
@@ -78,7 +93,7 @@ class Tally:
             self.best, self.value = points[lowest].detach().clone(), float(values[lowest])
         return values
 
-    def found(self) -> "Best":
+    def result(self) -> "Best":
         """The best point so far.
 
         Raises:
@@ -104,20 +119,14 @@ class Best:
     evaluations: int
 
 
-def adam(
-    loss: LatentLoss, starts: Tensor, budget: Budget, *, learning_rate: float, signed: bool = False
-) -> tuple[Best, ...]:
-    """Adam from every row of ``starts`` (R, n), all in one batch; a tenth of the rate at 3/8, 5/8 and 7/8.
-
-    ``signed``: Adam sees the sign of the gradient only, as in the authors' code (their paper does not say
-    so).
-    """
+def adam(loss: LatentLoss, starts: Tensor, search: LatentSearch) -> tuple[Best, ...]:
+    """Adam from every row of ``starts`` (R, n), all in one batch; a tenth of the rate at 3/8, 5/8 and 7/8."""
     here = starts.detach().clone().requires_grad_()
-    optimizer = torch.optim.Adam([here], lr=learning_rate)
+    optimizer = torch.optim.Adam([here], lr=search.learning_rate)
     points, losses = here.detach().clone(), torch.full((len(here),), math.inf, dtype=torch.float64)
     started, spent = time.monotonic(), 0
-    for i in track(range(budget.evaluations), "searching the latent space"):
-        if time.monotonic() - started > budget.seconds:
+    for i in track(range(search.evaluations), "searching the latent space"):
+        if search.out_of_time(started):
             break
         values = loss(here, differentiable=True)
         (slope,) = torch.autograd.grad(values.sum(), here)
@@ -126,8 +135,8 @@ def adam(
             reached = values.double().cpu()
             better = reached < losses  # False for NaN
             points[better], losses[better] = here.detach()[better], reached[better]
-            here.grad = slope.sign() if signed else slope
-            optimizer.param_groups[0]["lr"] = learning_rate * stepwise(i / budget.evaluations)
+            here.grad = slope.sign() if search.signed else slope
+            optimizer.param_groups[0]["lr"] = search.learning_rate * stepwise(i / search.evaluations)
             optimizer.step()
     trials = zip(points, losses.tolist(), strict=True)
     return tuple(Best(point=point, loss=value, evaluations=spent) for point, value in trials)

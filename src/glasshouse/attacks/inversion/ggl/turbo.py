@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from glasshouse.attacks.inversion.ggl.search import Best, Budget, LatentLoss, Tally
-from glasshouse.errors import NotInstalled
+from glasshouse.attacks.inversion.ggl.search import Best, LatentLoss, LatentSearch, Tally
+from glasshouse.errors import not_installed
 from glasshouse.progress import stage
 from glasshouse.rng import Rng
 
@@ -29,11 +29,8 @@ try:
     from gpytorch.likelihoods import GaussianLikelihood
     from gpytorch.mlls import ExactMarginalLogLikelihood
 except ImportError as error:
-    raise NotInstalled(
-        "the optimiser 'turbo'",
-        needs="the package botorch",
-        got=str(error),
-        fix="pip install 'glasshouse[ggl]', or set optimizer = \"adam\"",
+    raise not_installed(
+        "the optimizer 'turbo'", "botorch", error, extra="ggl", instead='set search.optimizer = "adam"'
     ) from error
 
 Evaluate = Callable[[Tensor], Tensor]
@@ -87,19 +84,19 @@ class _Region:
 
 
 def minimize(
-    loss: LatentLoss, dimension: int, budget: Budget, *, rng: Rng, settings: Settings | None = None
+    loss: LatentLoss, dimension: int, search: LatentSearch, *, rng: Rng, settings: Settings | None = None
 ) -> Best:
     """One trial in [-half_width, half_width]^n.
 
     Args:
         loss: over points (R, n).
         dimension: n.
-        budget: evaluations are spent exactly.
+        search: evaluations are spent exactly.
         rng: of designs, masks and Thompson samples.
         settings: see :class:`Settings`.
     """
     how, restarts = settings or Settings(), 0
-    tally = Tally(loss, budget)
+    tally = Tally(loss, search)
 
     def evaluate(unit: Tensor) -> Tensor:
         return tally(((2 * unit - 1) * how.half_width).float())
@@ -108,7 +105,7 @@ def minimize(
         while tally.left:
             _one_region(evaluate, tally, dimension, how, rng=rng.child(f"turbo/{restarts}"))
             restarts += 1
-    return tally.found()
+    return tally.result()
 
 
 def _one_region(evaluate: Evaluate, tally: Tally, dimension: int, how: Settings, *, rng: Rng) -> None:

@@ -164,7 +164,7 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
 
 @final
 class _Pair:
-    """Both networks with their optimisers, freshly initialised."""
+    """Both networks with their optimizers, freshly initialised."""
 
     def __init__(
         self, shape: tuple[int, int, int], training: GeneratorTraining, latent: int, classes: int, *, rng: Rng

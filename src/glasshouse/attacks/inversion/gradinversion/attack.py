@@ -19,8 +19,8 @@ Breaks when: the batch holds a class twice (labels), seeds end in different plac
 image), or the update is noisy.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, final
 
 from torch import Tensor
@@ -37,25 +37,11 @@ from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, Loss, adam, random_start, roughness
-from glasshouse.limits import Count, NotNegative, Positive, check_ranges
+from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
-
-WARM = 1 / 20
-"""Share of the iterations over which the learning rate rises."""
-
-
-def warm_cosine(done: float) -> float:
-    """Linear rise, then half a cosine down to 0.
-
-    Examples:
-        >>> [round(warm_cosine(x), 2) for x in (0.025, 0.05, 0.525, 1.0)]
-        [0.5, 1.0, 0.5, 0.0]
-    """
-    if done < WARM:
-        return max(done, 1e-3) / WARM
-    return (1 + math.cos(math.pi * (done - WARM) / (1 - WARM))) / 2
 
 
 @final
@@ -64,14 +50,11 @@ class GradInversion:
     """Squared-L2 matching with priors and group consistency.
 
     Args:
-        restarts: seeds of the group, all from N(0, 1).
-        iterations: of Adam; the paper takes 20,000.
-        learning_rate: in units of the model input.
+        search: by Adam; its restarts are the seeds of the group. The paper takes 20,000 iterations.
         tv: weight of total variation.
         l2: of the mean squared value.
         group: of the mean squared distance to the seeds' registered mean.
         batch_norm: weight of the batch-norm statistics; used where they are granted.
-        noise: standard deviation of the noise on each step, as a multiple of the learning rate.
         adaptive: as in ``InvertingGradients``.
         local_steps: as in ``InvertingGradients``.
         bf16: as in ``InvertingGradients``.
@@ -88,6 +71,7 @@ class GradInversion:
             "scenario": {"model": {"name": "mlp"}},
         },
         details={"uses, if granted": "batch_norm, labels"},
+        renamed=move_into("search", "restarts", "iterations", "learning_rate", "noise"),
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}),
@@ -96,14 +80,11 @@ class GradInversion:
         uses=frozenset({"labels", "batch_norm"}),
     )
 
-    restarts: Count = 4
-    iterations: Count = 600
-    learning_rate: Positive = 0.1
+    search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01
     l2: NotNegative = 1e-4
     group: NotNegative = 0.01
     batch_norm: NotNegative = 0.1
-    noise: NotNegative = 0.2
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
@@ -114,7 +95,7 @@ class GradInversion:
     @property
     def budget(self) -> Budget:
         """Iterations of every restart."""
-        return search_budget(self.iterations, restarts=self.restarts)
+        return search_budget(self.search)
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """One reconstruction of the B images behind the update.
@@ -126,17 +107,11 @@ class GradInversion:
         some_twice = client.images > client.classes or client.adaptive
         rule: Rule = "sums" if some_twice else "minima"
         labels = known_labels(view, client, rng=rng.child("labels"), rule=rule)
-        how = Descent(
-            iterations=self.iterations,
-            learning_rate=self.learning_rate,
-            pace=warm_cosine,
-            noise=self.noise,
-        )
-        start = random_start(client, restarts=self.restarts, rng=rng)
-        pull = Group(self.group) if self.group and self.restarts > 1 else None
+        start = random_start(client, self.search, rng=rng)
+        pull = Group(self.group) if self.group and self.search.restarts > 1 else None
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
         loss = self._loss(view, client, labels, adaptive)
-        descent = adam(loss, start, how, box=client.box(), rng=rng, pull=pull)
+        descent = adam(loss, start, self.search, box=client.box(), rng=rng, pull=pull)
         best = descent.best()
         low, high = client.terms.image_range
         pixels = client.to_pixels(descent.points[best]).clamp(low, high)

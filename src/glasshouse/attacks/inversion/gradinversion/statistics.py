@@ -54,11 +54,11 @@ class Statistics:
     def _note(self, name: str, restarts: int, terms: list[Tensor]) -> Hook:
         mean, variance = self._granted[f"{name}.mean"], self._granted[f"{name}.var"]
 
-        def seen(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            x = given[0].transpose(0, 1).reshape(len(mean), restarts, -1)  # (C, R, positions)
+        def observe(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            x = arguments[0].transpose(0, 1).reshape(len(mean), restarts, -1)  # (C, R, positions)
             terms.append(
                 (x.mean(2) - mean[:, None]).square().sum(0)
                 + (x.var(2, unbiased=False) - variance[:, None]).square().sum(0)
             )
 
-        return seen
+        return observe

@@ -28,7 +28,6 @@ from glasshouse.attacks.linear.scale_mia.autoencoder import (
     train_autoencoder,
 )
 from glasshouse.attacks.linear.scale_mia.crafting import Design, Head, craft_head, measure_of, strength
-from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.linear_leakage import (
     labels_from,
     normal_thresholds,
@@ -36,12 +35,13 @@ from glasshouse.attacks.parts.readout.linear_leakage import (
     smoothed_thresholds,
 )
 from glasshouse.attacks.parts.readout.linear_tail import LinearTail, find_tail
-from glasshouse.attacks.parts.readout.summed import sum_of_round
+from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.errors import BadValue
 from glasshouse.limits import Natural, NotNegative, check_ranges
 from glasshouse.models.build import build, state
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
@@ -71,24 +71,12 @@ class ScaleMia:
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control={
-            "setting": "2 clients with 4 digits each, 4 rounds, no defence",
-            "scenario": {
-                "data": {"auxiliary": 800, "examples": 150},
-                "model": {"name": "scale_mia_cnn", "bins": 128},
-                "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
-                "audit": {"rounds": [0, 1, 2, 3]},
-                "threat": {"changes": ["parameters"]},
-            },
-            "metric": "rate_blind",
-        },
+        control=crafting_control("parameters", auxiliary=800, model={"name": "scale_mia_cnn", "bins": 128}),
         renamed={
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
             "training_rate": "training.learning_rate",
-            "mirror": "training.mirror",
-            "variational": "training.variational",
-            "bfloat16": "training.bfloat16",
+            **move_into("training", "mirror", "variational", "bfloat16"),
         },
     )
 
@@ -105,16 +93,7 @@ class ScaleMia:
                 "attack 'scale_mia'", needs="span >= 1 or 0", got=f"span = {self.span}", fix="correct it"
             )
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(
-            sees=frozenset({"broadcast"}),
-            any_of=frozenset({"update", "aggregate"}),
-            scope="round",
-            optimizers=LINEAR,
-            changes=frozenset({"parameters"}),
-            grants=frozenset({"auxiliary"}),
-        )
+    needs: ClassVar[Needs] = crafting_needs("parameters")
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The agreed model with the autoencoder's encoder and the crafted linear layers.

@@ -34,7 +34,7 @@ class AutoencoderTraining:
     """How the autoencoder is trained.
 
     Attributes:
-        steps: optimiser steps.
+        steps: optimizer steps.
         batch_size: images per step.
         learning_rate: highest of the one-cycle schedule.
         mirror: mirror each image with probability one half.

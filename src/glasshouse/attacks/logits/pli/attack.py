@@ -20,12 +20,13 @@ from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Needs, P
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import Material, material
-from glasshouse.attacks.logits.pli.prior import Prior, prior_images
+from glasshouse.attacks.logits.pli.prior import Prior, TranslatorTraining, prior_images
 from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_hot, unsure_server
 from glasshouse.errors import BadValue
 from glasshouse.limits import Count, NotNegative, Positive, Share, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 
 Reads = Literal["paired", "client", "none"]
@@ -63,7 +64,7 @@ class Pli:
         reads: ``paired``; ``client``: the client's half alone (ablation); ``none``: the server's own logits
             in the place of every upload, which is what the attack finds without the clients.
         training: of the inversion networks.
-        translator_epochs: of a learned translation.
+        translator: how a learned translation is trained.
         networks: per client, whose images are averaged.
         shrink: share of the prior in the image, in [0, 1). Both are ours: an average differs less from the
             truth than a sharp guess does; 1 and 0: the paper.
@@ -84,12 +85,10 @@ class Pli:
             "metric": "ssim_private",
         },
         renamed={
-            "epochs": "training.epochs",
-            "batch_size": "training.batch_size",
-            "learning_rate": "training.learning_rate",
-            "weight_decay": "training.weight_decay",
-            "width": "training.width",
-            "bfloat16": "training.bfloat16",
+            **move_into(
+                "training", "epochs", "batch_size", "learning_rate", "weight_decay", "width", "bfloat16"
+            ),
+            "translator_epochs": "translator.epochs",
         },
     )
     needs: ClassVar[Needs] = Needs(
@@ -105,7 +104,7 @@ class Pli:
     tuning: bool = True
     reads: Reads = "paired"
     training: InversionTraining = field(default_factory=InversionTraining)
-    translator_epochs: Count = 60
+    translator: TranslatorTraining = field(default_factory=TranslatorTraining)
     networks: Count = 1
     shrink: Share = 0.0
     processes: Count = 1
@@ -129,7 +128,7 @@ class Pli:
         """One claim per round with uploads, each image attributed to a client; and the prior images."""
         evidence = material(view, subject="attack 'pli'")
         priors, goals = prior_images(
-            self.prior, evidence, epochs=self.translator_epochs, rng=rng.child("translator")
+            self.prior, evidence, epochs=self.translator.epochs, rng=rng.child("translator")
         )
         clients = sorted(evidence.clients[0])
         tasks = [
@@ -183,7 +182,7 @@ class Pli:
             ),
             queries=self._queries(evidence).to(evidence.public.inputs.device),
             priors=priors,
-            wanted=goals,
+            goals=goals,
             key=rng.key,
             prior_weight=self.prior_weight,
             tuning=self.tuning,

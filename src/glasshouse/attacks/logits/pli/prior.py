@@ -4,7 +4,8 @@ Source: Takahashi et al. 2023, section 3.3: Eq. 8 (mean) and Eq. 9 (a translatio
 other domain). All in [-1, 1].
 """
 
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -16,11 +17,27 @@ from glasshouse.attacks.logits.pli.translate.pairs import pairs_of
 from glasshouse.attacks.logits.pli.translate.ridge import ridge
 from glasshouse.cache import Checkpoint, digest, load_or_make
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.limits import Count, check_ranges
 from glasshouse.rng import Rng
 
 METHOD = 1
 """Of the translators; raised when one of them changes, so that cached images are made again."""
 Prior = Literal["none", "mean", "ridge", "paired", "cyclegan"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TranslatorTraining:
+    """How a learned translation between the two domains is trained.
+
+    Attributes:
+        epochs: over the public images of the classes that are not private.
+    """
+
+    epochs: Count = 60
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "training of the translator")
 
 
 def prior_images(

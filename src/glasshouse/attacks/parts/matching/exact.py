@@ -14,11 +14,31 @@ from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.attacks.parts.matching.distance import Objective
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search import lbfgs
+from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 
 INNER = 20
 """Iterations in one step of ``torch.optim.LBFGS``, the unit in which the papers count."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class QuasiNewton:
+    """A search by L-BFGS with unit steps: the table ``search`` of DLG and iDLG.
+
+    Attributes:
+        iterations: outer steps, each of at most 20 evaluations.
+        restarts: independent starts from N(0, 1), in one batch, of which the attack's own loss picks one.
+        goal: all restarts end when one is this close; squared distance, as a share of the received norm.
+    """
+
+    iterations: Count = 300
+    restarts: Count = 4
+    goal: NotNegative = 1e-8
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "search by L-BFGS")
 
 
 @final
@@ -37,31 +57,22 @@ class Match:
     loss: float
 
 
-def search(
-    replica: Replica,
-    objective: Objective,
-    *,
-    labels: Tensor | None,
-    restarts: int,
-    steps: int,
-    goal: float,
-    rng: Rng,
+def minimize_distance(
+    replica: Replica, objective: Objective, search: QuasiNewton, *, labels: Tensor | None, rng: Rng
 ) -> Match:
     """Minimise ``objective`` over images, and over soft labels where ``labels`` (B,) are not known.
 
     Args:
         replica: the model and the update behind ``objective``.
-        restarts: R, independent N(0, 1) starts, optimised in one batch.
-        steps: outer steps of at most 20 iterations each.
-        goal: all restarts end when one is this close; as :attr:`Match.loss`.
         objective: what is minimised.
+        search: how long.
         labels: (B,); None: soft labels are searched, too.
         rng: of the starts.
     """
     shape, classes = (replica.images, *replica.shape), replica.classes
     size = torch.Size(shape).numel()
     unknowns = size if labels is not None else size + replica.images * classes
-    start = torch.randn(restarts, unknowns, generator=rng.child("starts").torch()).to(replica.device)
+    start = torch.randn(search.restarts, unknowns, generator=rng.child("starts").torch()).to(replica.device)
 
     def loss(points: Tensor) -> Tensor:
         images = points[:, :size].reshape(-1, *shape)
@@ -70,8 +81,8 @@ def search(
         scores = points[:, size:].reshape(-1, replica.images, classes)
         return objective(replica.to_pixels(images), scores.softmax(-1))
 
-    iterations: Iterable[int] = track(range(steps * INNER), "matching the gradient")
-    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=goal * objective.target_square)
+    iterations: Iterable[int] = track(range(search.iterations * INNER), "matching the gradient")
+    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=search.goal * objective.target_square)
     best = int(descent.losses.argmin())
     point = descent.points[best]
     low, high = replica.terms.image_range

@@ -150,17 +150,19 @@ class Ghost:
             triples: dict[str, Triple] = {}
             with torch.set_grad_enabled(create_graph):
                 for (name, module), delta in zip(self._layers, deltas, strict=True):
-                    triples |= self._layer(name, module, given=tape[name][0], delta=delta, restarts=restarts)
+                    triples |= self._layer(
+                        name, module, activations=tape[name][0], delta=delta, restarts=restarts
+                    )
         return moments([triples[name] for name in self._target])
 
     def _forward(self, flat: Tensor) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensor]:
         tape: dict[str, tuple[Tensor, Tensor]] = {}
 
         def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-            def seen(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-                tape[name] = (given[0], output)
+            def observe(_: nn.Module, activations: tuple[Tensor, ...], output: Tensor) -> None:
+                tape[name] = (activations[0], output)
 
-            return seen
+            return observe
 
         handles = [module.register_forward_hook(record(name)) for name, module in self._layers]
         try:
@@ -172,7 +174,7 @@ class Ghost:
         return tape, logits
 
     def _layer(
-        self, prefix: str, module: nn.Module, *, given: Tensor, delta: Tensor, restarts: int
+        self, prefix: str, module: nn.Module, *, activations: Tensor, delta: Tensor, restarts: int
     ) -> dict[str, Triple]:
         """Moments of those parameters of one layer that the target holds."""
         triples: dict[str, Triple] = {}
@@ -183,11 +185,11 @@ class Ghost:
             target, mask, form = self._target[name], self._masks.get(name), self._form
             if own == "weight" and isinstance(module, (nn.Linear, nn.Conv2d)):
                 triples[name] = ghost_layers.weight(
-                    module, given, delta, restarts=restarts, target=target, mask=mask, form=form
+                    module, activations, delta, restarts=restarts, target=target, mask=mask, form=form
                 )
                 continue
             if own == "weight":
-                gradient = ghost_layers.gain(module, given, delta, restarts)
+                gradient = ghost_layers.gain(module, activations, delta, restarts)
             else:
                 gradient = ghost_layers.bias(module, delta, restarts)
             triples[name] = ghost_layers.explicit(gradient, target, mask, exact=form == "explicit")

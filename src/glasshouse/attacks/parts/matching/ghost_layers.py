@@ -46,7 +46,7 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
 
 def weight(
     module: nn.Linear | nn.Conv2d,
-    given: Tensor,
+    activations: Tensor,
     delta: Tensor,
     *,
     restarts: int,
@@ -62,16 +62,16 @@ def weight(
     whole = mask is None or mask.shape[0] == 1
     if not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts)):
         full = None if mask is None else mask.expand_as(target)
-        gradient = weight_gradient(module, given, delta, restarts)
+        gradient = weight_gradient(module, activations, delta, restarts)
         return explicit(gradient, target, full, exact=form == "explicit")
-    left, right = rows(module, given, delta, restarts)  # (R, O, P), (R, D, P)
+    left, right = rows(module, activations, delta, restarts)  # (R, O, P), (R, D, P)
     if mask is not None:
         right = right * mask.reshape(1, -1, 1)
     square = (left.mT @ left).to(target.dtype) * (right.mT @ right).to(target.dtype)  # (R, P, P)
     if isinstance(module, nn.Conv2d):
-        through = F.conv2d(given, target, None, module.stride, module.padding, module.dilation)
+        through = F.conv2d(activations, target, None, module.stride, module.padding, module.dilation)
     else:
-        through = F.linear(given, target)
+        through = F.linear(activations, target)
     dot = (through.to(target.dtype) * delta).reshape(restarts, -1).sum(1)
     return dot, square.sum((1, 2)), None
 
@@ -82,13 +82,15 @@ def _pairs_are_cheap(target: Tensor, delta: Tensor, restarts: int) -> bool:
     return positions * (outputs + inputs) < outputs * inputs
 
 
-def rows(module: nn.Linear | nn.Conv2d, given: Tensor, delta: Tensor, restarts: int) -> tuple[Tensor, Tensor]:
+def rows(
+    module: nn.Linear | nn.Conv2d, activations: Tensor, delta: Tensor, restarts: int
+) -> tuple[Tensor, Tensor]:
     """(R, O, P) and (R, D, P) whose product over P is the weight gradient (R, O, D)."""
     if isinstance(module, nn.Conv2d):
-        patches = F.unfold(given, module.kernel_size, module.dilation, _fixed(module), module.stride)
+        patches = F.unfold(activations, module.kernel_size, module.dilation, _fixed(module), module.stride)
         return _gather(delta.flatten(2), restarts), _gather(patches, restarts)
     left = delta.reshape(restarts, -1, delta.shape[-1])
-    right = given.reshape(restarts, -1, given.shape[-1])
+    right = activations.reshape(restarts, -1, activations.shape[-1])
     return left.mT, right.mT
 
 
@@ -106,13 +108,15 @@ def _gather(tensor: Tensor, restarts: int) -> Tensor:
     return tensor.reshape(restarts, images, outputs, positions).transpose(1, 2).flatten(2)
 
 
-def weight_gradient(module: nn.Linear | nn.Conv2d, given: Tensor, delta: Tensor, restarts: int) -> Tensor:
+def weight_gradient(
+    module: nn.Linear | nn.Conv2d, activations: Tensor, delta: Tensor, restarts: int
+) -> Tensor:
     """The weight gradient of every restart, (R, *weight.shape)."""
     if isinstance(module, nn.Linear):
-        left, right = rows(module, given, delta, restarts)
+        left, right = rows(module, activations, delta, restarts)
         return left @ right.mT
     geometry = ((module.stride, _fixed(module), module.dilation), tuple(module.weight.shape), restarts)
-    gradient: Tensor = _ConvolutionGradient.apply(given.to(delta.dtype), delta, geometry)  # type: ignore[no-untyped-call]  # torch's own
+    gradient: Tensor = _ConvolutionGradient.apply(activations.to(delta.dtype), delta, geometry)  # type: ignore[no-untyped-call]  # torch's own
     return gradient
 
 
@@ -125,33 +129,33 @@ class _ConvolutionGradient(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, delta: Tensor, geometry: Any) -> Tensor:
-        ctx.save_for_backward(given, delta)
+    def forward(ctx: Any, activations: Tensor, delta: Tensor, geometry: Any) -> Tensor:
+        ctx.save_for_backward(activations, delta)
         ctx.geometry = geometry
         options, shape, restarts = geometry
         parts = _split(shape, restarts)
-        blank = given.new_empty(()).expand(parts * shape[0], *shape[1:])
+        blank = activations.new_empty(()).expand(parts * shape[0], *shape[1:])
         gradients = [
             _backward(d, x, blank, options, needs_gradient=(False, True))[1]
-            for x, d in zip(_stack(given, restarts, parts), _stack(delta, restarts, parts), strict=True)
+            for x, d in zip(_stack(activations, restarts, parts), _stack(delta, restarts, parts), strict=True)
         ]
         return torch.cat(gradients).reshape(restarts, *shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        given, delta = ctx.saved_tensors
+        activations, delta = ctx.saved_tensors
         options, shape, restarts = ctx.geometry
         parts = _split(shape, restarts)
         kernels = grad.reshape(-1, parts * shape[0], *shape[1:])
         stride, padding, dilation = options
-        on_given, on_delta = [], []
+        on_activations, on_delta = [], []
         for x, d, k in zip(
-            _stack(given, restarts, parts), _stack(delta, restarts, parts), kernels, strict=True
+            _stack(activations, restarts, parts), _stack(delta, restarts, parts), kernels, strict=True
         ):
             on_delta.append(F.conv2d(x, k, None, stride, padding, dilation, parts))
             if ctx.needs_input_grad[0]:
-                on_given.append(_backward(d, x, k, options, needs_gradient=(True, False))[0])
-        first = _unstack(on_given, given) if on_given else None
+                on_activations.append(_backward(d, x, k, options, needs_gradient=(True, False))[0])
+        first = _unstack(on_activations, activations) if on_activations else None
         return first, _unstack(on_delta, delta), None
 
 
@@ -161,14 +165,24 @@ def _split(shape: tuple[int, ...], restarts: int) -> int:
 
 
 def _backward(
-    delta: Tensor, given: Tensor, kernel: Tensor, options: Any, *, needs_gradient: tuple[bool, bool]
+    delta: Tensor, activations: Tensor, kernel: Tensor, options: Any, *, needs_gradient: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
     stride, padding, dilation = options
-    groups = given.shape[1] // kernel.shape[1]
-    on_given, on_kernel, _ = torch.ops.aten.convolution_backward(
-        delta, given, kernel, [0], stride, padding, dilation, False, [0, 0], groups, [*needs_gradient, False]
+    groups = activations.shape[1] // kernel.shape[1]
+    on_activations, on_kernel, _ = torch.ops.aten.convolution_backward(
+        delta,
+        activations,
+        kernel,
+        [0],
+        stride,
+        padding,
+        dilation,
+        False,
+        [0, 0],
+        groups,
+        [*needs_gradient, False],
     )
-    return on_given, on_kernel
+    return on_activations, on_kernel
 
 
 def _stack(tensor: Tensor, restarts: int, parts: int) -> Tensor:
@@ -192,9 +206,9 @@ def bias(module: nn.Module, delta: Tensor, restarts: int) -> Tensor:
     return _per_restart(module, delta, restarts)
 
 
-def gain(module: nn.Module, given: Tensor, delta: Tensor, restarts: int) -> Tensor:
+def gain(module: nn.Module, activations: Tensor, delta: Tensor, restarts: int) -> Tensor:
     """Gradient of the multiplicative parameter of a normalisation layer, (R, *its shape)."""
-    return _per_restart(module, delta * _normalize(module, given), restarts)
+    return _per_restart(module, delta * _normalize(module, activations), restarts)
 
 
 def _per_restart(module: nn.Module, values: Tensor, restarts: int) -> Tensor:
@@ -208,15 +222,15 @@ def _per_restart(module: nn.Module, values: Tensor, restarts: int) -> Tensor:
     return values.reshape(restarts, -1, values.shape[1]).sum(1)
 
 
-def _normalize(module: nn.Module, given: Tensor) -> Tensor:
+def _normalize(module: nn.Module, activations: Tensor) -> Tensor:
     """The layer's output before its own gain and shift, (N, ...)."""
     if isinstance(module, nn.LayerNorm):
-        return F.layer_norm(given, module.normalized_shape, None, None, module.eps)
+        return F.layer_norm(activations, module.normalized_shape, None, None, module.eps)
     if isinstance(module, nn.GroupNorm):
-        return F.group_norm(given, module.num_groups, None, None, module.eps)
+        return F.group_norm(activations, module.num_groups, None, None, module.eps)
     assert isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))  # refusal() has turned away the rest
     assert module.running_mean is not None
     assert module.running_var is not None
-    shape = (1, -1) + (1,) * (given.ndim - 2)
+    shape = (1, -1) + (1,) * (activations.ndim - 2)
     inverse = (module.running_var + module.eps).rsqrt()
-    return (given - module.running_mean.view(shape)) * inverse.view(shape)
+    return (activations - module.running_mean.view(shape)) * inverse.view(shape)

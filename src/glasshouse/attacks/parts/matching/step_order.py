@@ -12,6 +12,7 @@ Source: ours; simulating the steps is Geiping et al. 2020, arXiv:2003.14053, sec
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import torch
@@ -37,7 +38,7 @@ def match(
     client: Replica,
     start: Tensor,
     labels: Tensor,
-    how: Descent,
+    search: Descent,
     *,
     as_one: Labelled,
     simulated: Labelled,
@@ -48,18 +49,18 @@ def match(
     Args:
         start: (R, B, C, H, W).
         labels: (B,), in any order.
-        how: of the whole search; its iterations are shared out.
+        search: of the whole search; its iterations are shared out.
         as_one: the loss under either reading of the update.
         simulated: the loss under either reading of the update.
         client: the client's model and its update.
         rng: of the order in which iterates are tried.
     """
-    warm = max(1, round(WARM * how.iterations))
+    warm = max(1, round(WARM * search.iterations))
     paired = labels.expand(len(start), -1).clone()
     descent = adam(
         lambda x: as_one(x, paired, True),
         start,
-        replace(how, iterations=warm),
+        replace(search, iterations=warm),
         box=client.box(),
         rng=rng.child("warm"),
     )
@@ -68,13 +69,17 @@ def match(
         stream = rng.child(f"turn/{turn}")
         points, paired = exchange_between_steps(descent.points, paired, steps, simulated, rng=stream)
         slower = replace(
-            how,
-            iterations=max(1, (how.iterations - warm) // TURNS),
-            learning_rate=how.learning_rate * SLOWER ** (turn + 1),
+            search,
+            iterations=max(1, (search.iterations - warm) // TURNS),
+            learning_rate=search.learning_rate * SLOWER ** (turn + 1),
         )
-        given = paired
-        descent = adam(lambda x: simulated(x, given, True), points, slower, box=client.box(), rng=stream)  # noqa: B023  # called within this turn
+        loss = partial(_loss_with, simulated, paired)
+        descent = adam(loss, points, slower, box=client.box(), rng=stream)
     return descent, paired
+
+
+def _loss_with(simulated: Labelled, labels: Tensor, points: Tensor) -> Tensor:
+    return simulated(points, labels, True)
 
 
 def unknown(client: Replica) -> bool:

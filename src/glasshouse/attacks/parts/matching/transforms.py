@@ -80,9 +80,9 @@ def estimate(received: Mapping[str, Tensor], *, last: str) -> Adaptation:
     masks = _pruning_masks(received)
     columns = received.get(f"{last}.weight")
     if not masks and columns is not None:
-        kept = (columns != 0).any(0, keepdim=True)
-        if not bool(kept.all()) and bool(kept.any()):
-            masks = {f"{last}.weight": kept}
+        mask = (columns != 0).any(0, keepdim=True)
+        if not bool(mask.all()) and bool(mask.any()):
+            masks = {f"{last}.weight": mask}
     bound = _common_norm(received)
     return Adaptation(masks=masks, clip=norm(received) if bound is None else None, layer_clip=bound)
 

@@ -173,8 +173,8 @@ def _reached_units(
             sums.append(size * one)
             weights.append(size)
             members.append(1)
-    kept = [i for i in range(len(sums)) if readout != "confirmed" or members[i] > 1]
-    best = sorted(kept, key=lambda i: -weights[i])[:limit]
+    choices = [i for i in range(len(sums)) if readout != "confirmed" or members[i] > 1]
+    best = sorted(choices, key=lambda i: -weights[i])[:limit]
     vectors = torch.stack([sums[i] / weights[i] for i in best]) if best else weight[:0]
     if positive:
         vectors = vectors.clamp_min(0)

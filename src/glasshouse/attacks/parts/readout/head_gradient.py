@@ -20,6 +20,7 @@ from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generato
 from glasshouse.attacks.parts.search.features import Distance, InvertedImages, by_pixels
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Architecture, Terms
@@ -27,6 +28,12 @@ from glasshouse.wire import Architecture, Terms
 Invert = Literal["pixels", "generator", "pixels+generator", "none"]
 PIXEL_STEPS, GENERATOR_STEPS, REFINING_STEPS = 500, 600, 300
 _PROBES = 16
+INVERSION_MOVED = {
+    **move_into("inversion", "invert", "iterations", "images", "step"),
+    **move_into("inversion.distance", "alpha", "tv"),
+    "bf16": "inversion.distance.bfloat16",
+}
+"""Arguments of ``maui`` and ``nex`` that :class:`Inversion` replaced."""
 
 
 @final

@@ -5,15 +5,44 @@ Shape letters: N clients that answered, S local steps.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 
-from glasshouse.attacks.parts.local_steps import check_linear, known_decay
+from glasshouse.attacks.base import Needs
+from glasshouse.attacks.parts.local_steps import LINEAR, check_linear, known_decay
 from glasshouse.errors import Inapplicable
 from glasshouse.tensors import map_tensors, weighted_sum
+from glasshouse.transcript.threat import Changes
 from glasshouse.transcript.view import RoundView
 from glasshouse.wire import Kind, Terms
+
+
+def crafting_needs(*changes: Changes) -> Needs:
+    """Needs of an attack that alters what is sent, by auxiliary images, and reads the sum of the answers."""
+    return Needs(
+        sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
+        scope="round",
+        optimizers=LINEAR,
+        changes=frozenset(changes),
+        grants=frozenset({"auxiliary"}),
+    )
+
+
+def crafting_control(*changes: Changes, auxiliary: int = 400, **tables: Any) -> dict[str, Any]:
+    """Control of such an attack: four secure sums of 2 × 4 digits; ``tables`` join the scenario."""
+    return {
+        "setting": "2 clients with 4 digits each, 4 rounds, no defence",
+        "scenario": {
+            "data": {"auxiliary": auxiliary, "examples": 150},
+            "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
+            "audit": {"rounds": [0, 1, 2, 3]},
+            "threat": {"changes": list(changes)},
+            **tables,
+        },
+        "metric": "rate_blind",
+    }
 
 
 @final

@@ -31,7 +31,7 @@ from glasshouse.attacks.parts.readout.frozen import (
     complete_broadcast,
     freeze_features,
 )
-from glasshouse.attacks.parts.readout.head_gradient import Inversion, recover_claims
+from glasshouse.attacks.parts.readout.head_gradient import INVERSION_MOVED, Inversion, recover_claims
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
@@ -39,6 +39,7 @@ from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.limits import Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
+from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Crafted
 
@@ -75,26 +76,13 @@ class Maui:
             "metric": "leakage",
         },
         renamed={
-            "mode": "head.mode",
-            "shares": "head.shares",
-            "epochs": "head.epochs",
-            "batches": "head.batches",
-            "batch_size": "head.batch_size",
-            "rate": "head.rate",
-            "beta1": "head.beta1",
-            "beta2": "head.beta2",
-            "noise": "head.noise",
-            "wrong_labels": "head.wrong_labels",
-            "output_epochs": "head.output_epochs",
+            **move_into(
+                "head", "mode", "shares", "epochs", "batches", "batch_size", "rate", "beta1", "beta2"
+            ),
+            **move_into("head", "noise", "wrong_labels", "output_epochs"),
             "loudness": "head.update_norm",
             "head.loudness": "head.update_norm",
-            "invert": "inversion.invert",
-            "iterations": "inversion.iterations",
-            "images": "inversion.images",
-            "alpha": "inversion.distance.alpha",
-            "tv": "inversion.distance.tv",
-            "step": "inversion.step",
-            "bf16": "inversion.distance.bfloat16",
+            **INVERSION_MOVED,
         },
     )
     needs: ClassVar[Needs] = Needs(
@@ -134,7 +122,7 @@ class Maui:
         assert auxiliary is not None  # needs.grants
         model = freeze_features(view.terms.architecture, complete_broadcast(view), subject="attack 'maui'")
         sample = Sample(features=model.of(auxiliary.inputs), labels=auxiliary.labels)
-        crafted = self._made(sample, model, view)
+        crafted = self._craft_head(sample, model, view)
         number = view.rounds[-1].round
         first, second = model.tail.names
         head = {f"{first}.{n}": t for n, t in crafted.head.hidden.state_dict().items()}
@@ -152,7 +140,7 @@ class Maui:
             },
         )
 
-    def _made(self, sample: Sample, model: FrozenFeatures, view: View) -> CraftedHead:
+    def _craft_head(self, sample: Sample, model: FrozenFeatures, view: View) -> CraftedHead:
         if len(model.tail.names) != 2:
             raise Inapplicable(
                 "attack 'maui'",

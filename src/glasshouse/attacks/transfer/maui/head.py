@@ -228,7 +228,7 @@ def _train_head(
     """
     optimizer = torch.optim.Adam(head.parameters(), lr=settings.rate)
     curves: list[tuple[float, float]] = []
-    kept: list[dict[str, Tensor]] = []
+    states: list[dict[str, Tensor]] = []
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
     for epoch in track(range(settings.epochs), "training the head"):
         alpha = 1 - math.cos((epoch + 1) * math.pi / (2 * settings.epochs)) ** 2
@@ -248,14 +248,14 @@ def _train_head(
             optimizer.step()
         leak = leakage(head, heldout, batch=JUDGED, rng=rng.child("leakage"))
         curves.append((leak, accuracy(head, heldout)))
-        kept.append({n: t.clone() for n, t in head.state_dict().items()})
+        states.append({n: t.clone() for n, t in head.state_dict().items()})
     leaks = [leak for leak, _ in curves]
     most, late = leaks.index(max(leaks)), max(i for i, x in enumerate(leaks) if x >= _NEARLY * max(leaks))
     tensors = {"curves": torch.tensor(curves, dtype=torch.float64)}
     for word, epoch in (("most", most), ("late", late)):
         tensors |= {
             f"{word}.epoch": torch.tensor(epoch),
-            **{f"{word}.{n}": t for n, t in kept[epoch].items()},
+            **{f"{word}.{n}": t for n, t in states[epoch].items()},
         }
     return tensors
 

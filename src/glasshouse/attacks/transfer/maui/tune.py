@@ -14,7 +14,7 @@ from torch import Tensor
 from glasshouse.attacks.transfer.maui.head import HeadSettings, craft_head
 from glasshouse.attacks.transfer.maui.leakage import Sample
 from glasshouse.cache import Checkpoint, load_or_make
-from glasshouse.errors import BadValue, NotInstalled
+from glasshouse.errors import BadValue, not_installed
 from glasshouse.rng import Rng
 
 try:
@@ -48,11 +48,12 @@ def search_recipe(
             fix='set trials = 0, or mode = "trained+quantile"',
         )
     if _MISSING:
-        raise NotInstalled(
+        raise not_installed(
             "search of attack 'maui' (trials > 0)",
-            needs="optuna",
-            got=_MISSING,
-            fix="pip install 'glasshouse[tuning]', or set trials = 0",
+            "optuna",
+            _MISSING,
+            extra="tuning",
+            instead="set trials = 0",
         )
     base = {name: float(getattr(settings, name)) for name in NAMES if getattr(settings, name)}
 

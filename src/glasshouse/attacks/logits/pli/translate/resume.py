@@ -32,7 +32,7 @@ def keep(
 def load_checkpoint(
     checkpoint: Checkpoint, nets: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> int:
-    """Load the last checkpoint, if there is one, into networks and optimisers; the epochs done by then."""
+    """Load the last checkpoint, if there is one, into networks and optimizers; the epochs done by then."""
     saved = checkpoint.load()
     if saved is None:
         return 0

@@ -1,0 +1,53 @@
+"""Built-in colour pictures: crops of the two photographs that come with scikit-learn."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_sample_images
+
+from glasshouse.data.base import DataSource, assemble
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card, carded
+
+SIDE: Final = 32
+TEST_EVERY: Final = 4
+
+
+@carded(
+    Card(
+        summary="520 crops of two photographs, a temple and a flower, 32x32 in colour; no download; "
+        "train 390, test 130",
+        source="china.jpg and flower.jpg, shipped with scikit-learn",
+    )
+)
+def photos(where: str, *, resize: int | None = None) -> DataSource:
+    """Crops side by side, none overlapping another; the class is the photograph. Every fourth is for testing.
+
+    All come from two pictures: neighbours look alike, so other crops tell an adversary more than other
+    photographs would.
+
+    Raises:
+        BadValue: ``where`` is not empty: there is nothing to point to.
+    """
+    if where:
+        raise BadValue("data 'photos'", needs="no path", got=f"photos:{where}", fix="write 'photos' alone")
+    pictures = load_sample_images()
+    crops = [_crops(picture) for picture in pictures.images]
+    images = np.concatenate(crops)
+    labels = np.repeat(np.arange(len(crops)), [len(part) for part in crops])
+    test = np.arange(len(images)) % TEST_EVERY == TEST_EVERY - 1
+    return assemble(
+        "photos",
+        {"train": (images[~test], labels[~test]), "test": (images[test], labels[test])},
+        class_names=["china", "flower"],
+        public=True,
+        resize=resize,
+    )
+
+
+def _crops(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(N, SIDE, SIDE, 3), row by row; what is left over at the right and the bottom is not used."""
+    rows, columns = picture.shape[0] // SIDE, picture.shape[1] // SIDE
+    cut = picture[: rows * SIDE, : columns * SIDE].reshape(rows, SIDE, columns, SIDE, 3)
+    return cut.swapaxes(1, 2).reshape(-1, SIDE, SIDE, 3)

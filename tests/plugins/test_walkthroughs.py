@@ -1,0 +1,77 @@
+"""The walk-throughs: their files are written, their commands run, one after the other, with sizes shrunk."""
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+from packages import glasshouse, register, run_python
+from sklearn.datasets import load_digits
+
+PAGES = Path(__file__).parents[2] / "docs" / "walkthroughs"
+FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def walk(page, place, shrink):
+    """Write the page's files and run its commands in ``place``: their words and their exit codes, in order.
+
+    Sizes are shrunk: to the ``audit`` of a file go those of its stem, and those of all.
+    """
+    text = (PAGES / page).read_text()
+    for name, content in FILE.findall(text):
+        (place / name).write_text(content)
+    if (place / "pyproject.toml").exists():
+        project = tomllib.loads((place / "pyproject.toml").read_text())["project"]
+        register(place, project["name"], project["version"], project["entry-points"])
+    codes = {}
+    for line in "".join(SHELL.findall(text)).splitlines():
+        command, *words = shlex.split(line)
+        if command == "python":
+            done = run_python(place, [*words, "-p", "no:cacheprovider", "-p", "no:xdist"])
+        elif command == "glasshouse":
+            stem = Path(words[1]).stem
+            small = [f"--set={value}" for value in (*shrink["all"], *shrink.get(stem, ()))]
+            done = glasshouse(place, *words, *(small if words[0] == "audit" else ()))
+        else:
+            continue
+        assert done.returncode in (0, 1, 3), done.stdout + done.stderr
+        codes[line] = done.returncode
+    return codes
+
+
+def test_the_researchers_new_attack_gets_its_table(tmp_path):
+    shrink = {"all": ["audit.seeds=[0]", "federation.clients=6", "audit.victims=6", "axes={}"]}
+    codes = walk("researcher.md", tmp_path, shrink)
+    assert set(codes.values()) == {0}
+    result = json.loads((tmp_path / "runs/paper/result.json").read_text())
+    assert {f["attack"] for f in result["findings"]} == {"loudest_row", "linear_input"}
+    assert all(f["control"]["passed"] and f["verdict"] == "leaks" for f in result["findings"])
+    assert any("loudest" in path.read_text() for path in (tmp_path / "tables").glob("*.tex"))
+
+
+def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):
+    """Digits, below 5 or not, in the place of chest X-rays."""
+    raw = load_digits()
+    images = np.round(np.kron(raw.images, np.ones((1, 4, 4)))[:, 2:30, 2:30] * (255 / 16)).astype(np.uint8)
+    labels = (raw.target >= 5).astype(int)
+    parts = {"train": slice(0, 1300), "test": slice(1300, None)}
+    arrays = {f"{split}_images": images[part] for split, part in parts.items()}
+    arrays |= {f"{split}_labels": labels[part] for split, part in parts.items()}
+    np.savez(tmp_path / "chest_xray_28.npz", **arrays)
+    monkeypatch.setenv("GLASSHOUSE_DATA", str(tmp_path))
+    image = ["attacks.inverting_gradients.search.iterations=20", "audit.controls=false"]
+    shrink = {
+        "all": ["audit.seeds=[0]"],
+        "hospitals": ["federation.rounds=2", "data.examples=40"],
+        "small-practice": image,
+        "ci": image,
+    }
+    codes = walk("hospital.md", tmp_path, shrink)
+    audits = {line: code for line, code in codes.items() if "audit" in line}
+    assert len(audits) == 4
+    result = json.loads((tmp_path / "runs/hospitals/result.json").read_text())
+    assert {u["epsilon"] is not None for u in result["utility"]} == {True, False}
+    assert audits["glasshouse audit ci.toml --out runs/ci"] in (1, 3), "a handful of victims shows no limit"
