@@ -227,7 +227,8 @@ def main() -> None:
     prepare_process()
     start = time.process_time()
     bench = Bench(settings.seed)
-    run_plain(bench, settings.clients)
+    if settings.clients:
+        run_plain(bench, settings.clients)
     run_defended(bench, settings.defended)
     print(f"{time.process_time() - start:.0f} CPU seconds")
 

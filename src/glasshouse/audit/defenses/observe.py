@@ -25,6 +25,7 @@ GAUSSIAN: Final = "gaussian"
 _MEAN_TO_STD: Final = {GAUSSIAN: math.sqrt(2 / math.pi), LAPLACE: math.sqrt(0.5)}
 _SCATTERED: Final = 0.01
 _ON_LINE: Final = 0.3
+_SHARP: Final = 0.1
 
 
 @final
@@ -304,12 +305,12 @@ def _norm_below_noise(traces: Sequence[Trace], noise: Observation) -> Observatio
     error = math.hypot(common, own / math.sqrt(len(traces)))
     count = len(traces)
     low, high = (math.sqrt(max(mean + sign * 1.96 * error, 0.0)) for sign in (-1, 1))
-    if mean <= 0 or high - low > 0.4 * math.sqrt(mean):
+    if mean <= 0 or high - low > _SHARP * math.sqrt(mean):
         return Observation(
             kind="norm", state="unclear", low=low, high=high, updates=count, note="noise hides the norm"
         )
     spread = float(squares.std()) if count > 1 else math.inf
-    constant = count >= 3 and spread < 2 * own and own < 0.2 * mean
+    constant = count >= 3 and spread < 2 * own and own < _SHARP * mean
     return Observation(
         kind="norm", state="on" if constant else "off", value=math.sqrt(mean), low=low, high=high,
         shows=count if constant else 0, updates=count,
