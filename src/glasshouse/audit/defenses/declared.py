@@ -16,6 +16,7 @@ FAULTS: Final = frozenset({"off", "mis-set", "never binds", "partly"})
 """Rulings under which a declared defence does not do what was declared."""
 _CLOSE: Final = 0.05
 _BLURRED: Final = "under the noise"
+_SHARES: Final = ("zeros", "total_zeros")
 _SIZES: Final = ("norm", "tensor_norm", "largest")
 _PLAIN_MARKS: Final = {
     "clip": ("norm", "norm"), "clip_layers": ("tensor_norm", "norm"), "clip_values": ("largest", "bound"),
@@ -179,6 +180,8 @@ def rule(mark: Mark, seen: Observation, later: Sequence[str]) -> tuple[Ruling, s
     changed = [name for name in later if not (mark.kind == "norm" and "noise" in name)]
     if mark.kind in _SIZES:
         ruling, reason = _rule_size(mark, seen)
+    elif mark.kind in _SHARES and mark.value is not None and seen.state != "on" and mark.value > seen.high:
+        ruling, reason = "off", f"some update has no more zeros than a share of {seen.high:.2g} leaves"
     elif seen.state == "unclear" or mark.value is None:
         return "cannot be told", seen.note or "the terms do not say what it must come to"
     elif seen.state == "off":
@@ -194,7 +197,7 @@ def rule(mark: Mark, seen: Observation, later: Sequence[str]) -> tuple[Ruling, s
 
 def _rule_absent(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
     assert mark.value is not None
-    if mark.kind in ("zeros", "total_zeros") and mark.value < _CLOSE:
+    if mark.kind in _SHARES and mark.value < _CLOSE:
         return "cannot be told", "so small a share would not show"
     if mark.value <= seen.high:
         return "cannot be told", f"so little would not show: {seen.note}"

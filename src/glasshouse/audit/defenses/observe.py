@@ -5,7 +5,7 @@ Each statement says how many updates show it. What the updates cannot decide is 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, final
 
 import torch
@@ -38,7 +38,7 @@ class Observation:
         state: whether it ran.
         value: its strength: a norm, a standard deviation, a share, bits; NaN where it is unknown.
         low: lower end of the 95 % interval of the strength.
-        high: upper end; of what is off, the largest strength that would not show.
+        high: upper end; of what is off or unclear, the largest strength that would not show.
         shows: updates that show it.
         updates: updates that were looked at.
         family: of a noise: gaussian, laplace, or empty where it cannot be told.
@@ -171,32 +171,24 @@ def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Obse
     sparse = [t for t in judged if scattered_zeros(t.tensors[t.last]) > _SCATTERED]
     if on_grid or len(judged) < count:
         note = "rounding to a grid makes zeros" if on_grid else "no last linear layer to go by"
-        sides = [Observation(kind=o.kind, state="unclear", updates=count, note=note) for o in off]
+        sides = [replace(o, state="unclear", note=note) for o in off]
         return sides[0], sides[1]
     if not sparse:
         return off[0], off[1]
     per_tensor = _tensor_share(sparse)
     total = None if per_tensor else _total_share(sparse)
     ways = []
-    for kind, interval in (("zeros", per_tensor), ("total_zeros", total)):
+    for one, interval in zip(off, (per_tensor, total), strict=True):
         if interval is None:
+            state: State = "unclear" if per_tensor is None and total is None else "off"
             note = "entries are zeroed, but not by this rule"
-            other = total if kind == "zeros" else per_tensor
-            state: State = "off" if other is not None else "unclear"
-            ways.append(Observation(kind=kind, state=state, shows=len(sparse), updates=count, note=note))
-            continue
-        low, high = interval
-        ways.append(
-            Observation(
-                kind=kind,
-                state="on",
-                value=(low + high) / 2,
-                low=low,
-                high=high,
-                shows=len(sparse),
-                updates=count,
+            ways.append(replace(one, state=state, shows=len(sparse), note=note))
+        else:
+            low, high = interval
+            middle = (low + high) / 2
+            ways.append(
+                replace(one, state="on", value=middle, low=low, high=high, shows=len(sparse), note="")
             )
-        )
     return ways[0], ways[1]
 
 
