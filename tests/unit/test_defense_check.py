@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from glasshouse import defenses as check_run
+from glasshouse.attacks.parts.matching.transforms import estimate
 from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.audit.defenses.declared import FAULTS
 from glasshouse.cli.main import main
@@ -191,6 +192,25 @@ def test_the_command_says_what_is_off_and_exits_with_1(tmp_path, capsys):
         main(["defenses", str(tmp_path), *declared])
     assert stop.value.code == 1
     assert "off" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["percentile", "sparse_vector"])
+def test_attacks_adapt_to_sparse_filters_as_to_pruning(name):
+    tensors = play(make(name)).rounds[0].updates[0].tensors
+    masks = estimate(tensors, last="head").masks
+    assert masks.keys() == tensors.keys()
+    assert all(torch.equal(mask, tensors[n] != 0) for n, mask in masks.items())
+
+
+def test_sparse_vector_sends_at_most_its_fraction_and_less_with_replacement():
+    shares = {}
+    for replace in (False, True):
+        tensors = play(make("sparse_vector", bound=0.001, replace=replace)).rounds[0].updates[0].tensors
+        flat = torch.cat([t.flatten() for t in tensors.values()])
+        assert float(flat.abs().max()) <= 0.002 * (1 + 1e-6)  # two local steps
+        shares[replace] = float((flat != 0).double().mean())
+    assert shares[False] == pytest.approx(0.1, abs=1e-3)
+    assert shares[True] < shares[False]
 
 
 def test_what_is_no_run_and_no_declaration_is_refused(tmp_path):
