@@ -1,7 +1,7 @@
 """Is my defence really on? Strengths, faults and false alarms of the defence check, on CIFAR-10 and LeNet-5.
 
 ``GLASSHOUSE_DATA=folder python benchmarks/defence_check.py --seed 100`` prints the table of
-docs/results/defence-check.md. Thresholds were chosen on seeds below 100. Clients sample their images anew in
+docs/results/defence-check.md. Thresholds were chosen on seed 1. Clients sample their images anew in
 every round, as FedSGD on a stream does; each sends 20 updates.
 """
 
