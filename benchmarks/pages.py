@@ -89,6 +89,9 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "flower": tuple(
         Piece(("flower", run, "--out", "{out}")) for run in ("plain", "dp", "sums", "crafted", "overhead")
     ),
+    "defence-check": (
+        Piece(("defence_check", "--seed", "100", "--clients", "5", "--defended", "2"), 150),
+    ),
     "guard": (Piece(("guard", "--models", "mlp", "--seeds", "2", "--out", "{out}/guard.json")),),
     "prolin": (
         *rounds_of("prolin-membership", (0, 1), 165),

@@ -42,6 +42,10 @@ COMMANDS = {
         "glasshouse.cli.runs:compare",
         "An earlier and a later run: which findings changed. Exit code 1 where one got worse.",
     ),
+    "defenses": (
+        "glasshouse.cli.defenses:defenses",
+        "Which defences the updates of RUN show, and how strong. Exit code 1 if one is not as declared.",
+    ),
     "guard": (
         "glasshouse.cli.guard:guard",
         "Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding.",
@@ -59,9 +63,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
     0 done, and every limit of the policy was shown to hold; 1 a limit was broken, the guard found something,
-    or a finding got worse between two runs; 2 bad usage or input; 3 not shown (a limit is undecided or
-    unmeasured, a control failed, or nothing was measured or can be compared); 70 an error that nobody
-    foresaw; 130 interrupted, what is finished is kept.
+    a defence is not as declared, or a finding got worse between two runs; 2 bad usage or input; 3 not shown
+    (a limit is undecided or unmeasured, a control failed, or nothing was measured or can be compared); 70 an
+    error that nobody foresaw; 130 interrupted, what is finished is kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     given = list(sys.argv[1:] if arguments is None else arguments)

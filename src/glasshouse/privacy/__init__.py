@@ -1,1 +1,1 @@
-"""What differential privacy promises about attacks, and what a single run shows of it."""
+"""What differential privacy promises about attacks; what a single run shows of it, and of other defences."""

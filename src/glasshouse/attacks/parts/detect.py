@@ -5,9 +5,9 @@ Shape letters: B examples behind the update, K classes, F features that enter th
 With cross-entropy the columns of that layer's weight gradient sum to zero over the classes (the probabilities
 of an example and its one-hot label both sum to 1). So, looked at in this order:
 
-- columns that do not sum to zero: few distinct values mean quantising (or signs), single zeros in columns and
-  rows that are not zero altogether mean magnitude pruning, and otherwise it is noise, of standard deviation
-  (root mean square of the sums) / √K;
+- columns that do not sum to zero: entries on a grid of few steps mean quantising (or signs), single zeros in
+  columns and rows that are not zero altogether mean magnitude pruning, and otherwise it is noise, of
+  standard deviation (root mean square of the sums) / √K;
 - several tensors of one and the same norm, none above it: clipping per tensor;
 - one example: the weight gradient is d rᵀ with the bias gradient d = p - y. Its ratio to d gives the
   features r, these give p = softmax(W r + b), and so what d must have been. A received d that is a smaller
@@ -22,7 +22,6 @@ features changed nothing, and nothing is found. Noise on top of Soteria or pruni
 Under Adam and AdamW every finding is ``unknown``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -35,13 +34,12 @@ from glasshouse.attacks.parts.matching import transforms
 from glasshouse.attacks.parts.matching.distance import Steps, local_steps, target_of
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
+from glasshouse.privacy.marks import ROUNDING, grid_bits, noise_of, scattered_zeros
 from glasshouse.rng import Rng
 from glasshouse.tensors import norm
 from glasshouse.wire import Value
 
 NONE, UNKNOWN = "none", "unknown"
-ROUNDING = 1e-4
-"""Relative deviation that float32 arithmetic may leave."""
 SHORT = 0.999
 """A last layer's gradient below this share of its predicted length counts as clipped."""
 PROBES = 64
@@ -71,9 +69,10 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
     if weight is None or not bool(weight.any()):
         return Finding(name=UNKNOWN, parameters={})
     noise = noise_of(weight)
-    if noise and (coarse := _coarse(gradient)):
-        return Finding(name=coarse, parameters={})
-    if noise and transforms.scattered_zeros(weight):
+    if noise and (bits := grid_bits(gradient)) is not None:
+        sign = bits == 1
+        return Finding(name="sign" if sign else "quantise", parameters={} if sign else {"bits": bits})
+    if noise and scattered_zeros(weight):
         zeros = sum(int((t == 0).sum()) for t in gradient.values())
         return Finding(name="prune", parameters={"share": zeros / _entries(replica)})
     bound = transforms.estimate(gradient, last=last).layer_clip
@@ -84,29 +83,6 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
     if noise:
         return Finding(name="gaussian_noise", parameters={"std": noise})
     return _several(replica, weight, last, images=images, rng=rng)
-
-
-def noise_of(weight: Tensor) -> float:
-    """Standard deviation of the noise in a last layer's weight gradient (K, F); 0 where rounding explains it.
-
-    Examples:
-        >>> honest = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
-        >>> noise_of(honest), round(noise_of(honest + torch.tensor([[0.1, -0.1], [0.1, -0.1]])), 3)
-        (0.0, 0.141)
-    """
-    weight = weight.double()
-    noise = float(weight.sum(0).square().mean() / len(weight)) ** 0.5
-    return noise if noise > ROUNDING * float(weight.square().mean()) ** 0.5 else 0.0
-
-
-def _coarse(gradient: Mapping[str, Tensor]) -> str | None:
-    """``quantise`` or ``sign`` where the largest tensor repeats its values, which no honest gradient does."""
-    largest = max(gradient.values(), key=Tensor.numel)
-    entries = largest[largest != 0]
-    distinct = len(torch.unique(entries))
-    if len(entries) < 2 * distinct:
-        return None
-    return "sign" if distinct <= 2 else "quantise"
 
 
 def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Finding:

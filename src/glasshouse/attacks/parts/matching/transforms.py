@@ -21,6 +21,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from glasshouse.privacy.marks import scattered_zeros
 from glasshouse.tensors import norm
 
 SCATTERED = 0.05
@@ -84,24 +85,6 @@ def estimate(received: Mapping[str, Tensor], *, last: str) -> Adaptation:
             masks = {f"{last}.weight": mask}
     bound = _common_norm(received)
     return Adaptation(masks=masks, clip=norm(received) if bound is None else None, layer_clip=bound)
-
-
-def scattered_zeros(tensor: Tensor) -> float:
-    """Share of zeros among the entries whose row and column are not zero altogether, in [0, 1].
-
-    Dead units make whole rows and columns of a gradient zero; pruning does not care about rows.
-
-    Examples:
-        >>> scattered_zeros(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
-        0.25
-    """
-    flat = tensor.detach().reshape(len(tensor), -1) if tensor.ndim > 1 else tensor.detach().reshape(1, -1)
-    alive = flat != 0
-    rows, columns = alive.any(1), alive.any(0)
-    if tensor.ndim == 1:
-        columns = torch.ones_like(columns)
-    visible = alive[rows][:, columns]
-    return 1.0 - float(visible.double().mean()) if visible.numel() else 0.0
 
 
 def _pruning_masks(received: Mapping[str, Tensor]) -> dict[str, Tensor]:

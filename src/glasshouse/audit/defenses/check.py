@@ -1,0 +1,69 @@
+"""Every defence of a transcript, as declared and as observed."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from glasshouse.audit.defenses.declared import Judged, Mark, Ruling, judge, rule
+from glasshouse.audit.defenses.observe import Observation, observe
+from glasshouse.audit.defenses.server import observe_server, observe_sum
+from glasshouse.audit.defenses.traces import traces_of
+from glasshouse.transcript.record import Transcript
+from glasshouse.wire import Mechanism
+
+SERVER_NOISE: Final = "server_noise"
+"""May be declared beside the registered defences: noise of standard deviation ``std`` on the mean."""
+
+
+def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tuple[Judged, ...]:
+    """Compare what ``transcript`` shows with what was declared.
+
+    Args:
+        transcript: simulated or captured.
+        declared: what every client runs, in order; ``server_noise`` with ``std`` stands for the server.
+
+    Returns:
+        The server's rows first (client None), then each client's.
+
+    Raises:
+        Inapplicable: clients send logits, or parameters whose broadcasts were not kept.
+    """
+    terms, traces = transcript.terms, traces_of(transcript)
+    rows = [_rule_sum(observe_sum(transcript), terms.secure_sum)]
+    if any(traces.values()):
+        rows += _rule_server(observe_server(transcript, traces), declared)
+    own = [m for m in declared if m.name != SERVER_NOISE]
+    for _, each in sorted(traces.items()):
+        rows += judge(own, observe(each, terms), each[0].update, terms)
+    if not traces:
+        hidden = Observation(kind="none", state="unclear", updates=0)
+        reason = "the server saw sums alone"
+        rows += [_server_row(m.name, math.nan, hidden, "cannot be told", reason) for m in own]
+    return tuple(row for row in rows if row is not None)
+
+
+def _server_row(name: str, declared: float, seen: Observation, ruling: Ruling, reason: str) -> Judged:
+    setting = "std" if name == SERVER_NOISE else ""
+    return Judged(
+        defense=name, setting=setting, declared=declared, client=None, seen=seen, ruling=ruling, reason=reason
+    )
+
+
+def _rule_sum(seen: Observation, declared: bool) -> Judged | None:
+    if seen.state != "on" and not declared:
+        return None
+    if not declared:
+        return _server_row("secure_sum", math.nan, seen, "not declared", "the server saw sums alone")
+    rulings: dict[str, Ruling] = {"on": "as declared", "off": "off", "unclear": "cannot be told"}
+    return _server_row("secure_sum", math.nan, seen, rulings[seen.state], seen.note)
+
+
+def _rule_server(seen: Observation, declared: Sequence[Mechanism]) -> list[Judged]:
+    stated = [m for m in declared if m.name == SERVER_NOISE]
+    if not stated:
+        if seen.state != "on":
+            return []
+        return [_server_row(SERVER_NOISE, math.nan, seen, "not declared", "it ran, but is not declared")]
+    std = float(stated[0].parameters["std"])
+    ruling, reason = rule(Mark(kind=SERVER_NOISE, setting="std", value=std), seen, later=())
+    return [_server_row(SERVER_NOISE, std, seen, ruling, reason)]

@@ -1,0 +1,246 @@
+"""What a declared defence must leave in the updates, and how that compares with what was seen."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, final
+
+from glasshouse.audit.defenses.observe import GAUSSIAN, LAPLACE, Observation
+from glasshouse.registry import create, load
+from glasshouse.settings import PLAIN
+from glasshouse.wire import Mechanism, Terms, Update
+
+Ruling = Literal["as declared", "off", "mis-set", "never binds", "partly", "cannot be told", "not declared"]
+
+FAULTS: Final = frozenset({"off", "mis-set", "never binds", "partly"})
+"""Rulings under which a declared defence does not do what was declared."""
+_CLOSE: Final = 0.05
+_BLURRED: Final = "under the noise"
+_SHARES: Final = ("zeros", "total_zeros")
+_SIZES: Final = ("norm", "tensor_norm", "largest")
+_PLAIN_MARKS: Final = {
+    "clip": ("norm", "norm"), "clip_layers": ("tensor_norm", "norm"), "clip_values": ("largest", "bound"),
+    "prune": ("zeros", "share"), "quantise": ("bits", "bits"),
+}  # fmt: skip
+"""By defence: the mark that one of its settings leaves, and that setting."""
+_NAMES: Final = {
+    "norm": "clip", "tensor_norm": "clip_layers", "largest": "clip_values", "zeros": "prune",
+    "total_zeros": "percentile", "noise": "noise",
+}  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One thing that a declared defence must leave.
+
+    Attributes:
+        kind: of the observation that shows it.
+        setting: name of the defence's argument, or what it comes to.
+        value: its value; None where the terms do not determine it.
+        family: of a noise.
+    """
+
+    kind: str
+    setting: str
+    value: float | None
+    family: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One mark of one defence at one client.
+
+    Attributes:
+        defense: registered name, or a description of what was seen without a declaration.
+        setting: what was compared.
+        declared: its value; NaN: none.
+        client: whose updates; None: the server's own steps.
+        seen: what was observed.
+        ruling: how the two compare.
+        reason: one sentence.
+    """
+
+    defense: str
+    setting: str
+    declared: float
+    client: int | None
+    seen: Observation
+    ruling: Ruling
+    reason: str
+
+
+def marks_of(mechanism: Mechanism, update: Update, terms: Terms) -> list[Mark]:
+    """What ``mechanism`` must leave in ``update``; empty where updates show nothing of it."""
+    given, steps = mechanism.parameters, update.steps
+    if mechanism.name in _PLAIN_MARKS:
+        kind, setting = _PLAIN_MARKS[mechanism.name]
+        return [Mark(kind=kind, setting=setting, value=float(given[setting]))]
+    match mechanism.name:
+        case "percentile":
+            share, bound = float(given["percentile"]) / 100, float(given["bound"]) * steps
+            return [
+                Mark(kind="total_zeros", setting="percentile / 100", value=share),
+                Mark(kind="largest", setting="bound · steps", value=bound),
+            ]
+        case "sparse_vector":
+            zeros = None if given["replace"] else 1 - float(given["fraction"])
+            return [
+                Mark(kind="total_zeros", setting="1 - fraction", value=zeros),
+                Mark(kind="largest", setting="bound · steps", value=float(given["bound"]) * steps),
+            ]
+        case "sign":
+            return [Mark(kind="bits", setting="bits", value=1.0)]
+        case "gaussian_noise":
+            return [_noise_mark(float(given["std"]))]
+        case "laplace_noise":
+            return [_noise_mark(float(given["scale"]) * math.sqrt(2), LAPLACE)]
+        case "gaussian_mechanism":
+            bound = float(given["clip"])
+            return [Mark(kind="norm", setting="clip", value=bound), _noise_mark(float(given["std"]))]
+        case "dp_sgd":
+            return [_noise_mark(_dp_sgd_std(mechanism, update, terms))]
+    return []
+
+
+def _noise_mark(std: float | None, family: str = GAUSSIAN) -> Mark:
+    return Mark(kind="noise", setting="std", value=std, family=family)
+
+
+def _dp_sgd_std(mechanism: Mechanism, update: Update, terms: Terms) -> float | None:
+    """Noise of an entry of the update; None under momentum, decay, schedules and other optimisers."""
+    batch = min(terms.batch_size, update.examples)
+    private = create(load("defenses", "dp_sgd"), mechanism.parameters)
+    multiplier = float(private.noise(batch_rate=batch / update.examples, steps=update.steps))
+    per_step = multiplier * float(mechanism.parameters["clip"]) / batch
+    if terms.sends == "gradient":
+        return per_step
+    if terms.optimizer != PLAIN:
+        return None
+    return terms.learning_rate * per_step * math.sqrt(update.steps)
+
+
+def judge(
+    mechanisms: Sequence[Mechanism], seen: Mapping[str, Observation], update: Update, terms: Terms
+) -> list[Judged]:
+    """Every declared mark at the client of ``update``, and what was seen without a declaration."""
+    rows: list[Judged] = []
+
+    def add(name: str, mark: Mark, one: Observation, ruling: Ruling, reason: str) -> None:
+        declared = math.nan if mark.value is None else mark.value
+        row = Judged(
+            defense=name, setting=mark.setting, declared=declared, client=update.client, seen=one,
+            ruling=ruling, reason=reason,
+        )  # fmt: skip
+        rows.append(row)
+
+    marks = [marks_of(mechanism, update, terms) for mechanism in mechanisms]
+    noises = [mark for each in marks for mark in each if mark.kind == "noise"]
+    for position, (mechanism, each) in enumerate(zip(mechanisms, marks, strict=True)):
+        later = [m.name for m in mechanisms[position + 1 :]]
+        for mark in each:
+            expected = _sum_of(noises) if mark.kind == "noise" and len(noises) > 1 else mark
+            add(mechanism.name, expected, seen[mark.kind], *rule(expected, seen[mark.kind], later))
+        if not each:
+            unread = Observation(kind="none", state="unclear", updates=seen["norm"].updates)
+            reason = "its marks are not among those that this check reads"
+            add(mechanism.name, Mark(kind="none", setting="", value=None), unread, "cannot be told", reason)
+    explained = {mark.kind for each in marks for mark in each}
+    if _BLURRED in seen["norm"].note or any(seen[kind].state == "on" for kind in ("tensor_norm", "largest")):
+        explained.add("norm")  # these bounds may fix the norm as well
+    for kind, one in seen.items():
+        if one.state == "on" and kind not in explained:
+            mark = Mark(kind=kind, setting=kind.replace("_", " "), value=None)
+            add(_name(one), mark, one, "not declared", "it ran, but is not declared")
+    return rows
+
+
+def _name(seen: Observation) -> str:
+    if seen.kind == "bits":
+        return "sign" if seen.value == 1 else "quantise"
+    return f"{seen.family} noise".strip() if seen.kind == "noise" else _NAMES[seen.kind]
+
+
+def _sum_of(noises: Sequence[Mark]) -> Mark:
+    """Independent noises add in squares."""
+    values = [mark.value for mark in noises]
+    total = None if None in values else math.sqrt(sum(v**2 for v in values if v is not None))
+    return Mark(kind="noise", setting="std of all noise", value=total)
+
+
+def rule(mark: Mark, seen: Observation, later: Sequence[str]) -> tuple[Ruling, str]:
+    """How one mark compares with what was seen, and why.
+
+    Args:
+        mark: what a declared defence must leave.
+        seen: the observation of that kind.
+        later: names of the defences that act afterwards.
+    """
+    changed = [name for name in later if not (mark.kind == "norm" and "noise" in name)]
+    if mark.kind in _SIZES:
+        ruling, reason = _rule_size(mark, seen)
+    elif mark.kind in _SHARES and mark.value is not None and seen.state != "on" and mark.value > seen.high:
+        ruling, reason = "off", f"some update has no more zeros than a share of {seen.high:.2g} leaves"
+    elif seen.state == "unclear" or mark.value is None:
+        return "cannot be told", seen.note or "the terms do not say what it must come to"
+    elif seen.state == "off":
+        ruling, reason = _rule_absent(mark, seen)
+    elif seen.shows < seen.updates:
+        ruling, reason = "partly", f"{seen.shows} of {seen.updates} updates show it"
+    else:
+        ruling, reason = _rule_strength(mark, seen)
+    if changed and ruling in FAULTS:
+        return "cannot be told", f"{', '.join(changed)} acts afterwards and changes its mark"
+    return ruling, reason
+
+
+def _rule_absent(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
+    assert mark.value is not None
+    if mark.kind in _SHARES and mark.value < _CLOSE:
+        return "cannot be told", "so small a share would not show"
+    if mark.value <= seen.high:
+        return "cannot be told", f"so little would not show: {seen.note}"
+    return "off", seen.note
+
+
+def _rule_strength(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
+    assert mark.value is not None
+    slack = 0.0 if mark.kind == "bits" else _CLOSE * mark.value
+    wide = (seen.high - seen.low) / 2  # twice the 95 % interval: one fault in 10,000 clean runs
+    if not seen.low - wide - slack <= mark.value <= seen.high + wide + slack:
+        ratio = seen.value / mark.value if mark.value else math.inf
+        return "mis-set", f"{ratio:.3g} times what was declared"
+    if mark.family and seen.family and mark.family != seen.family:
+        return "mis-set", f"the noise looks {seen.family}, not {mark.family}"
+    return "as declared", f"seen in {seen.shows} of {seen.updates} updates"
+
+
+def _rule_size(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
+    """A bound must hold in every update; that it ever binds is what makes it a defence."""
+    assert mark.value is not None
+    low, high = seen.extremes
+    hidden = math.isnan(high)
+    if hidden or (seen.state == "unclear" and not high > mark.value * (1 + 1e-3)):
+        return "cannot be told", seen.note
+    blurred = _BLURRED in seen.note
+    width = max((seen.high - seen.low) / 2 if blurred else 0.0, 1e-3 * mark.value)
+    if seen.state == "on" and abs(seen.value - mark.value) <= 2 * width:
+        if seen.shows < seen.updates:
+            return "as declared", f"{seen.shows} of {seen.updates} updates reach it, none is above it"
+        return "as declared", "every update reaches it"
+    if seen.state == "on":
+        ratio = seen.value / mark.value
+        return "mis-set", f"updates stop at {seen.value:.4g}, {ratio:.3g} times what was declared"
+    if blurred:
+        if seen.low > mark.value:
+            return "off", f"the norm under the noise is about {seen.value:.3g}"
+        if seen.high < mark.value:
+            return "never binds", f"the norm under the noise is about {seen.value:.3g}"
+        return "cannot be told", "the norm under the noise is near the bound, but not constant"
+    if high > mark.value * (1 + 1e-3):
+        above = "all updates are" if low > mark.value * (1 + 1e-3) else "some updates are"
+        return "off", f"{above} above it, up to {high:.4g}"
+    if high >= mark.value * (1 - 1e-3):
+        return "as declared", "one update reaches it, none is above it"
+    return "never binds", f"the largest update, {high:.4g}, is below it"

@@ -1,0 +1,311 @@
+"""What the updates of one client show of the defences that they went through, with intervals.
+
+Each statement says how many updates show it. What the updates cannot decide is ``unclear``, with the reason.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, final
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from glasshouse.audit.defenses.traces import Trace, differ
+from glasshouse.privacy.marks import common_ceiling, grid_bits, scattered_zeros
+from glasshouse.wire import Terms
+
+State = Literal["on", "off", "unclear"]
+
+FEWEST: Final = 10
+"""Fewer sums that must be zero say too little about a noise."""
+LAPLACE: Final = "laplace"
+GAUSSIAN: Final = "gaussian"
+_MEAN_TO_STD: Final = {GAUSSIAN: math.sqrt(2 / math.pi), LAPLACE: math.sqrt(0.5)}
+_SCATTERED: Final = 0.01
+_ON_LINE: Final = 0.3
+_SHARP: Final = 0.1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What was seen of one kind of transformation.
+
+    Attributes:
+        kind: norm, tensor_norm, largest, noise, zeros, total_zeros, bits, sum or server_noise.
+        state: whether it ran.
+        value: its strength: a norm, a standard deviation, a share, bits; NaN where it is unknown.
+        low: lower end of the 95 % interval of the strength.
+        high: upper end; of what is off or unclear, the largest strength that would not show.
+        shows: updates that show it.
+        updates: updates that were looked at.
+        family: of a noise: gaussian, laplace, or empty where it cannot be told.
+        extremes: smallest and largest size among the updates, where the strength bounds a size.
+        note: why it is unclear, or what limits it.
+    """
+
+    kind: str
+    state: State
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    shows: int = 0
+    updates: int
+    family: str = ""
+    extremes: tuple[float, float] = field(default=(math.nan, math.nan))
+    note: str = ""
+
+
+def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
+    """All observations of one client, by kind.
+
+    Args:
+        traces: its updates; at least one.
+        terms: of the federation.
+    """
+    adaptive = terms.sends != "gradient" and terms.optimizer.name != "sgd"
+    largest = _ceiling("largest", traces, [trace.largest for trace in traces])
+    norms = _ceiling("norm", traces, [trace.norm for trace in traces])
+    tensor_norms, bits = _tensor_ceiling(traces), _grid(traces)
+    if adaptive:
+        largest, tensor_norms = _undecided(largest), _undecided(tensor_norms)
+        if any(trace.update.steps == 1 for trace in traces):
+            norms, bits = _undecided(norms), _undecided(bits)
+    if bits.value == 1 and largest.state == "on":
+        note = "all entries are at the bound of the largest ones"
+        bits = Observation(kind="bits", state="unclear", updates=len(traces), note=note)
+    zeros, total = _zeros(traces, on_grid=bits.state == "on")
+    noise = _noise(traces, adaptive=adaptive, reshaped=bits.state == "on" or zeros.state != "off")
+    seen = (bits, zeros, total, noise, norms, largest, tensor_norms)
+    observations = {one.kind: one for one in seen}
+    if noise.state == "on":
+        blurred = "noise hides it"
+        for kind in ("largest", "tensor_norm"):
+            observations[kind] = Observation(kind=kind, state="unclear", updates=len(traces), note=blurred)
+        observations["norm"] = _norm_below_noise(traces, noise)
+    return observations
+
+
+def _undecided(seen: Observation) -> Observation:
+    """Adam's steps have a size of their own, which may look like a bound."""
+    if seen.state != "on":
+        return seen
+    return Observation(
+        kind=seen.kind,
+        state="unclear",
+        updates=seen.updates,
+        extremes=seen.extremes,
+        note="Adam gives its steps a size of their own",
+    )
+
+
+def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Observation:
+    """A bound on a size of the update that several updates reach."""
+    count, extremes = len(traces), (min(values), max(values))
+    shared = common_ceiling(values, [trace.slack for trace in traces])
+    if shared is not None and differ([traces[i] for i in shared[1]]):
+        top, which = shared
+        error = top * max(traces[i].slack for i in which)
+        return Observation(
+            kind=kind, state="on", value=top, low=top - error, high=top + error, shows=len(which),
+            updates=count, extremes=extremes,
+        )  # fmt: skip
+    if count == 1:
+        note = "a single update: a bound shows where two reach it"
+        return Observation(kind=kind, state="unclear", updates=1, extremes=extremes, note=note)
+    note = "no two updates reach one bound"
+    return Observation(kind=kind, state="off", updates=count, extremes=extremes, note=note)
+
+
+def _tensor_ceiling(traces: Sequence[Trace]) -> Observation:
+    """A bound that the norm of one and the same tensor reaches in several updates, none being above it."""
+    count = len(traces)
+    norms = torch.tensor([[float(t.double().norm()) for t in trace.tensors.values()] for trace in traces])
+    top = float(norms.max())
+    reach = norms >= top * (1 - torch.tensor([[2 * trace.slack] for trace in traces]) - 1e-5)
+    per_update = reach.sum(1)
+    shows = int((per_update >= 2).sum())
+    extremes = (float(norms.max(1).values.min()), top)
+    if top > 0 and shows >= 1 and (count == 1 or int((per_update >= 1).sum()) >= 2):
+        error = top * (1e-6 + max(trace.slack for trace in traces))
+        return Observation(
+            kind="tensor_norm", state="on", value=top, low=top - error, high=top + error,
+            shows=int((per_update >= 1).sum()), updates=count, extremes=extremes,
+        )  # fmt: skip
+    note = "no two tensors reach one bound"
+    return Observation(kind="tensor_norm", state="off", updates=count, extremes=extremes, note=note)
+
+
+def _grid(traces: Sequence[Trace]) -> Observation:
+    """Few equal steps per tensor."""
+    bits = [grid_bits(trace.tensors, rounding=_sent_rounding(trace)) for trace in traces]
+    coarse = [b for b in bits if b is not None]
+    if not coarse:
+        return Observation(kind="bits", state="off", updates=len(traces), note="entries lie on no grid")
+    value = float(max(coarse))
+    return Observation(
+        kind="bits", state="on", value=value, low=float(min(coarse)), high=value, shows=len(coarse),
+        updates=len(traces),
+    )  # fmt: skip
+
+
+def _sent_rounding(trace: Trace) -> float:
+    return trace.rounding if trace.update.kind == "parameters" else 0.0
+
+
+def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Observation]:
+    """Shares of zeros that the model does not explain: per tensor, and of all entries together."""
+    count = len(traces)
+    most = min((int((t == 0).sum()) + 1) / t.numel() for trace in traces for t in _large(trace, 10))
+    total_most = min((_zero_count(trace) + 2) / trace.entries for trace in traces)
+    off = [
+        Observation(
+            kind=kind, state="off", value=0.0, low=0.0, high=high, updates=count,
+            note=f"no zeros but those of whole rows and columns; a share of {high:.2g} would not show",
+        )
+        for kind, high in (("zeros", most), ("total_zeros", total_most))
+    ]  # fmt: skip
+    judged = [trace for trace in traces if trace.last]
+    sparse = [t for t in judged if scattered_zeros(t.tensors[t.last]) > _SCATTERED]
+    if on_grid or len(judged) < count:
+        note = "rounding to a grid makes zeros" if on_grid else "no last linear layer to go by"
+        sides = [replace(o, state="unclear", note=note) for o in off]
+        return sides[0], sides[1]
+    if not sparse:
+        return off[0], off[1]
+    per_tensor = _tensor_share(sparse)
+    total = None if per_tensor else _total_share(sparse)
+    ways = []
+    for one, interval in zip(off, (per_tensor, total), strict=True):
+        if interval is None:
+            state: State = "unclear" if per_tensor is None and total is None else "off"
+            note = "entries are zeroed, but not by this rule"
+            ways.append(replace(one, state=state, shows=len(sparse), note=note))
+        else:
+            low, high = interval
+            middle = (low + high) / 2
+            ways.append(
+                replace(one, state="on", value=middle, low=low, high=high, shows=len(sparse), note="")
+            )
+    return ways[0], ways[1]
+
+
+def _large(trace: Trace, entries: int) -> list[Tensor]:
+    """Tensors of at least so many entries; of none, the largest."""
+    tensors = sorted(trace.tensors.values(), key=Tensor.numel)
+    return [t for t in tensors if t.numel() >= entries] or tensors[-1:]
+
+
+def _zero_count(trace: Trace) -> int:
+    return sum(int((t == 0).sum()) for t in trace.tensors.values())
+
+
+def _tensor_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
+    """Where every tensor loses ⌊share · n⌋ entries, the shares that all counts allow.
+
+    Tensors that the model itself leaves with more zeros are above that line, none is below.
+    """
+    pairs = [(int((t == 0).sum()), t.numel()) for trace in traces for t in _large(trace, 50)]
+    high = min((zeros + 1) / n for zeros, n in pairs)
+    on_line = [(zeros, n) for zeros, n in pairs if zeros / n < high]
+    if len({n for _, n in on_line}) < 2 or len(on_line) < _ON_LINE * len(pairs):
+        return None
+    return max(zeros / n for zeros, n in on_line), high
+
+
+def _total_share(traces: Sequence[Trace]) -> tuple[float, float] | None:
+    """Where a fixed share of all entries together is zeroed: the same count in every update."""
+    counts = [_zero_count(trace) for trace in traces]
+    entries = traces[0].entries
+    if len(traces) < 2 or max(counts) - min(counts) > 2:
+        return None
+    return (min(counts) - 1) / entries, (max(counts) + 1) / entries
+
+
+def _noise(traces: Sequence[Trace], *, adaptive: bool, reshaped: bool) -> Observation:
+    """Noise on every entry, by the sums of the last layer that are zero without it."""
+    count = len(traces)
+
+    def unclear(note: str) -> Observation:
+        return Observation(kind="noise", state="unclear", updates=count, note=note)
+
+    def off(high: float, note: str) -> Observation:
+        return Observation(kind="noise", state="off", value=0.0, low=0.0, high=high, updates=count, note=note)
+
+    if (adaptive or not reshaped) and all(
+        any(not bool(row.any()) for row in trace.rows()) for trace in traces
+    ):
+        note = "whole rows are exactly zero, as the model makes them: nothing was added to every entry"
+        return off(0.0, note)
+    if adaptive:
+        return unclear("Adam keeps no sum of gradients that must be zero")
+    judged = [trace for trace in traces if trace.last and len(trace.residuals) > 1]
+    if sum(len(trace.residuals) for trace in judged) < FEWEST:
+        return unclear("too few entries that are zero without noise")
+    noisy = [t for t in judged if float(t.residuals.square().mean()) ** 0.5 > t.floor]
+    if not noisy:
+        floor = max(trace.floor for trace in judged)
+        note = f"less than {floor:.2g} would not show"
+        return Observation(
+            kind="noise", state="off", value=0.0, low=0.0, high=floor, updates=count, note=note
+        )
+    if reshaped:
+        return unclear("entries were zeroed or rounded, which hides it")
+    return _sized_noise(noisy, count)
+
+
+def _sized_noise(noisy: Sequence[Trace], count: int) -> Observation:
+    residuals = torch.cat([trace.residuals for trace in noisy])
+    free = len(residuals) - len(noisy)
+    total = float(residuals.square().sum())
+    std = math.sqrt(total / free)
+    for trace in noisy:
+        for row in trace.rows():
+            if float(row.double().square().mean()) ** 0.5 < std * (1 - 8 / math.sqrt(2 * len(row))):
+                note = "the last layer's sums are not zero, but entries elsewhere lie far below that level"
+                return Observation(kind="noise", state="unclear", updates=count, note=note)
+    low, high = (math.sqrt(total / float(chi2.ppf(q, free))) for q in (0.975, 0.025))
+    return Observation(
+        kind="noise", state="on", value=std, low=low, high=high, shows=len(noisy), updates=count,
+        family=_family(noisy, std),
+    )  # fmt: skip
+
+
+def _family(noisy: Sequence[Trace], std: float) -> str:
+    """Gaussian or Laplace, by mean magnitude over root mean square in rows that hold nothing but noise."""
+    every = [row for trace in noisy for row in trace.rows()]
+    rows = [row for row in every if float(row.double().square().mean()) <= std**2]
+    entries = torch.cat(rows).double() if rows else torch.zeros(0)
+    if len(entries) < 500:
+        return ""
+    ratio = float(entries.abs().mean() / entries.square().mean().sqrt())
+    middle, error = sum(_MEAN_TO_STD.values()) / 2, 1.0 / math.sqrt(len(entries))
+    if abs(ratio - middle) < error:
+        return ""
+    return GAUSSIAN if ratio > middle else LAPLACE
+
+
+def _norm_below_noise(traces: Sequence[Trace], noise: Observation) -> Observation:
+    """The norm of what lies under a noise of known size; constant where a clip set it."""
+    variance, entries = noise.value**2, traces[0].entries
+    squares = torch.tensor([trace.norm**2 - entries * variance for trace in traces], dtype=torch.float64)
+    common = 2 * entries * noise.value * (noise.high - noise.low) / 4  # one standard error, of all alike
+    mean = float(squares.mean())
+    own = math.sqrt(2 * entries * variance**2 + 4 * max(mean, 0.0) * variance)
+    error = math.hypot(common, own / math.sqrt(len(traces)))
+    count = len(traces)
+    low, high = (math.sqrt(max(mean + sign * 1.96 * error, 0.0)) for sign in (-1, 1))
+    if mean <= 0 or high - low > _SHARP * math.sqrt(mean):
+        return Observation(
+            kind="norm", state="unclear", low=low, high=high, updates=count, note="noise hides the norm"
+        )
+    spread = float(squares.std()) if count > 1 else math.inf
+    constant = count >= 3 and spread < 2 * own and own < _SHARP * mean
+    return Observation(
+        kind="norm", state="on" if constant else "off", value=math.sqrt(mean), low=low, high=high,
+        shows=count if constant else 0, updates=count,
+        extremes=(math.sqrt(max(float(squares.min()), 0.0)), math.sqrt(float(squares.max()))),
+        note="norm of what lies under the noise",
+    )  # fmt: skip

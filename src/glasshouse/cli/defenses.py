@@ -1,0 +1,89 @@
+"""``glasshouse defenses``: is each declared defence really on?"""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from glasshouse.api.defenses import CheckedDefenses
+from glasshouse.api.defenses import defenses as check
+from glasshouse.audit.defenses.declared import Judged
+from glasshouse.cli.options import Json, Run
+from glasshouse.outside.files import printable
+from glasshouse.report.words import count, join_words
+
+_SHOWN = 6
+
+
+def defenses(
+    run: Run,
+    *,
+    declared: Annotated[
+        list[str] | None,
+        typer.Option("--declared", help="as 'clip norm=4', as often as needed; default: as the run says"),
+    ] = None,
+    trust_factory: Annotated[
+        bool, typer.Option("--trust-factory", help="run the code of a module:factory that RUN names")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Which defences the updates of RUN show, and how strong. Exit code 1 if one is not as declared."""
+    checked = check(run, declared=declared, trust_factory=trust_factory)
+    if as_json:
+        print(json.dumps([row for one in checked for row in one.plain()]))
+    else:
+        for one in checked:
+            _print(one)
+    return 1 if any(one.faults for one in checked) else 0
+
+
+def _print(checked: CheckedDefenses) -> None:
+    console = Console()
+    title = f"{checked.name}: {checked.terms.protocol}, {count(checked.terms.clients, 'clients')}"
+    if not checked.rows:
+        console.print(
+            f"{title}. No defence is declared, and no update shows one.", highlight=False, soft_wrap=True
+        )
+        return
+    table = Table(title=escape(printable(title)))
+    for column in ("defence", "clients", "declared", "observed", "ruling", "why"):
+        table.add_column(column, overflow="fold")
+    for rows in _alike(checked.rows):
+        first = rows[0]
+        stated = "-" if math.isnan(first.declared) else f"{first.setting} = {first.declared:.4g}"
+        reasons = list(dict.fromkeys(row.reason for row in rows))
+        why = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (one of {len(reasons)} reasons)"
+        cells = (first.defense, _clients(rows), stated, _observed(rows), first.ruling, why)
+        table.add_row(*(escape(printable(cell)) for cell in cells))
+    console.print(table)
+
+
+def _alike(rows: Sequence[Judged]) -> list[list[Judged]]:
+    """Rows that differ in their client and what was measured alone."""
+    groups: dict[tuple[object, ...], list[Judged]] = {}
+    for row in rows:
+        key = (row.defense, row.setting, str(row.declared), row.ruling, row.client is None)
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def _clients(rows: Sequence[Judged]) -> str:
+    clients = [str(row.client) for row in rows if row.client is not None]
+    if not clients:
+        return "server"
+    return join_words(clients) if len(clients) <= _SHOWN else f"{len(clients)} of them"
+
+
+def _observed(rows: Sequence[Judged]) -> str:
+    seen = [row.seen for row in rows]
+    known = [one for one in seen if one.state == "on" and not math.isnan(one.value)]
+    if not known:
+        return "-" if any(one.state == "unclear" for one in seen) else "nothing"
+    middle = sorted(known, key=lambda one: one.value)[len(known) // 2]
+    shows, updates = sum(one.shows for one in seen), sum(one.updates for one in seen)
+    return f"{middle.value:.4g} [{middle.low:.4g}, {middle.high:.4g}], {shows} of {updates} updates"

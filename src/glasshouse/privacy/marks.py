@@ -1,0 +1,113 @@
+"""Marks that defences leave in what a client sends. Every function looks at tensors alone.
+
+Shape letters: K classes, F features that enter the last linear layer.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+ROUNDING = 1e-4
+"""Relative deviation that float32 arithmetic may leave."""
+MOST_BITS = 16
+_SMALLEST_GRID = 50
+_OFF_GRID = 0.02
+
+
+def zero_sums(weight: Tensor) -> Tensor:
+    """(F,) Column sums of a last layer's weight gradient (K, F), over √K, in float64.
+
+    Under cross-entropy they are zero (an example's probabilities and its one-hot label both sum to 1), and so
+    are sums of such gradients. Independent noise of standard deviation σ on every entry makes them N(0, σ²).
+    """
+    sums: Tensor = weight.double().sum(0) / len(weight) ** 0.5
+    return sums
+
+
+def noise_of(weight: Tensor) -> float:
+    """Standard deviation of the noise in a last layer's weight gradient (K, F); 0 where rounding explains it.
+
+    Examples:
+        >>> honest = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
+        >>> noise_of(honest), round(noise_of(honest + torch.tensor([[0.1, -0.1], [0.1, -0.1]])), 3)
+        (0.0, 0.141)
+    """
+    noise = float(zero_sums(weight).square().mean()) ** 0.5
+    return noise if noise > ROUNDING * float(weight.double().square().mean()) ** 0.5 else 0.0
+
+
+def scattered_zeros(tensor: Tensor) -> float:
+    """Share of zeros among the entries whose row and column are not zero altogether, in [0, 1].
+
+    Dead units make whole rows and columns of a gradient zero; pruning does not care about rows.
+
+    Examples:
+        >>> scattered_zeros(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
+        0.25
+    """
+    flat = tensor.detach().reshape(len(tensor), -1) if tensor.ndim > 1 else tensor.detach().reshape(1, -1)
+    alive = flat != 0
+    rows, columns = alive.any(1), alive.any(0)
+    if tensor.ndim == 1:
+        columns = torch.ones_like(columns)
+    visible = alive[rows][:, columns]
+    return 1.0 - float(visible.double().mean()) if visible.numel() else 0.0
+
+
+def grid_bits(tensors: Mapping[str, Tensor], *, rounding: float = 0.0) -> int | None:
+    """Bits of the coarsest grid that holds every entry of every large tensor; None: there is none.
+
+    A grid of b bits has 2^(b - 1) - 1 equal steps from zero to the tensor's largest magnitude; 1 bit means
+    that all entries but zeros have one magnitude.
+
+    Args:
+        tensors: one update.
+        rounding: absolute error of an entry, as where the difference of two parameters was taken.
+
+    Examples:
+        >>> grid_bits({"w": torch.arange(-3, 4).repeat(20).float()}), grid_bits({"w": torch.ones(99)})
+        (3, 1)
+        >>> grid_bits({"w": torch.linspace(0.1, 1, 99) ** 2})
+    """
+    entries = [t[t != 0].double().abs() for t in tensors.values()]
+    entries = [t for t in entries if len(t) >= _SMALLEST_GRID]
+    if not entries:
+        return None
+    shares = [t / t.max() for t in entries]
+    errors = [4 * rounding / float(t.max()) for t in entries]
+    if all(float(s.min()) > 1 - 1e-5 - e for s, e in zip(shares, errors, strict=True)):
+        return 1
+    for bits in range(2, MOST_BITS + 1):
+        levels = 2 ** (bits - 1) - 1
+        limits = [_OFF_GRID + levels * e for e in errors]
+        if max(limits) > 0.2:  # steps as small as rounding: a grid would not show
+            return None
+        if all(_on_grid(s * levels, limit) for s, limit in zip(shares, limits, strict=True)):
+            return bits
+    return None
+
+
+def _on_grid(places: Tensor, limit: float) -> bool:
+    """A few entries first: most updates are not on a grid, which these already show."""
+    return all(bool(((p - p.round()).abs() <= limit).all()) for p in (places[:_SMALLEST_GRID], places))
+
+
+def common_ceiling(values: Sequence[float], slack: Sequence[float]) -> tuple[float, list[int]] | None:
+    """The largest value and who has it, where at least two share it; None otherwise.
+
+    Honest sizes differ; a bound that several of them reach is a bound that somebody set.
+
+    Args:
+        values: one per update, >= 0.
+        slack: relative error of each.
+
+    Examples:
+        >>> common_ceiling([1.0, 4.0, 4.0, 3.0], [1e-5] * 4), common_ceiling([1.0, 2.0], [1e-5] * 2)
+        ((4.0, [1, 2]), None)
+    """
+    top = max(values)
+    at_top = [
+        i for i, value in enumerate(values) if top > 0 and value >= top * (1 - 2 * max(slack[i], 1e-12))
+    ]
+    return (top, at_top) if len(at_top) >= 2 else None
