@@ -163,3 +163,27 @@ def test_a_package_without_a_place_in_the_layers_breaks_the_contract(copy):
     result = lint_imports(copy)
     assert result.returncode == 1
     assert "elsewhere" in result.stdout
+
+
+EXTRAS = (
+    "cma",
+    "botorch",
+    "datasets",
+    "dp_accounting",
+    "flwr",
+    "flwr_datasets",
+    "opacus",
+    "optuna",
+    "pandas",
+    "pydicom",
+)
+
+
+def test_commands_are_there_without_any_extra():
+    commands = "audit, check, defenses, guard, listing, runs"
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
+        f"import glasshouse.audit.run\nfrom glasshouse.cli import {commands}"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

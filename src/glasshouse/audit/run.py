@@ -24,7 +24,6 @@ from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
-from glasshouse.audit.simulation.epsilon import measure_epsilon
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.data.fetch import ensure
@@ -162,6 +161,8 @@ def _measure_epsilons(
     claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
     if not claiming:
         return []
+    from glasshouse.audit.simulation.epsilon import measure_epsilon  # noqa: PLC0415  (needs the extra dp)
+
     cells_ = list(claiming.values())
     measured = dict(_collect(workers.each(measure_epsilon, cells_), len(cells_), "canaries", log))
     return [
