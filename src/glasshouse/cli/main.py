@@ -48,7 +48,7 @@ COMMANDS = {
     ),
     "guard": (
         "glasshouse.cli.guard:guard",
-        "Inspect each MODEL before training on it: odd weights, odd structure. Exit code 1 on a finding.",
+        "Inspect each MODEL before training on it: weights, structure, behaviour. Exit code 1 on a finding.",
     ),
 }
 """By name: where the command is, and its line in ``--help``, which a test compares with its docstring."""
