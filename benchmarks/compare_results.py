@@ -171,6 +171,8 @@ def _without_intervals(value: Json) -> Json:
 def _without_nulls(data: Mapping[str, Json]) -> Json:
     """The same without the column of a table that repeats the quoted null."""
     columns = data.get("columns", [])
+    if "quoted null" not in columns:
+        return _without_intervals(data)
     kept = [i for i, column in enumerate(columns) if column != "quoted null"]
     rows = [[row[i] for i in kept] for row in data.get("rows", [])]
     return _without_intervals({**data, "columns": [columns[i] for i in kept], "rows": rows})
