@@ -92,7 +92,11 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "defence-check": (
         Piece(("defence_check", "--seed", "100", "--clients", "5", "--defended", "2"), 150),
     ),
-    "guard": (Piece(("guard", "--models", "mlp", "--seeds", "2", "--out", "{out}/guard.json")),),
+    "guard": (
+        Piece(
+            ("guard", "--data", "cifar10", "--models", "mlp", "--seeds", "2", "--out", "{out}/guard.json"), 14
+        ),
+    ),
     "prolin": (
         *rounds_of("prolin-membership", (0, 1), 165),
         *rounds_of("prolin-misbehaving", (0, 1)),
