@@ -141,7 +141,6 @@ def test_the_page_names_the_wrong_term(tmp_path):
 
 NETS = """
 from torch import nn
-from glasshouse.models.adapt import adapt
 
 
 class Net(nn.Module):
@@ -153,18 +152,14 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.fc(self.bn(self.conv(x)).relu().flatten(1))
-
-
-def audited(input_shape, classes):
-    return adapt(Net(), normalize=(0.5, 0.25))
 """
 
 
 def test_ones_own_network_with_batch_norm_and_normalised_images(tmp_path, monkeypatch):
     (tmp_path / "my_nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(tmp_path)
-    model = dataclasses.replace(apps.MODEL, name="my_nets:audited")
     own = importlib.import_module("my_nets").Net
+    model = dataclasses.replace(apps.MODEL, name="my_nets:Net", arguments={"mean": 0.5, "std": 0.25})
     server = functools.partial(message_server, model=model)
     terms = {**apps.TERMS, "options": {"dropout": True}}  # clients train in training mode
     run(tmp_path, terms=terms, model=model, server=server, network=own, normalize=(0.5, 0.25))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import flower_apps as apps
 import pytest
+import torch
 from flower_apps import message_client, message_server, numpy_client, strategy_server, workflow_server
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
@@ -163,9 +164,29 @@ def test_another_network_than_declared_is_refused(tmp_path):
         run_in_process(capture(message_server(), tmp_path, model=other, terms=apps.TERMS), grid)
 
 
+def test_a_network_that_an_audit_could_not_build_is_refused():
+    class Inner(torch.nn.Linear):
+        pass
+
+    with pytest.raises(BadValue, match="at the top of a module"):
+        capture(message_server(), "unused", model=(Inner, (1, 8, 8), 10), terms=apps.TERMS)
+    with pytest.raises(BadValue, match="for all channels"):
+        capture(message_server(), "unused", model=apps.MODEL, normalize=((0.4, 0.5), 1.0), terms=apps.TERMS)
+
+
+def test_terms_stand_in_the_runs_configuration(tmp_path):
+    settings = {"batch-size": 4, "learning-rate": 0.3, "num-server-rounds": 1}
+    grid = InProcessGrid(apps=dict.fromkeys(NODES, message_client()), run_config=settings)
+    declared = {"learning_rate": 0.2}
+    run_in_process(capture(message_server(1), tmp_path, model=apps.MODEL, terms=declared), grid)
+    terms = read_transcript(tmp_path / "transcript").terms
+    assert (terms.batch_size, terms.local_epochs, terms.learning_rate) == (4, 1, 0.2)
+
+
 def test_terms_are_asked_for():
-    with pytest.raises(BadValue, match="no batch_size"):
-        capture(message_server(), "unused", model=apps.MODEL, terms={})
+    app = capture(message_server(), "unused", model=apps.MODEL)
+    with pytest.raises(BadValue, match="no batch_size in terms, and no batch-size"):
+        run_in_process(app, InProcessGrid(apps={}))
     with pytest.raises(BadValue, match="learnrate"):
         capture(message_server(), "unused", model=apps.MODEL, terms={**apps.TERMS, "learnrate": 1})
 
