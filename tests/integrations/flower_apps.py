@@ -124,9 +124,9 @@ def message_server(rounds=2, model=MODEL, strategy=None):
     return app
 
 
-def first_parameters():
+def first_parameters(model=MODEL):
     """The first weights, as legacy strategies have them."""
-    return ndarrays_to_parameters([t.numpy() for t in start().state_dict().values()])
+    return ndarrays_to_parameters([t.numpy() for t in start(model).state_dict().values()])
 
 
 def _legacy_strategy():
