@@ -34,7 +34,6 @@ from benchmarks.flower_apps import (
     server,
 )
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
-from glasshouse.attacks.linear.scale_mia.crafting import Design
 from glasshouse.audit.captured.collect import collect
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.audit.run import audit
@@ -147,7 +146,7 @@ def dp(out: Path) -> str:
     return text.replace("flower-plain", "flower-dp")
 
 
-def crafted(out: Path, *, design: Design, **quantisation: Any) -> str:
+def crafted(out: Path, **quantisation: Any) -> str:
     """SecAgg+ over eight clients, who take eight new images in each of ten rounds, by scale_mia's server."""
     model, rounds, each = architecture("scale_mia_cnn"), 10, 8
     pool = private(8 * rounds * each, seed=2)
@@ -172,7 +171,7 @@ def crafted(out: Path, *, design: Design, **quantisation: Any) -> str:
             rounds=(RoundView(round=0, broadcast=honest),),
             grants=Grants(auxiliary=auxiliary),
         )
-        crafting = Crafting(ScaleMia(design=design), view)
+        crafting = Crafting(ScaleMia(), view)
         play(
             out,
             secure_server(MaliciousFedAvg(crafting), rounds, **quantisation),
@@ -186,8 +185,7 @@ def crafted(out: Path, *, design: Design, **quantisation: Any) -> str:
     metrics = '"rate_paper", "rate_blind"'
     rows = f"rounds = {list(range(rounds))}"
     text = COMMON.format(name=out.name, auxiliary=5000, metrics=metrics, audit=rows)
-    attack = f'[[attacks]]\nname = "scale_mia"\ndesign = "{design}"\n'
-    return text + '[threat]\nchanges = ["parameters"]\n' + attack
+    return text + '[threat]\nchanges = ["parameters"]\n[[attacks]]\nname = "scale_mia"\n'
 
 
 def sums(out: Path) -> str:
@@ -205,8 +203,9 @@ def sums(out: Path) -> str:
             shards=shards,
             mods=[secaggplus_mod],
         )
-    metrics = '"auc", "f1", "precision", "recall"'
-    return COMMON.format(name="sums", auxiliary=2000, metrics=metrics, audit="rounds = [-1]") + PROLIN
+    metrics = '"auc", "f1", "precision", "recall", "label_accuracy", "psnr", "identification"'
+    text = COMMON.format(name="sums", auxiliary=2000, metrics=metrics, audit="rounds = [-1]")
+    return text + PROLIN + ATTACKS
 
 
 def overhead(out: Path) -> None:
@@ -246,10 +245,8 @@ RUNS = {
     "plain": plain,
     "dp": dp,
     "sums": sums,
-    "crafted": partial(crafted, design="ladder"),
-    "crafted-paper": partial(crafted, design="paper"),
-    "crafted-paper-100": partial(crafted, design="paper", max_weight=100.0),
-    "crafted-fine": partial(crafted, design="ladder", max_weight=8.0, clipping_range=0.01),
+    "crafted": partial(crafted, max_weight=8.0, clipping_range=0.01),
+    "crafted-default": crafted,
 }
 
 
