@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
-from glasshouse.factories import NORMALISATION, model_arguments, takes_images
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import RENAMINGS, SplitModel
 from glasshouse.rng import Rng
+from glasshouse.settings import NORMALISATION, model_arguments, takes_images
 from glasshouse.wire import Architecture
 
 

@@ -10,10 +10,10 @@ from pydantic.errors import PydanticUserError
 
 from glasshouse import registry
 from glasshouse.errors import GlasshouseError, Problem
-from glasshouse.factories import model_arguments
 from glasshouse.scenario.problems import condition, show_value
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
+from glasshouse.settings import model_arguments
 
 # Cheap to construct, so their own checks can run during validation.
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours", "transforms"})

@@ -20,10 +20,9 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from glasshouse.errors import BadFile, BadValue
-from glasshouse.factories import NORMALISATION
 from glasshouse.integrations.flower.recording import Recording
 from glasshouse.models import build as models
-from glasshouse.settings import Optimizer
+from glasshouse.settings import NORMALISATION, Optimizer
 from glasshouse.transcript.record import Keep
 from glasshouse.wire import Architecture, Terms
 
