@@ -1,8 +1,8 @@
 """Is my defence really on? Strengths, faults and false alarms of the defence check, on CIFAR-10 and LeNet-5.
 
 ``GLASSHOUSE_DATA=folder python -m benchmarks.defence_check`` prints the table of
-docs/results/defence-check.md. Thresholds were chosen on seed 1; seed 100 was looked at when one rule was mended. Clients sample their images anew in
-every round, as FedSGD on a stream does; each sends 20 updates.
+docs/results/defence-check.md. Thresholds were chosen on seed 1; seed 100 had been seen when one rule was
+mended. Clients sample their images anew in every round, as FedSGD on a stream does; each sends 20 updates.
 """
 
 import argparse
