@@ -7,6 +7,7 @@ played again.
 """
 
 import argparse
+import random
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
@@ -120,6 +122,8 @@ def play(
     )
     terms = {"batch_size": batch_size or len(shards[0]), "learning_rate": RATE}
     captured = capture(app, out / "capture", model=model, terms=terms)
+    random.seed(0)  # Flower draws cohorts, noise and the rounding of SecAgg+ from the global generators
+    np.random.seed(0)  # noqa: NPY002 — the global one is what Flower draws from
     run_in_process(captured, InProcessGrid(apps=apps))
     collect(out / "capture", [out / "clients"])
 
