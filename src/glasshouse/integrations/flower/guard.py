@@ -8,7 +8,7 @@ app wraps it by :func:`guarded`.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import (
-    Behaviour,
+    HonestLayer,
+    HonestRange,
     LayerBehaviour,
     inspect_behaviour,
     learn_honest_range,
@@ -137,7 +138,7 @@ class _Guard:
     network: nn.Module
     data: Data | None
     reports: Path
-    _honest: dict[int, Behaviour] = field(default_factory=dict)
+    _honest: dict[int, HonestRange] = field(default_factory=dict)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Check what came, pass it on, and hide what the reply says in clear."""
@@ -173,18 +174,17 @@ class _Guard:
         except BadValue as error:
             return [str(error)]
 
-    def _range(self, node: int, model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
+    def _range(self, node: int, model: nn.Module, inputs: Tensor, labels: Tensor) -> HonestRange:
         """What honest models do with this node's examples; learnt once, and kept beside the reports."""
         file = self.reports / f"{node}.honest.json"
         if node not in self._honest and file.exists():
-            kept = read_json(file)
             self._honest[node] = {
-                name: LayerBehaviour(isolated=isolated, concentration=concentration)
-                for name, (isolated, concentration) in kept.items()
+                name: HonestLayer(**{**kept, "most": LayerBehaviour(**kept["most"])})
+                for name, kept in read_json(file).items()
             }
         if node not in self._honest:
             learnt = learn_honest_range(model, inputs, labels, batch=min(BATCH, len(inputs)))
-            write_json(file, {name: [one.isolated, one.concentration] for name, one in learnt.items()})
+            write_json(file, {name: asdict(one) for name, one in learnt.items()})
             self._honest[node] = learnt
         return self._honest[node]
 
