@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord
 from flwr.client.mod import secaggplus_mod
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 
+from glasshouse.guard.preflight import preflight
 from glasshouse.integrations.flower import capture, guard_mod, guarded, preflight_mod
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 from glasshouse.models import build as models
@@ -161,6 +162,24 @@ def test_an_update_that_shows_examples_is_not_sent(tmp_path):
     for line in decisions(tmp_path / "guard"):
         assert "of your 16 examples" in line["reasons"][1]
         assert line["reasons"][2].startswith("example ")
+
+
+@pytest.mark.parametrize("crafted", [False, True])
+def test_an_update_is_sent_without_what_shows_examples(crafted, tmp_path):
+    strategy = Crafting()
+    strategy.craft = bins if crafted else (lambda state: state)
+    client = preflight_client(tmp_path / "guard", mitigated=True)
+    record = run(message_server(1, MLP, strategy), client, tmp_path).rounds[0]
+    made = decisions(tmp_path / "guard")
+    assert len(record.updates) == [line["decision"] for line in made].count("sent")
+    assert crafted or len(record.updates) == 3
+    for update in record.updates:
+        inputs, labels = apps.shard(update.client)
+        network = models.build(MLP)
+        broadcast = record.broadcasts[0].tensors
+        models.load(network, broadcast)
+        change = {n: update.tensors[n] - broadcast[n] for n, _ in network.named_parameters()}
+        assert not preflight(change, network, inputs, labels).leaks
 
 
 def test_an_update_that_shows_few_enough_examples_is_sent(tmp_path):

@@ -26,8 +26,16 @@ from glasshouse.guard.behaviour.inspect import (
     learn_honest_range,
 )
 from glasshouse.guard.inspect import inspect
+from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
-from glasshouse.integrations.flower.records import arrays_of, is_secure, round_of, stage_of, tensors_of
+from glasshouse.integrations.flower.records import (
+    arrays_of,
+    is_secure,
+    put_tensors,
+    round_of,
+    stage_of,
+    tensors_of,
+)
 from glasshouse.integrations.flower.secure_terms import (
     broken_term,
     hide_what_travels_in_clear,
@@ -70,7 +78,12 @@ def guard_mod(
 
 
 def preflight_mod(
-    model: nn.Module | Architecture, *, data: Data | None = None, reports: str | Path = "guard", most: int = 0
+    model: nn.Module | Architecture,
+    *,
+    data: Data | None = None,
+    reports: str | Path = "guard",
+    most: int = 0,
+    mitigated: bool = False,
 ) -> Mod:
     """A client mod that refuses to send an update in which examples of the client stand.
 
@@ -81,8 +94,16 @@ def preflight_mod(
         data: the node's own examples; None: those that were seen to be trained on, as by ``truth_mod``.
         reports: folder of the clients' reports.
         most: examples whose input or features may stand in an update that is sent.
+        mitigated: where more stand, send it without the rows that show them, or with noise on these, if that
+            hides them all and leaves half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
     """
-    return _Preflight(network=_network(model), data=data, reports=Path(reports).expanduser(), most=most)
+    return _Preflight(
+        network=_network(model),
+        data=data,
+        reports=Path(reports).expanduser(),
+        most=most,
+        mitigated=mitigated,
+    )
 
 
 def guarded(
@@ -198,6 +219,7 @@ class _Preflight:
     data: Data | None
     reports: Path
     most: int
+    mitigated: bool
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Train, then look at what would be sent."""
@@ -219,6 +241,13 @@ class _Preflight:
         seen = preflight(update, _loaded(self.network, received), inputs, labels)
         standing = {leak.example for leak in seen.leaks}
         if len(standing) > self.most or not seen.controlled:
+            if self.mitigated:
+                closed = mitigate(update, _loaded(self.network, received), (inputs, labels))
+                if closed.update is not None:
+                    changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
+                    put_tensors(sent, list(changed.values()))
+                    report.add("sent", [closed.summary])
+                    return reply
             where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in seen.leaks]
             return report.refuse("the update would show examples", [seen.summary, *where])
         report.add("sent", [seen.summary])
