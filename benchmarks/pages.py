@@ -52,6 +52,7 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
     )
 
 
+MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
@@ -95,7 +96,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "guard": (
         Piece(
-            ("guard", "--data", "cifar10", "--models", "mlp", "--seeds", "2", "--out", "{out}/guard.json"), 14
+            ("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"),
+            14,
         ),
     ),
     "prolin": (
