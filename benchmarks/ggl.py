@@ -23,7 +23,8 @@ from glasshouse.attacks.inversion.ggl.optimizers import minimize
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import Generator, GeneratorTraining, train_generator
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.distance import Objective, objective
+from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.data.named import folders

@@ -78,6 +78,8 @@ def _values(x):
 def pretended(monkeypatch) -> Iterator[torch.device]:
     """The device, as long as this lasts; autocast does nothing there."""
     real = torch.autocast
-    monkeypatch.setattr(torch, "autocast", lambda kind, **how: real("cpu" if kind == "meta" else kind, **how))
+    monkeypatch.setattr(
+        torch, "autocast", lambda kind, *a, **how: real("cpu" if kind == "meta" else kind, *a, **how)
+    )
     with _Pretending():
         yield DEVICE

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.parts.search.lbfgs import minimize
+from glasshouse.attacks.parts.search.rows import Rows
 
 
-def bowl(x: Tensor) -> Tensor:
+def bowl(x: Tensor, rows: Rows | None = None) -> Tensor:
     """Smooth, convex and not quadratic, (R, 12) → (R,)."""
     scale = torch.linspace(0.3, 3.0, 12, dtype=x.dtype)
     return (scale * x.square()).sum(1) + 0.1 * (x - 1).pow(4).sum(1)
@@ -38,7 +39,7 @@ def test_same_iterates_as_torch(history, iterations):
 
 
 def test_a_restart_that_diverges_keeps_its_best_point_and_leaves_the_others_alone():
-    def cliff(x: Tensor) -> Tensor:
+    def cliff(x: Tensor, _: Rows) -> Tensor:
         return bowl(x) * torch.where(x[:, 0] > 5, torch.nan, 1.0)
 
     start = torch.ones(2, 12, dtype=torch.float64)

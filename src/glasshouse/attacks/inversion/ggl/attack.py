@@ -44,6 +44,7 @@ from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
+from glasshouse.tensors import norm
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
 
@@ -217,7 +218,7 @@ def _scale(client: Replica, distance: Objective) -> float:
     """
     if client.adaptive:
         return 1 / distance.target_square / len(client.update.tensors)
-    square = sum(float(t.double().square().sum()) for t in client.gradient().values())
+    square = norm(client.gradient()) ** 2
     return square / distance.target_square / len(client.update.tensors)
 
 

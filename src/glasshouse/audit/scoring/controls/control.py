@@ -82,7 +82,8 @@ def run_control(task: ControlTask) -> str:
     place = Path(task.folder)
     write_resolved(scenario, place / "scenario.toml")
     attack = attack_of(task.attack, scenario.attacks[0].arguments)
-    simulate(Group(folder=task.folder, seed=scenario.seed, active=0 if attack.needs.changes else None))
+    active = 0 if attack.needs.changes else None
+    simulate(Group(folder=task.folder, seed=scenario.seed, active=active, device=task.device))
     if read_json(place / "group.json")["refusal"] is not None:
         return task.key
     rounds = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
