@@ -27,6 +27,7 @@ from glasshouse.attacks.parts.readout.head_gradient import Inversion
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.nex import Nex
+from glasshouse.audit.attacking.device import SHARING, own_device, processes_on, run_on
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
 from glasshouse.testing.toys import toy
@@ -108,6 +109,55 @@ def test_an_attack_of_the_contract_runs_there(name, monkeypatch, tmp_path):
     same_claims(run_there(attack, view, monkeypatch, tmp_path), here, close=close)
     if torch.cuda.is_available():
         assert len(attack.run(copy_to(view, "cuda"), rng=Rng.root(0))) == len(here)
+
+
+SEARCHES = (DLG, IDLG, InvertingGradients, GradInversion, GGL)
+
+
+@pytest.mark.parametrize(
+    ("attack", "how"), [c for c in CASES if isinstance(c[0], SEARCHES)], ids=lambda x: type(x).__name__
+)
+def test_a_search_asks_no_float64_of_a_device_without_it(attack, how, monkeypatch, tmp_path):
+    """MPS computes in float32 alone; the widest sums are taken in what there is."""
+    images = torch.rand((8, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    auxiliary = Batch(inputs=images, labels=torch.arange(8))
+    view = toy(**how).view(grants=Grants(auxiliary=auxiliary))
+    monkeypatch.setattr("glasshouse.tensors.wide_type", lambda device: narrow_type(device.type))
+    monkeypatch.setattr("glasshouse.attacks.parts.search.adam.wide_type", lambda d: narrow_type(d.type))
+    monkeypatch.setattr("glasshouse.attacks.parts.search.lbfgs.wide_type", lambda d: narrow_type(d.type))
+    with pretended(monkeypatch, narrow=True):
+        there = copy_to(attack.run(copy_to(view, DEVICE), rng=Rng.root(0)), "cpu")
+    assert all(bool(claim.inputs.isfinite().all()) for claim in there if claim.kind == "reconstruction")
+
+
+def narrow_type(device):
+    return torch.float32 if device == DEVICE.type else torch.float64
+
+
+def test_what_a_device_lacks_is_done_on_the_cpu_with_a_word(monkeypatch, caplog):
+    """The closed forms compute in float64: a device without it does not run them, and a note says so."""
+    view = toy().view()
+    attack = LinearInput()
+    here = attack.run(view, rng=Rng.root(0))
+    with pretended(monkeypatch, narrow=True):
+        there = run_on(DEVICE.type, lambda d: attack.run(copy_to(view, d), rng=Rng.root(0)), subject="it")
+    same_claims(there, here)
+    assert "it runs on the CPU: the framework of this device doesn't support float64" in caplog.text
+
+
+def test_an_error_of_the_attack_itself_is_not_blamed_on_the_device():
+    def work(device):
+        raise RuntimeError("shapes do not fit")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        run_on("cuda:0", work, subject="it")
+
+
+def test_few_processes_share_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert processes_on("cuda", 64) == 2 * SHARING
+    assert processes_on("cuda", 3) == 3
+    assert own_device("cuda") in ("cuda:0", "cuda:1")
 
 
 @pytest.mark.parametrize("name", contract.ACTIVE)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.attacks.base import (
     Attack,
@@ -119,7 +119,7 @@ def _projection(attack: GenerativeAttack, view: View, claim: Searched, truth: Tr
     images, labels = next(_true_orders(claim, truth))
     prior = attack.prior(view.terms, view.grants.auxiliary)
     rng = Rng.root(0).child("projection")
-    place = next(prior.parameters(), images).device
+    place = next(prior.parameters(), images).device if isinstance(prior, nn.Module) else images.device
     nearest = invert_generator(prior, images.to(place), labels.to(place), latent=attack.latent, rng=rng)
     return nearest.cpu(), labels
 
