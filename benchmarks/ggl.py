@@ -126,7 +126,7 @@ def fit(
     return Fit(
         distance=objective(client, distance="squared", adaptive=result, bf16=bf16),
         prior=prior,
-        labels=labels,
+        labels=labels[None],
         latent=latent,
         scale=1.0 / len(client.update.tensors),
     )
@@ -150,7 +150,7 @@ def ways(client: Replica, prior: Generator, labels: Tensor, *, latent: int) -> d
     plain = Plain(client.model, client.received, client.gradient())
     loop = Objective(plain, client.gradient(), distance="squared", adaptation=Adaptation())
     return {
-        "one after the other": Fit(distance=loop, prior=prior, labels=labels, latent=latent),
+        "one after the other": Fit(distance=loop, prior=prior, labels=labels[None], latent=latent),
         "population, float32": fit(client, prior, labels, latent=latent),
         "population, bfloat16": fit(client, prior, labels, latent=latent, bf16=True),
     }

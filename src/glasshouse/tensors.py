@@ -12,6 +12,9 @@ from glasshouse.errors import BadValue
 
 T = TypeVar("T")
 
+NARROW = frozenset({"mps"})
+"""Devices without float64."""
+
 
 def norm(tensors: Mapping[str, Tensor]) -> float:
     """L2 norm over all tensors together, accumulated in float64.
@@ -35,13 +38,13 @@ def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
 
 
 def wide_type(device: torch.device) -> torch.dtype:
-    """The widest type that ``device`` computes in: float32 on MPS, which knows no other, else float64.
+    """The widest type that ``device`` computes in: float32 on MPS, else float64.
 
     Examples:
         >>> wide_type(torch.device("cpu")), wide_type(torch.device("mps"))
         (torch.float64, torch.float32)
     """
-    return torch.float32 if device.type == "mps" else torch.float64
+    return torch.float32 if device.type in NARROW else torch.float64
 
 
 def widen(tensor: Tensor) -> Tensor:

@@ -62,14 +62,14 @@ def toy_fit():
     result = toy()
     client = replica(result.view(), subject="test")
     labels = result.setting.shard(0).labels
-    return Fit(distance=objective(client, distance="squared"), prior=Pixels(), labels=labels, latent=64)
+    return Fit(distance=objective(client, distance="squared"), prior=Pixels(), labels=labels[None], latent=64)
 
 
-def sphere(points, *, differentiable=False):
+def sphere(points, *, differentiable=False, rows=None):
     return (points - 1).square().sum(1)
 
 
-def ackley(points, *, differentiable=False):
+def ackley(points, *, differentiable=False, rows=None):
     """Ackley's function on [-2, 2]^20, its minimum moved off the centre."""
     x = 10 * points - torch.linspace(-5, 5, 20)
     return (
@@ -287,13 +287,13 @@ def test_behind_clip_and_noise_the_true_image_fits_though_the_bound_is_not_known
 
 
 def test_the_regulariser_of_batches_counts_every_vector():
-    def distance(images, labels, *, create_graph):
+    def distance(images, labels, *, create_graph, victims):
         return images.sum((1, 2, 3, 4)) * 0
 
     fit = Fit(
         distance=distance,
         prior=Pixels(),
-        labels=torch.tensor([0, 1]),
+        labels=torch.tensor([[0, 1]]),
         latent=64,
         regularizer="norm",
         strength=1.0,
@@ -308,7 +308,7 @@ class TestSearch:
         for search in (cma_es.minimize, turbo.minimize):
             counted = []
 
-            def loss(points, *, differentiable=False, counted=counted):
+            def loss(points, *, differentiable=False, rows=None, counted=counted):
                 counted.append(len(points))
                 return sphere(points)
 
@@ -336,7 +336,7 @@ class TestSearch:
         assert (losses[:, 2] < losses[:, 0] - 1e-3).any()
 
     def test_a_point_that_is_not_finite_is_never_the_best(self):
-        def loss(points, *, differentiable=False):
+        def loss(points, *, differentiable=False, rows=None):
             return torch.where(points[:, 0] > 0, points[:, 0] * torch.nan, points[:, 0].abs())
 
         search = LatentSearch(evaluations=40, population=8)

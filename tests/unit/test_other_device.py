@@ -122,16 +122,10 @@ def test_a_search_asks_no_float64_of_a_device_without_it(attack, how, monkeypatc
     images = torch.rand((8, 1, 8, 8), generator=torch.Generator().manual_seed(0))
     auxiliary = Batch(inputs=images, labels=torch.arange(8))
     view = toy(**how).view(grants=Grants(auxiliary=auxiliary))
-    monkeypatch.setattr("glasshouse.tensors.wide_type", lambda device: narrow_type(device.type))
-    monkeypatch.setattr("glasshouse.attacks.parts.search.adam.wide_type", lambda d: narrow_type(d.type))
-    monkeypatch.setattr("glasshouse.attacks.parts.search.lbfgs.wide_type", lambda d: narrow_type(d.type))
+    monkeypatch.setattr("glasshouse.tensors.NARROW", {DEVICE.type})
     with pretended(monkeypatch, narrow=True):
         there = copy_to(attack.run(copy_to(view, DEVICE), rng=Rng.root(0)), "cpu")
     assert all(bool(claim.inputs.isfinite().all()) for claim in there if claim.kind == "reconstruction")
-
-
-def narrow_type(device):
-    return torch.float32 if device == DEVICE.type else torch.float64
 
 
 def test_what_a_device_lacks_is_done_on_the_cpu_with_a_word(monkeypatch, caplog):

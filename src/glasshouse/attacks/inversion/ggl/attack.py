@@ -194,7 +194,7 @@ class GGL:
         return Fit(
             distance=distance,
             prior=prior,
-            labels=labels,
+            labels=labels[None],
             latent=self.latent,
             scale=self._unit(client, distance),
             regularizer=self.regularizer,

@@ -44,7 +44,8 @@ def minimize(fit: Fit, search: LatentSearch, *, rng: Rng) -> Best:
     """
     streams = [rng.child(f"trial/{i}") for i in range(search.restarts)]
     if search.optimizer == "adam":
-        return min(adam(fit, normal_starts(streams, fit.dimension), search), key=lambda best: best.loss)
+        starts = normal_starts(streams, fit.dimension).to(fit.labels.device)
+        return min(adam(fit, starts, search), key=lambda best: best.loss)
     trials = [_Trial(fit=fit, search=search, rng=stream) for stream in streams]
     if min(search.processes, search.restarts) > 1 and _can_travel(fit):
         results = each(_run_trial, trials, processes=search.processes, label="trials in the latent space")
