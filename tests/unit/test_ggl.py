@@ -160,9 +160,11 @@ class TestPromises:
         )
         labels = known_labels(toy().view(), gradient, rng=RNG)
         points = torch.randn(4, 64, generator=RNG.torch())
-        one, two = (QUICK.fit(c, Pixels(), labels, Adaptation())(points) for c in (gradient, change))
+        one, two = (QUICK.fit([c], Pixels(), [labels], [Adaptation()])(points) for c in (gradient, change))
         torch.testing.assert_close(one, two, rtol=0.05, atol=0)
-        assert QUICK.fit(gradient, Pixels(), labels, Adaptation()).scale == 1 / len(gradient.update.tensors)
+        assert QUICK.fit([gradient], Pixels(), [labels], [Adaptation()]).scale == 1 / len(
+            gradient.update.tensors
+        )
 
     def test_refuses_secure_sums_and_missing_auxiliary_images(self):
         with pytest.raises(Inapplicable, match="exactly one client's update"):
@@ -327,7 +329,7 @@ class TestSearch:
         fit = toy_fit()
         search = LatentSearch(optimizer=name, evaluations=1, population=4)
         items = [
-            minimize(fit, replace(search, restarts=n), rng=Rng.root(seed))
+            minimize(fit, replace(search, restarts=n), rngs=[Rng.root(seed)])[0]
             for seed in range(4)
             for n in (1, 2, 3)
         ]

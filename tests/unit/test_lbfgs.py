@@ -64,3 +64,15 @@ def test_ends_where_nothing_gets_better():
     start = torch.randn(2, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     minimize(bowl, start, iterations=(items.append(i) or i for i in range(500)), patience=20)
     assert len(items) < 100
+
+
+def test_several_victims_end_each_at_its_own_goal():
+    """The second victim is solved early; the first goes on, as it does alone."""
+    start = torch.stack([torch.full((12,), x) for x in (9.0, 7.0, 0.2, 50.0)]).double()
+    units = (1.0, 4.0)
+    both = minimize(bowl, start, iterations=range(30), goal=0.3, units=units)
+    for victim, unit in enumerate(units):
+        own = slice(2 * victim, 2 * victim + 2)
+        alone = minimize(bowl, start[own], iterations=range(30), goal=0.3, units=(unit,))
+        torch.testing.assert_close(both.points[own], alone.points, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(both.losses[own], alone.losses)

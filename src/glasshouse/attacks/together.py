@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from glasshouse.attacks.base import Attack, Claim
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.budget import Budget
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
-__all__ = ["TogetherAttack", "each_alone"]
+__all__ = ["TogetherAttack"]
 
 
 @runtime_checkable
@@ -17,8 +18,27 @@ class TogetherAttack(Protocol):
     Up to rounding: a batch of another size adds in another order, and a long search may end elsewhere.
     """
 
+    @property
+    def budget(self) -> Budget | None:
+        """As of every attack: its restarts are rows of the batch, too."""
+        ...
+
+    @property
+    def needs(self) -> Needs:
+        """As of every attack."""
+        ...
+
+    @property
+    def shares(self) -> bool:
+        """Whether it takes several victims with these settings."""
+        ...
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """As of every attack."""
+        ...
+
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-        """For every view the claims of :meth:`Attack.run`.
+        """For every view the claims of :meth:`Attack.run`; nothing where they cannot share a batch.
 
         Args:
             views: of one update each, of one round.
@@ -28,8 +48,3 @@ class TogetherAttack(Protocol):
             GlasshouseError: what ``run`` raises for one of them; each is then run alone.
         """
         ...
-
-
-def each_alone(attack: Attack, views: Sequence[View], rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
-    """The claims of victims that cannot share a batch."""
-    return tuple(attack.run(view, rng=rng) for view, rng in zip(views, rngs, strict=True))

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.device import processes_on
+from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.captured.group import record
 from glasshouse.audit.code import lives_in_memory, record_code
 from glasshouse.audit.hashes import part_hashes, verify_hashes
@@ -152,7 +152,8 @@ def _run_plugins(
     _collect(workers.each(record, groups), len(groups), "federations", log)
     _check_some_ran(groups)
     tasks = [t for p in plans for t in attack_tasks(p, device)]
-    _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)
+    parts = pieces(tasks)
+    _collect(workers.each(run_piece, parts), len(parts), "attacks", log)
     _collect(workers.each(run_control, controls), len(controls), "controls", log)
 
 

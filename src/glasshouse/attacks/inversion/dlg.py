@@ -31,7 +31,6 @@ from glasshouse.attacks.parts.matching.exact import (
     searched_loss,
 )
 from glasshouse.attacks.parts.replica import replica
-from glasshouse.attacks.together import each_alone
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
@@ -62,6 +61,7 @@ class DLG:
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, repeats=True
     )
+    shares: ClassVar[bool] = True
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False
@@ -77,13 +77,14 @@ class DLG:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        return self.run_together((view,), rngs=(rng,))[0]
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
         clients = [replica(view, subject="attack 'dlg'") for view in views]
         if not can_share(clients, "one_step"):
-            return each_alone(self, views, rngs)
+            return ()
         distance = exact_distance(clients, adaptive=self.adaptive, rngs=rngs)
         matches = minimize_distance(clients, distance, self.search, labels=None, rngs=rngs)
         claims = []

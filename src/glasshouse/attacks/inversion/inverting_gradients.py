@@ -38,7 +38,6 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
 from glasshouse.attacks.parts.search.rows import Labelled, with_labels
-from glasshouse.attacks.together import each_alone
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -81,6 +80,7 @@ class InvertingGradients:
         repeats=True,
         uses=frozenset({"labels"}),
     )
+    shares: ClassVar[bool] = True
 
     search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01
@@ -102,13 +102,14 @@ class InvertingGradients:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        return self.run_together((view,), rngs=(rng,))[0]
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
         clients = [replica(view, subject="attack 'inverting_gradients'") for view in views]
         if not can_share(clients, self.local_steps):
-            return each_alone(self, views, rngs)
+            return ()
         labels = labels_of_each(views, clients, rngs=rngs)
         start = random_starts(clients, self.search, rngs=rngs)
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)

@@ -41,7 +41,6 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
 from glasshouse.attacks.parts.search.rows import Labelled, with_labels
-from glasshouse.attacks.together import each_alone
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -85,6 +84,7 @@ class GradInversion:
         repeats=True,
         uses=frozenset({"labels", "batch_norm"}),
     )
+    shares: ClassVar[bool] = True
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01
@@ -109,14 +109,15 @@ class GradInversion:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        return self.run_together((view,), rngs=(rng,))[0]
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
         clients = [replica(view, subject="attack 'gradinversion'") for view in views]
         granted = len(views) > 1 and any(view.grants.batch_norm for view in views)
         if granted or not can_share(clients, self.local_steps):
-            return each_alone(self, views, rngs)
+            return ()
         some_twice = clients[0].images > clients[0].classes or clients[0].adaptive
         rule: Rule = "sums" if some_twice else "minima"
         labels = labels_of_each(views, clients, rngs=rngs, rule=rule)
