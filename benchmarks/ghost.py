@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
-from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.distance import Objective, objective
+from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.parts.search.adam import Descent
