@@ -179,7 +179,7 @@ def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTr
     ``passes``: of the model before and after training; what entered a row in neither is there by chance.
     """
     rows, goal = rows.detach().double(), one.inputs.double()
-    signed = _signed(one)
+    signed = torch.where(rows.any(1, keepdim=True), _signed(one), 0.0)  # rows of zeros show nobody
     shares = _shares(signed)
     pairs = differences(signed.T)
     of_two = _shares(signed[pairs.rows] - pairs.multiples[:, None] * signed[pairs.others])

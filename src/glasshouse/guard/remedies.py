@@ -4,7 +4,8 @@ A remedy gives the update that would be sent instead, and all examples behind it
 """
 
 import copy
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -72,7 +73,9 @@ def gradient_of(
     trained = {name: p for name, p in work.named_parameters() if p.requires_grad}
     losses = F.cross_entropy(work(inputs), labels, reduction="none")
     loss = (losses if weights is None else losses * weights).mean()
-    gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+        loss, list(trained.values()), allow_unused=True
+    )
     return {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
 
 
@@ -124,25 +127,35 @@ def grow_batch(case: Case) -> Case | None:
 
 
 def add_noise(case: Case) -> Case | None:
-    """Gaussian noise on the layers that show an example, as little as hides them.
+    """Gaussian noise on the layers that show an example, somewhat more than hides them.
 
-    Its seed is the operating system's: a server that could draw it again could take it off.
+    A server that knows all rows which show an example averages noise out over them: the least strength that
+    hides all from preflight is multiplied by the root of the largest number of such rows. The seed is the
+    operating system's: noise that a server could draw again it could take off.
     """
+    leaks = case.check().leaks
+    if not leaks:
+        return case
+    parts = [f"{leak.layer}.{part}".removeprefix(".") for leak in leaks for part in ("weight", "bias")]
+    names = [name for name in dict.fromkeys(parts) if name in case.update]
+    averaged = math.sqrt(max(len(leak.rows) for leak in leaks))
     generator = torch.Generator()
     generator.seed()
-    layers = {leak.layer for leak in case.check().leaks}
-    names = [f"{layer}.{part}".removeprefix(".") for layer in layers for part in ("weight", "bias")]
     noisy = case
     for strength in STRENGTHS:
-        update = dict(case.update)
-        for name in (name for name in names if name in update):
-            t = update[name]
-            noise = torch.randn(t.shape, generator=generator).to(t)
-            update[name] = t + strength * t.double().square().mean().sqrt().to(t) * noise
-        noisy = replace(case, update=update)
+        noisy = _with_noise(case, names, strength, generator)
         if not noisy.check().leaks:
-            break
+            return _with_noise(case, names, averaged * strength, generator)
     return noisy
+
+
+def _with_noise(case: Case, names: Sequence[str], strength: float, generator: torch.Generator) -> Case:
+    update = dict(case.update)
+    for name in names:
+        t = update[name]
+        noise = torch.randn(t.shape, generator=generator).to(t)
+        update[name] = t + strength * t.double().square().mean().sqrt().to(t) * noise
+    return replace(case, update=update)
 
 
 Remedy = Callable[[Case], Case | None]

@@ -27,7 +27,7 @@ MORE_ISOLATED = 0.05
 """Share of the batch by which more examples may stand alone than under any honest model that was measured."""
 MORE_NARROW = 0.1
 """Narrowness beyond that of honest models from which on that is all that more may stand alone."""
-FEWER = 1 / 3
+FEWER = 1 / 5
 """A layer's update may be as if this part of the examples had been used that honest models use at least."""
 
 
