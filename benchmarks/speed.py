@@ -1,4 +1,4 @@
-"""What an iteration of Inverting Gradients costs: beside a plain loop, and with a cell's victims in one batch.
+"""What an iteration of Inverting Gradients costs: beside a plain loop, and with victims in one batch.
 
 ``python -m benchmarks.speed {iteration,victims,quality} [--setting NAME …] [--device D] [--out FOLDER]``. The
 plain loop is written here as anybody would write it: one graph per restart, double backward, float32, a
