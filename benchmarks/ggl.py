@@ -148,7 +148,7 @@ def generator(steps: int) -> Generator:
 def ways(client: Replica, prior: Generator, labels: Tensor, *, latent: int) -> dict[str, Fit]:
     """GGL's loss, one candidate after the other with every gradient formed, and for a population."""
     plain = Plain(client.model, client.received, client.gradient())
-    loop = Objective(plain, client.gradient(), distance="squared", adaptation=Adaptation())
+    loop = Objective(plain, [client.gradient()], distance="squared", adaptations=[Adaptation()])
     return {
         "one after the other": Fit(distance=loop, prior=prior, labels=labels[None], latent=latent),
         "population, float32": fit(client, prior, labels, latent=latent),

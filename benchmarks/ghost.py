@@ -77,7 +77,7 @@ def ways(view: View) -> dict[str, Objective]:
     target = client.gradient()
     plain = Plain(client.model, client.received, target)
     return {
-        WAYS[0]: Objective(plain, target, distance="cosine", adaptation=Adaptation()),
+        WAYS[0]: Objective(plain, [target], distance="cosine", adaptations=[Adaptation()]),
         WAYS[1]: objective(client, distance="cosine"),
         WAYS[2]: objective(client, distance="cosine", bf16=True),
     }
