@@ -18,10 +18,10 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -51,7 +51,7 @@ from glasshouse.cache import digest
 from glasshouse.images import psnr
 from glasshouse.metrics.match import assign, mse_table
 from glasshouse.models import fit as fitting
-from glasshouse.process import prepare_process
+from glasshouse.process import each, prepare_process
 from glasshouse.scenario.load import load, write_resolved
 from glasshouse.truth.record import read_truth
 
@@ -154,7 +154,7 @@ def _gradient(module: nn.Module, own: str, activations: Tensor, delta: Tensor, r
         return ghost_layers.bias(module, delta, rows)
     if isinstance(module, nn.Conv2d):
         left = ghost_layers._gather(delta.flatten(2), rows)
-        right = ghost_layers._gather(_patches(module, activations), rows)
+        right = ghost_layers._gather(_Patches.apply(activations, module), rows)
         return left @ right.mT
     if isinstance(module, nn.Linear):
         left, right = ghost_layers.rows(module, activations, delta, rows)
@@ -162,19 +162,28 @@ def _gradient(module: nn.Module, own: str, activations: Tensor, delta: Tensor, r
     return ghost_layers.gain(module, activations, delta, rows)
 
 
-def _patches(module: nn.Conv2d, activations: Tensor) -> Tensor:
-    """``F.unfold`` in a few kernels: torch's own starts one per image."""
-    (down, across), (top, side) = module.stride, module.padding  # type: ignore[misc]  # numbers, not words
-    padded = F.pad(activations, (side, side, top, top))
-    tall, wide = module.kernel_size
-    height = (padded.shape[2] - tall) // down + 1
-    width = (padded.shape[3] - wide) // across + 1
-    parts = [
-        padded[:, :, i : i + down * (height - 1) + 1 : down, j : j + across * (width - 1) + 1 : across]
-        for i in range(tall)
-        for j in range(wide)
-    ]
-    return torch.stack(parts, 2).flatten(3).flatten(1, 2)
+class _Patches(torch.autograd.Function):
+    """``F.unfold`` in a few kernels: torch's own starts one per image on a GPU. Differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, activations: Tensor, module: nn.Conv2d) -> Tensor:
+        ctx.module, ctx.size = module, activations.shape[2:]
+        (down, across), (top, side) = module.stride, module.padding
+        padded = F.pad(activations, (side, side, top, top))
+        tall, wide = module.kernel_size
+        height = (padded.shape[2] - tall) // down + 1
+        width = (padded.shape[3] - wide) // across + 1
+        parts = [
+            padded[:, :, i : i + down * (height - 1) + 1 : down, j : j + across * (width - 1) + 1 : across]
+            for i in range(tall)
+            for j in range(wide)
+        ]
+        return torch.stack(parts, 2).flatten(3).flatten(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        m = ctx.module
+        return F.fold(grad, ctx.size, m.kernel_size, padding=m.padding, stride=m.stride), None
 
 
 def batch_loss(rows: Sequence[Row]) -> Callable[[Tensor], Tensor]:
@@ -280,8 +289,7 @@ def play(plans: Sequence[Plan], device: str, jobs: int) -> None:
     with patch.object(pretraining, "fit", functools.partial(fit_on, device)):
         for group in models.values():
             simulate(group)
-    with ProcessPoolExecutor(jobs, initializer=prepare_process) as pool:
-        list(pool.map(simulate, groups))
+    each(simulate, groups, processes=jobs, label="federations")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -291,7 +299,12 @@ def run(arguments: argparse.Namespace) -> None:
     torch.backends.cudnn.benchmark = True
     started = time.time()
     plans = plan(load(arguments.preset, arguments.set), arguments.out.resolve())
-    only = [p for p in plans if all(t in " ".join(map(str, p.cell.axes.values())) for t in arguments.only)]
+    only = [
+        p
+        for p in plans
+        if all(t in " ".join(map(str, p.cell.axes.values())) for t in arguments.only)
+        and arguments.images in (0, p.cell.scenario.data.examples)
+    ]
     play(only, arguments.device, arguments.jobs)
     print(f"{len(only)} federations, {time.time() - started:.0f} s", flush=True)
     batches: dict[tuple[str, ...], list[AttackTask]] = {}
@@ -373,9 +386,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rows", type=int, default=200, help="images in one batch at most")
+    parser.add_argument("--rows", type=int, default=240, help="images in one batch at most")
     parser.add_argument("--seconds", type=float, default=1e9, help="no new batch after so many seconds")
     parser.add_argument("--only", action="append", default=[], help="words that a cell's labels must hold")
+    parser.add_argument("--images", type=int, default=0, help="only cells with so many per victim; 0: all")
     parser.add_argument("--attack", nargs="+", default=["inverting_gradients", "gradinversion"])
     parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
