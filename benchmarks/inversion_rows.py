@@ -1,14 +1,14 @@
 """Gradient inversion at full width: the victims of many cells as rows of one batch on a GPU.
 
-    python -m benchmarks.inversion_rows run PRESET --out RUN --device cuda [--only TEXT ...] [--set PATH=VALUE ...]
-    python -m benchmarks.inversion_rows table RUN
+    python -m benchmarks.inversion_rows run PRESET --out RUN --device cuda [--only TEXT] [--set PATH=VALUE]
+    python -m benchmarks.inversion_rows table PRESET --out RUN
     glasshouse audit PRESET --out RUN [--set PATH=VALUE ...]
 
-``run`` plays a preset's federations and files the claims of inverting_gradients and gradinversion. All victims
-that were sent the same weights are searched in one batch: only their targets differ. Labels, starts,
-adaptations, the distance, Adam and the claims are the product's own; claims are those of one victim at a time
-up to rounding, but that a search goes on until all rows of its batch have settled. A batch that was filed is not
-searched again. ``table`` says at once what came out; ``glasshouse audit`` scores the claims as any others.
+``run`` plays a preset's federations and files the claims of inverting_gradients and gradinversion. All
+victims that were sent the same weights are searched in one batch: only their targets differ. Labels, starts,
+adaptations, the distance, Adam and the claims are the product's own; claims are those of one victim at a
+time up to rounding, but that a search goes on until all rows of its batch have settled. A batch that was
+filed is not searched again. ``table`` says at once what came out; ``glasshouse audit`` scores the claims.
 """
 
 import argparse
@@ -113,7 +113,8 @@ class RowMoments:
         restarts = len(rows[0].start)
         self.bf16, names = bf16, list(rows[0].target)
         self.targets = {
-            n: torch.stack([r.target[n].flatten() for r in rows]).repeat_interleave(restarts, 0) for n in names
+            n: torch.stack([r.target[n].flatten() for r in rows]).repeat_interleave(restarts, 0)
+            for n in names
         }
         masked = {n for r in rows for n in r.adaptation.masks}
         self.masks = {
@@ -368,14 +369,18 @@ def print_table(plans: Iterable[Plan]) -> None:
                     batch, _ = truth.batch(claim.about.rounds[-1], claim.about.client)
                     pairs = assign(mse_table(batch.inputs, claim.inputs))
                     each = [
-                        psnr(claim.inputs[c][None], batch.inputs[t][None]) for t, c in enumerate(pairs.tolist())
+                        psnr(claim.inputs[c][None], batch.inputs[t][None])
+                        for t, c in enumerate(pairs.tolist())
                     ]
                     values.append(statistics.mean(float(v) for v in each))
                     losses.append(-float(claim.confidence[0]))
                 if values:
                     middle, mean = statistics.median(values), statistics.mean(values)
                     loss = statistics.median(losses)
-                    print(f"| {setting} | {attack.name} | {len(values)} | {middle:.2f} | {mean:.2f} | {loss:.4g} |")
+                    print(
+                        f"| {setting} | {attack.name} | {len(values)} | "
+                        f"{middle:.2f} | {mean:.2f} | {loss:.4g} |"
+                    )
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""PLI on Labeled Faces in the Wild: whole pictures beside the hidden half, with what an adversary without uploads shows.
+"""PLI on Labeled Faces in the Wild: whole pictures beside the hidden half, and what the prior shows alone.
 
-    python -m benchmarks.pli_lfw run --out RUN [--device cuda] [--jobs 10] [--only fedmd 1] [--set PATH=VALUE ...]
+    python -m benchmarks.pli_lfw run --out RUN [--device cuda] [--jobs 10] [--only fedmd 1] [--set PATH=VALUE]
     python -m benchmarks.pli_lfw table --out RUN [--device cuda]
 
-``run`` plays the preset ``pli-lfw``, parties on ``--device`` (where its models are trained; what is recorded lies on
-the CPU), and attacks each federation with ``--jobs`` inversion networks at a time, on the CPU. Pieces that ended are
-kept. ``table``: shares with exact intervals over people; gains over the attack's own prior image, the strongest
-thing that it shows without uploads, paired by person.
+``run`` plays the preset ``pli-lfw``, the models of all parties on ``--device`` (what is recorded lies on the
+CPU), and attacks each federation with ``--jobs`` inversion networks at a time, on the CPU. Pieces that ended
+are kept. ``table``: shares with exact intervals over people; gains over the attack's own prior image, paired
+by person.
 """
 
 import argparse
@@ -56,9 +56,7 @@ def parties_on(device: str) -> Iterator[None]:
     def build(self: Learner, model: torch.nn.Module, **settings: float) -> None:
         begin(self, model.to(device), **settings)  # type: ignore[arg-type]  # as they came
 
-    def fit(
-        self: Learner, inputs: Tensor, loss: Loss, *, epochs: int, rng: Rng
-    ) -> tuple[Tensor, ...]:
+    def fit(self: Learner, inputs: Tensor, loss: Loss, *, epochs: int, rng: Rng) -> tuple[Tensor, ...]:
         order: list[Tensor] = []
         for epoch in range(epochs):
             turn = torch.randperm(len(inputs), generator=rng.child(f"epoch/{epoch}").torch())
@@ -110,7 +108,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def gallery_of(folder: Path, device: str) -> Gallery:
     """What class metrics compare with, on ``device``."""
-    gallery = judge._gallery(read_tensors(folder / "truth" / "scoring.safetensors"), read_truth(folder / "truth"))
+    gallery = judge._gallery(
+        read_tensors(folder / "truth" / "scoring.safetensors"), read_truth(folder / "truth")
+    )
     assert gallery is not None
     names = ("people", "known", "public", "prior", "owners")
     return replace(gallery, **{name: getattr(gallery, name).to(device) for name in names})
@@ -161,7 +161,8 @@ def print_rows(
     if claim.source is not None and int(gallery.owners.max()):
         hits = Owner().measure(claim.source.to(device), labels, gallery)
         interval = proportion_interval(int(hits.sum()), len(hits))
-        print(f"{start} | owner | {len(hits)} | {interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] | | | |")
+        named = f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+        print(f"{start} | owner | {len(hits)} | {named} | | | |")
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
 """PROLIN: run a preset seed by seed, and tabulate what the estimators found.
 
-    python -m benchmarks.prolin run prolin-membership --out runs/m --cell 0 --seed 3 4 5 [--jobs 3] [--set PATH=VALUE ...]
+    python -m benchmarks.prolin run prolin-membership --out runs/m --cell 0 --seed 3 4 5 [--jobs 3] [--set ...]
     python -m benchmarks.prolin table runs/m/cell0 --at 50 100 150 200 300
 
 ``run`` does some seeds of some cells (data sets), resumable: the federation, the evidence (kept in the cache
 every 20 rounds) and each estimator are kept as they end. ``table`` pools the seeds: F1 with its interval at
-prefixes of rounds, AUC, and the difference of each estimator to gradient disaggregation, to least squares and to
-ridge regression, paired by seed (mean over seeds, t interval).
+prefixes of rounds, AUC, and the difference of each estimator to gradient disaggregation, to least squares and
+to ridge regression, paired by seed (mean over seeds, t interval).
 """
 
 import argparse
@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace) -> None:
         pass
 
 
-def run_seed(task: tuple[str, tuple[str, ...], str, int, int]) -> None:
+def run_seed(piece: tuple[str, tuple[str, ...], str, int, int]) -> None:
     """One seed of one cell."""
-    preset, changes, out, cell, seed = task
+    preset, changes, out, cell, seed = piece
     prepare_process()
     suite = load(preset, [*changes, f"audit.seeds=[{seed}]"])
     planned = plan(suite, Path(out) / f"cell{cell}")[cell]

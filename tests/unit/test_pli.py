@@ -287,12 +287,15 @@ def test_rows_that_do_not_count_change_nothing():
 
 
 def test_whole_pictures_count_what_is_public_too():
-    """The upper half of the right person and the lower half of another: a success on the whole picture alone."""
+    """Where only the upper half of the right person is shown, the lower half is no success."""
     people = gallery().people
     images = people[:3].clone()
     images[:, :, 8:] = people[[1, 2, 0], :, 8:]
     images[:, :, 6:8] = 0.5
-    for hidden, whole in ((AttackAccuracy(), AttackAccuracyWhole()), (ClassIdentification(), ClassIdentificationWhole())):
+    for hidden, whole in (
+        (AttackAccuracy(), AttackAccuracyWhole()),
+        (ClassIdentification(), ClassIdentificationWhole()),
+    ):
         assert scores(hidden, images, rows=(8, 16)) == [0, 0, 0]
         assert scores(hidden, images, rows=(0, 8)) == [1, 1, 1]
         assert scores(whole, people[:3], rows=(8, 16)) == [1, 1, 1]
@@ -306,7 +309,13 @@ def test_likeness_is_computed_once_for_all_metrics(monkeypatch):
     monkeypatch.setattr(SsimTable, "__call__", lambda self, x: calls.append(1) or plain(self, x))
     context = ScoreContext(gallery=gallery(rows=(8, 16)))
     images = rand(3, 1, 16, 16, seed=5)
-    for metric in (AttackAccuracy(), SsimPrivate(), AttackAccuracyWhole(), TooClose(), ClassIdentificationWhole()):
+    for metric in (
+        AttackAccuracy(),
+        SsimPrivate(),
+        AttackAccuracyWhole(),
+        TooClose(),
+        ClassIdentificationWhole(),
+    ):
         metric.score(images.clone(), torch.arange(3), context=context)
     assert len(calls) == 2  # the hidden half, and the whole
     SsimPrivate().score(1 - images, torch.arange(3), context=context)

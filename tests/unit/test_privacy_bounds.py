@@ -154,7 +154,7 @@ def test_canaries_that_were_never_drawn_mislead_guesses_of_out_alone():
 
 
 def test_guesses_of_in_alone_are_as_valid():
-    """Each coin is shown wrongly with the probability that ε = 2 allows: 300 runs, 5 % of them may be above it."""
+    """Each coin is shown wrongly as often as ε = 2 allows: 300 runs, of which 5 % may be above it."""
     rng, wrong = np.random.default_rng(0), 0
     for _ in range(300):
         coins = rng.random(200) < 0.5

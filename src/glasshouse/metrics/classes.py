@@ -1,7 +1,7 @@
 """Numbers about claimed images of private classes: whose mean image are they most like?
 
-All compare by SSIM on the rows that count: for masked domains the hidden half alone (:mod:`whole_classes` counts
-the whole picture). ``truth`` is the labels
+All compare by SSIM on the rows that count: for masked domains the hidden half alone (:mod:`whole_classes`
+counts the whole picture). ``truth`` is the labels
 of the claimed images; the unit is a private class.
 
 Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, section 4.1 (attack accuracy). Where we differ: the

@@ -1,7 +1,7 @@
 """The metrics of private classes on whole pictures, as the literature counts them.
 
-Where the public domain hides half of a picture, the other half is public. An attack that shows the public half
-again scores here without any leak, so that what only the hidden half shows (:mod:`classes`) belongs beside it.
+Where the public domain hides half of a picture, the other half is public. An attack that shows the public
+half again scores here without any leak: what the hidden half alone shows (:mod:`classes`) belongs beside it.
 
 Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, section 4.1.
 """
@@ -56,7 +56,8 @@ class ClassIdentificationWhole(ClassMetric):
         label="identified among all people, whole picture",
         sentence="rebuilt whole pictures that point to the right person in {} of cases",
         explanation="How often the whole picture points to the right one among all people of the data set: "
-        "higher is worse; guessing is right for 1 in as many as there are people. Parts of it may have been public.",
+        "higher is worse; guessing is right for 1 in as many as there are people. Parts of it may have been "
+        "public.",
         display="rate",
         severity="images",
         order=141,

@@ -113,7 +113,9 @@ def count_guesses(
             fix="about a tenth of the canaries is a good number",
         )
     order = np.lexsort((rng.permutation(len(scores)), scores))
-    right = int(included[order[len(order) - guesses + lowest :]].sum()) + int((~included[order[:lowest]]).sum())
+    right = int(included[order[len(order) - guesses + lowest :]].sum()) + int(
+        (~included[order[:lowest]]).sum()
+    )
     return Guesses(canaries=len(scores), guesses=guesses, correct=right)
 
 

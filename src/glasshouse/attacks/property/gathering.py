@@ -90,7 +90,7 @@ def gather(
 
 
 def client_sizes(rounds: list[RoundView]) -> list[tuple[int, int]]:
-    """Examples behind the sum of each round, and how many clients held them; only rounds with somebody in them."""
+    """Examples behind the sum of each round, and how many clients held them; rounds with nobody left out."""
     sums = [r.aggregate for r in rounds if r.aggregate is not None]
     pairs = [(a.examples, len(a.selected) - len(a.dropped)) for a in sums]
     return [(examples, clients) for examples, clients in pairs if clients]
@@ -101,8 +101,8 @@ def note_unequal(rounds: list[RoundView]) -> None:
     means = sorted({examples / clients for examples, clients in client_sizes(rounds)})
     if means[0] < means[-1]:
         LOG.warning(
-            "clients hold different numbers of examples (%.1f to %.1f in the mean of a round); all shadow clients hold "
-            "the mean number, so that features of larger and smaller clients are misjudged",
+            "clients hold different numbers of examples (%.1f to %.1f in the mean of a round); all shadow "
+            "clients hold the mean number, so that features of larger and smaller clients are misjudged",
             means[0],
             means[-1],
         )

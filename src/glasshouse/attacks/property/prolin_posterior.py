@@ -9,8 +9,8 @@ covariances of the shadow clients' features added up; so only their number k mat
 
 With a prior share of clients that have the property, the posterior over all 2^N assignments is known up to a
 constant. The share itself need not be known: every share is thought as likely as any other and integrated
-out, so that an assignment of k among N clients weighs B(k + 1, N - k + 1). Marginals are averages of exact conditionals along Gibbs sweeps (below ``EXACT`` clients: all
-assignments are summed).
+out, so that an assignment of k among N clients weighs B(k + 1, N - k + 1). Marginals are averages of exact
+conditionals along Gibbs sweeps (below ``EXACT`` clients: all assignments are summed).
 
 Our own; not in the paper, whose relaxation it replaces. It takes a client's rounds for independent given the
 property, as the paper's likelihood does, so it is too sure of itself where a client's data push its feature
@@ -109,7 +109,7 @@ class Density(Protocol):
 
 @final
 class UnknownShare:
-    """A density without a prior, and the share of clients with the property uniform on (0, 1), integrated out.
+    """A density without a prior; the share of clients with the property is uniform and integrated out.
 
     Args:
         density: with a prior of one half, which takes no side.

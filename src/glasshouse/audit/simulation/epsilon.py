@@ -108,8 +108,8 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
 def numbers_of_guesses(canaries: int, *, seen: float = 1.0) -> tuple[tuple[int, int], tuple[int, int]]:
     """A tenth, which shows most where there is noise; and as many as the coins allow, where there is none.
 
-    Of m coins hardly ever fewer than m / 2 - 3 √m / 2 say "in", nor "out". Where steps are sampled, a canary that is
-    in but was never drawn looks like one that is out: then the second number holds guesses of "in" alone.
+    Of m coins hardly ever fewer than m / 2 - 3 √m / 2 say "in", nor "out". Where steps are sampled, a canary
+    that is in but was never drawn looks like one that is out: then the second number is of "in" alone.
 
     Args:
         canaries: m.
