@@ -10,9 +10,13 @@ from torch import nn
 
 from glasshouse.api.run import Run
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
+from glasshouse.audit.code import lives_in_memory
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
-from glasshouse.process import default_jobs, prepare_process
+from glasshouse.executors.base import Executor
+from glasshouse.executors.local import Local
+from glasshouse.process import prepare_process
+from glasshouse.registry import create, load
 from glasshouse.report import write_html
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.write import resolved_toml
@@ -32,6 +36,8 @@ def audit(
     device: str = "auto",
     show_private: bool = False,
     captured: Path | str | None = None,
+    executor: str = "local",
+    address: str = "",
 ) -> Run:
     """Simulate, attack, score and report what ``scenario`` asks for.
 
@@ -50,12 +56,14 @@ def audit(
         show_private: do not blur private images in the report.
         captured: folder of a federation that ran and was captured, to be audited instead of a simulation;
             ``scenario`` then states neither ``federation`` nor ``model``.
+        executor: where the pieces run: ``local``, ``ray``, or another plug-in.
+        address: of the executor's cluster; empty: as the executor says.
 
     Returns:
         The run: its folder and what was found.
 
     Raises:
-        UnknownName: no preset of that name.
+        UnknownName: no preset or executor of that name.
         BadFile: a file cannot be read, or ``out`` holds another run.
         BadScenario: the scenario cannot be audited; everything that is wrong with it.
         BadValue: an argument is out of range, or the device is not there.
@@ -70,9 +78,15 @@ def audit(
     if kept:  # what was written is not all that was given: the run records, and resumes, what it came to
         given = "\n".join(resolved_toml(one) for one in suite.scenarios)
         suite = suite.model_copy(update={"given": given})
-    with _one_thread():
+    chosen = _executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
+    with _one_thread(), chosen.start() as workers:
         result = audit_suite(
-            suite, out=folder, jobs=jobs or default_jobs(), resume=resume, device=choose_device(device)
+            suite,
+            out=folder,
+            workers=workers,
+            executor=executor,
+            resume=resume,
+            device=choose_device(device, workers.devices),
         )
     write_html(folder, show_private=show_private)
     return Run(folder, result)
@@ -100,6 +114,25 @@ def run_folder(
     return Path(out)
 
 
+def _executor(name: str, *, jobs: int, address: str, here: bool) -> Executor:
+    """The plug-in ``name``; ``here``: this process alone has the network that is audited.
+
+    Raises:
+        BadValue: another process was asked for then.
+    """
+    if not here:
+        executor: Executor = create(load("executors", name), {"jobs": jobs, "address": address})
+        return executor
+    if name != "local":
+        raise BadValue(
+            f"executor '{name}'",
+            needs="a model that other machines can build",
+            got="a network in memory",
+            fix="name it as module:factory in [model], or leave executor out",
+        )
+    return Local(here=True)
+
+
 def _check_jobs(jobs: int) -> None:
     """Refuse a number of worker processes that means nothing.
 
@@ -115,19 +148,18 @@ def _check_jobs(jobs: int) -> None:
         )
 
 
-def choose_device(device: str) -> str:
-    """``auto`` resolved; a device that is not there is an error.
+def choose_device(device: str, there: frozenset[str]) -> str:
+    """``auto`` resolved among the devices that are there; one that is not is an error.
 
     Raises:
-        BadValue: unknown, or not available on this machine.
+        BadValue: unknown, or not available.
     """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there.get(device, False):
+        return "cuda" if "cuda" in there else "cpu"
+    if device not in there:
         raise BadValue(
             f"device '{device}'",
-            needs="auto, or one of " + ", ".join(d for d, here in there.items() if here) + " on this machine",
+            needs="auto, or one of " + ", ".join(sorted(there)) + ", which are there",
             got=device,
             fix="install a build of torch for it (README), or leave --device out",
         )

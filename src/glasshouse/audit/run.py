@@ -1,49 +1,41 @@
 """A whole audit: cells, federations, attacks, controls, scores, findings; in pieces that are kept."""
 
-import tempfile
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
 
-from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
-from glasshouse.audit.captured.group import record
-from glasshouse.audit.code import lives_in_memory, record_code
-from glasshouse.audit.hashes import part_hashes, verify_hashes
+from glasshouse.audit.code import lives_in_memory
+from glasshouse.audit.hashes import part_hashes
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.manifest import manifest
-from glasshouse.audit.plan import Plan, attack_tasks, control_tasks, plan
+from glasshouse.audit.plan import Plan, control_tasks, plan
 from glasshouse.audit.preflight.inspect import check_suite
-from glasshouse.audit.scoring.cell import refusal_record, score_cell
-from glasshouse.audit.scoring.certificate import certificates
-from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
-from glasshouse.audit.scoring.tasks import CellResult, CellTask
+from glasshouse.audit.resume import prepare_folder
+from glasshouse.audit.scoring.cell import refusal_record
+from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
-from glasshouse.audit.simulation.group import Group
-from glasshouse.audit.simulation.record import read_record
+from glasshouse.audit.stages import LOCKS, Stages
 from glasshouse.data.fetch import ensure
-from glasshouse.disk import write_text
-from glasshouse.errors import BadFile, BadValue
+from glasshouse.executors.base import Workers, peak_memory
 from glasshouse.figures.drawing import draw_run
-from glasshouse.process import Workers
-from glasshouse.progress import track
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
-from glasshouse.results.records import Control, Exhibit, Refused, Result
-from glasshouse.results.strength import EmpiricalEpsilon, Search
+from glasshouse.results.records import Exhibit, Refused, Result
+from glasshouse.results.strength import EmpiricalEpsilon
 from glasshouse.scenario.axes import cells
-from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.suite import Suite
 from glasshouse.store import read_json, write_json
 from glasshouse.wire import Refusal
 
-T = TypeVar("T")
-_PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
+_CONTROLS: Final = "controls"
+"""Folder of a run with the controls' federations; gone when the run is finished."""
 
 
 def fetch_data(suite: Suite) -> None:
@@ -59,51 +51,62 @@ def fetch_data(suite: Suite) -> None:
         ensure(source)
 
 
-def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: str = "cpu") -> Result:
+def audit(
+    suite: Suite, *, out: Path, workers: Workers, executor: str, resume: bool = False, device: str = "cpu"
+) -> Result:
     """Run everything that ``suite`` asks for below ``out``; pieces that are there already are kept.
+
+    Args:
+        suite: what is asked for.
+        out: the run directory.
+        workers: where the pieces run.
+        executor: name of the plug-in that started them.
+        resume: go on with the run in ``out``.
+        device: of attacks.
 
     Raises:
         BadScenario: some cell cannot be audited; what ``check`` would have said.
-        BadFile: ``out`` holds a run and ``resume`` is not set, or another suite's run, or the user's own code
-            was changed since the run began.
+        BadFile: ``out`` holds a run and ``resume`` is not set, or a run of another suite or of other
+            settings, or the user's own code was changed since the run began.
         Interrupted: Ctrl-C; what is finished is kept.
     """
     started = time.perf_counter()
     check_suite(suite)
-    if in_memory := lives_in_memory(suite):
-        jobs = 1  # no worker process has the network
     fetch_data(suite)
-    plans = plan(suite, out.resolve())
+    run = out.resolve()
+    plans = plan(suite, run)
     cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
-    _prepare(suite, plans, out, resume=resume)
+    prepare_folder(suite, plans, out, resume=resume)
     log = RunLog(out)
     facts = manifest(
         suite=suite.name,
         auditor=", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor})),
         seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
         device=device,
-        jobs=jobs,
+        jobs=workers.jobs,
+        executor=executor,
     )
     log.write("start", suite=suite.name, resume=resume)
-    if in_memory:
+    if lives_in_memory(suite):
         log.write("note", note="the network is in memory: attacks ran in the process that scored them")
-    with tempfile.TemporaryDirectory() as place:
-        tests = control_tasks(plans, Path(place), device)
-        with Workers(jobs, apart=not in_memory, preload=_PRELOAD) as plugin_workers:
-            _run_plugins(plans, tests, plugin_workers, device, log)
-            epsilons = _measure_epsilons(plans, plugin_workers, log)
-        # all claims are filed: the truth meets the attacks' own losses, where no attack runs any more
-        with Workers(jobs, apart=True, preload=_PRELOAD) as workers:
-            filed = [t for p in plans for t in attack_tasks(p, device)]
-            searches = certificates(filed, workers, log)
-        # new processes: no attack ran where claims are scored
-        with Workers(jobs, preload=_PRELOAD) as workers:
-            judged = _collect(workers.each(judge_control, tests), len(tests), "controls judged", log)
-            pieces = [_cell_task(p, out, dict(judged), searches, device) for p in plans]
-            scored = dict(_collect(workers.each(score_cell, pieces), len(pieces), "scores", log))
+    controls = control_tasks(plans, run / _CONTROLS, device)
+    stages = Stages(workers=workers, run=run, device=device, log=log)
+    stages.run_plugins(plans, controls)
+    scored = stages.score(plans, controls, stages.certify(plans))
+    epsilons = [
+        refusal_record(cell, one) if isinstance(one, Refusal) else one for cell, one in stages.epsilons(plans)
+    ]
     parts = [(p, scored[p.cell.hash]) for p in plans]
     drawings = draw_run([one.drawings for _, one in parts])
-    manifest_facts = {**facts, "cells": _hashes(plans), "seconds": _seconds(parts, started)}
+    for part in (_CONTROLS, LOCKS):
+        shutil.rmtree(run / part, ignore_errors=True)
+    manifest_facts = {
+        **facts,
+        "cells": _hashes(plans),
+        "seconds": _seconds(parts, started),
+        "peak_mb": round(max(stages.peak_mb, peak_memory())),
+        "disk_mb": round(sum(p.stat().st_size for p in run.rglob("*") if p.is_file()) / 1e6, 1),
+    }
     result = _with_epsilons(_gather(suite, parts, drawings.exhibits, cards, manifest_facts), epsilons)
     _write_notes(plans, log)
     for planned, one in parts:
@@ -142,98 +145,12 @@ def _gather(
     return replace(result, limits=policy_limits([p.cell for p, _ in parts], result))
 
 
-def _run_plugins(
-    plans: tuple[Plan, ...], controls: list[ControlTask], workers: Workers, device: str, log: RunLog
-) -> None:
-    """Run everything that executes plug-in code: federations, attacks, and the attacks' controls."""
-    groups = [g for p in plans for g in p.groups]
-    _collect(workers.each(record, groups), len(groups), "federations", log)
-    _check_some_ran(groups)
-    tasks = [t for p in plans for t in attack_tasks(p, device)]
-    _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)
-    _collect(workers.each(run_control, controls), len(controls), "controls", log)
-
-
-def _measure_epsilons(
-    plans: tuple[Plan, ...], workers: Workers, log: RunLog
-) -> list[EmpiricalEpsilon | Refused]:
-    """What a federation with canaries shows, for every cell that claims an ε, or why that could not be."""
-    claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
-    if not claiming:
-        return []
-    from glasshouse.audit.simulation.epsilon import measure_epsilon  # noqa: PLC0415  (needs the extra dp)
-
-    cells_ = list(claiming.values())
-    measured = dict(_collect(workers.each(measure_epsilon, cells_), len(cells_), "canaries", log))
-    return [
-        refusal_record(cell, one) if isinstance(one := measured[name], Refusal) else one
-        for name, cell in claiming.items()
-    ]
-
-
-def _cell_task(
-    planned: Plan,
-    out: Path,
-    controls: Mapping[str, Control | None],
-    searches: Mapping[str, tuple[Search, ...]],
-    device: str,
-) -> CellTask:
-    return CellTask(
-        cell=planned.cell,
-        groups=planned.groups,
-        run=str(out.resolve()),
-        controls=controls,
-        searches={t.out: searches[t.out] for t in attack_tasks(planned, device)},
-    )
-
-
 def _with_epsilons(result: Result, measured: Sequence[EmpiricalEpsilon | Refused]) -> Result:
     return replace(
         result,
         epsilons=tuple(one for one in measured if isinstance(one, EmpiricalEpsilon)),
         refusals=(*result.refusals, *(one for one in measured if isinstance(one, Refused))),
     )
-
-
-def _prepare(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:
-    if (out / "scenario.given.toml").exists():
-        same = (out / "scenario.given.toml").read_text(encoding="utf-8") == suite.given
-        if not (resume and same):
-            raise BadFile(
-                f"run directory '{out}'",
-                needs="an empty or new folder" if not resume else "the run of this very scenario",
-                got="a run" if not resume else "a run of another scenario",
-                fix="choose another --out, or --resume the scenario that was started there",
-            )
-        verify_hashes(out)
-    record_code(suite, out)
-    write_text(out / "scenario.given.toml", suite.given)
-    for member in suite.members:
-        name = "scenario.toml" if len(suite.members) == 1 else f"scenarios/{member.scenario.name}.toml"
-        write_resolved(member.scenario, out / name)
-    for planned in plans:
-        for group in planned.groups:
-            if not (Path(group.folder) / "scenario.toml").exists():
-                write_resolved(planned.cell.scenario, Path(group.folder) / "scenario.toml")
-
-
-def _check_some_ran(groups: list[Group]) -> None:
-    """A federation that could not be simulated is a refusal; if none could, that is an error.
-
-    Raises:
-        BadValue: with the parts of the first refusal.
-    """
-    refusals = [read_record(Path(g.folder)).refusal for g in groups]
-    passive = [r for g, r in zip(groups, refusals, strict=True) if g.active is None]
-    if passive and passive[0] and all(passive):
-        raise BadValue(**asdict(passive[0]))
-
-
-def _collect(results: Iterator[T], total: int, label: str, log: RunLog) -> list[T]:
-    """All results, with progress; one line of the log for the whole stage."""
-    done = list(track(results, label, total=total))
-    log.write(label, pieces=total)
-    return done
 
 
 def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:

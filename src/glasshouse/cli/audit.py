@@ -30,6 +30,8 @@ def audit(
         str | None,
         typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
     ] = None,
+    executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = "local",
+    address: Annotated[str, typer.Option(help="of the executor's cluster")] = "",
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
@@ -45,6 +47,8 @@ def audit(
             device=device,
             show_private=show_private,
             captured=captured,
+            executor=executor,
+            address=address,
         )
     if as_json:
         print((place / "result.json").read_text(encoding="utf-8"))
