@@ -10,13 +10,10 @@ from torch import nn
 
 from glasshouse.api.run import Run
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
-from glasshouse.audit.code import lives_in_memory
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
-from glasshouse.executors.base import Executor
-from glasshouse.executors.local import Local
+from glasshouse.executors.choose import HERE
 from glasshouse.process import prepare_process
-from glasshouse.registry import create, load
 from glasshouse.report import write_html
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.write import resolved_toml
@@ -36,7 +33,7 @@ def audit(
     device: str = "auto",
     show_private: bool = False,
     captured: Path | str | None = None,
-    executor: str = "local",
+    executor: str = HERE,
     address: str = "",
 ) -> Run:
     """Simulate, attack, score and report what ``scenario`` asks for.
@@ -54,10 +51,9 @@ def audit(
         resume: go on with the run in ``out``.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         show_private: do not blur private images in the report.
-        captured: folder of a federation that ran and was captured, to be audited instead of a simulation;
-            ``scenario`` then states neither ``federation`` nor ``model``.
-        executor: where the pieces run: ``local``, ``ray``, or another plug-in.
-        address: of the executor's cluster; empty: as the executor says.
+        captured: folder of a captured federation to audit; ``scenario`` states neither it nor the model.
+        executor: where the pieces run (``glasshouse list executors``).
+        address: of the executor's cluster.
 
     Returns:
         The run: its folder and what was found.
@@ -78,15 +74,9 @@ def audit(
     if kept:  # what was written is not all that was given: the run records, and resumes, what it came to
         given = "\n".join(resolved_toml(one) for one in suite.scenarios)
         suite = suite.model_copy(update={"given": given})
-    chosen = _executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
-    with _one_thread(), chosen.start() as workers:
+    with _one_thread():
         result = audit_suite(
-            suite,
-            out=folder,
-            workers=workers,
-            executor=executor,
-            resume=resume,
-            device=choose_device(device, workers.devices),
+            suite, out=folder, jobs=jobs, resume=resume, device=device, executor=executor, address=address
         )
     write_html(folder, show_private=show_private)
     return Run(folder, result)
@@ -114,25 +104,6 @@ def run_folder(
     return Path(out)
 
 
-def _executor(name: str, *, jobs: int, address: str, here: bool) -> Executor:
-    """The plug-in ``name``; ``here``: this process alone has the network that is audited.
-
-    Raises:
-        BadValue: another process was asked for then.
-    """
-    if not here:
-        executor: Executor = create(load("executors", name), {"jobs": jobs, "address": address})
-        return executor
-    if name != "local":
-        raise BadValue(
-            f"executor '{name}'",
-            needs="a model that other machines can build",
-            got="a network in memory",
-            fix="name it as module:factory in [model], or leave executor out",
-        )
-    return Local(here=True)
-
-
 def _check_jobs(jobs: int) -> None:
     """Refuse a number of worker processes that means nothing.
 
@@ -146,24 +117,6 @@ def _check_jobs(jobs: int) -> None:
             got=str(jobs),
             fix="leave it out for one per core",
         )
-
-
-def choose_device(device: str, there: frozenset[str]) -> str:
-    """``auto`` resolved among the devices that are there; one that is not is an error.
-
-    Raises:
-        BadValue: unknown, or not available.
-    """
-    if device == "auto":
-        return "cuda" if "cuda" in there else "cpu"
-    if device not in there:
-        raise BadValue(
-            f"device '{device}'",
-            needs="auto, or one of " + ", ".join(sorted(there)) + ", which are there",
-            got=device,
-            fix="install a build of torch for it (README), or leave --device out",
-        )
-    return device
 
 
 @contextmanager

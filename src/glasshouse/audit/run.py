@@ -23,8 +23,9 @@ from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
 from glasshouse.audit.stages import LOCKS, Stages
 from glasshouse.data.fetch import ensure
-from glasshouse.executors.base import Workers, peak_memory
-from glasshouse.figures.drawing import draw_run
+from glasshouse.executors.base import choose_device, peak_memory
+from glasshouse.executors.choose import HERE, choose_executor
+from glasshouse.figures.drawing import Drawings, draw_run
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Exhibit, Refused, Result
@@ -52,72 +53,86 @@ def fetch_data(suite: Suite) -> None:
 
 
 def audit(
-    suite: Suite, *, out: Path, workers: Workers, executor: str, resume: bool = False, device: str = "cpu"
+    suite: Suite,
+    *,
+    out: Path,
+    jobs: int,
+    resume: bool = False,
+    device: str = "cpu",
+    executor: str = HERE,
+    address: str = "",
 ) -> Result:
     """Run everything that ``suite`` asks for below ``out``; pieces that are there already are kept.
 
     Args:
         suite: what is asked for.
         out: the run directory.
-        workers: where the pieces run.
-        executor: name of the plug-in that started them.
-        resume: go on with the run in ``out``.
+        jobs: pieces at a time; 0: as many as the executor has room for.
+        resume: go on with the run in ``out``, whatever executor it was begun with.
         device: of attacks.
+        executor: registered name of what runs the pieces.
+        address: of the executor's cluster.
 
     Raises:
         BadScenario: some cell cannot be audited; what ``check`` would have said.
         BadFile: ``out`` holds a run and ``resume`` is not set, or a run of another suite or of other
             settings, or the user's own code was changed since the run began.
+        BadValue: the executor or the device is not there.
         Interrupted: Ctrl-C; what is finished is kept.
     """
     started = time.perf_counter()
     check_suite(suite)
     fetch_data(suite)
-    run = out.resolve()
-    plans = plan(suite, run)
+    plans = plan(suite, out.resolve())
     cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
+    chosen = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
     prepare_folder(suite, plans, out, resume=resume)
     log = RunLog(out)
-    facts = manifest(
-        suite=suite.name,
-        auditor=", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor})),
-        seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
-        device=device,
-        jobs=workers.jobs,
-        executor=executor,
-    )
     log.write("start", suite=suite.name, resume=resume)
-    if lives_in_memory(suite):
-        log.write("note", note="the network is in memory: attacks ran in the process that scored them")
-    controls = control_tasks(plans, run / _CONTROLS, device)
-    stages = Stages(workers=workers, run=run, device=device, log=log)
-    stages.run_plugins(plans, controls)
-    scored = stages.score(plans, controls, stages.certify(plans))
-    epsilons = [
-        refusal_record(cell, one) if isinstance(one, Refusal) else one for cell, one in stages.epsilons(plans)
-    ]
-    parts = [(p, scored[p.cell.hash]) for p in plans]
+    with chosen.start() as workers:
+        device = choose_device(device, workers.devices)
+        facts = _facts(suite, device=device, jobs=workers.jobs, executor=executor)
+        stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
+        parts, epsilons = _run(plans, stages)
     drawings = draw_run([one.drawings for _, one in parts])
-    for part in (_CONTROLS, LOCKS):
-        shutil.rmtree(run / part, ignore_errors=True)
     manifest_facts = {
         **facts,
         "cells": _hashes(plans),
         "seconds": _seconds(parts, started),
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
-        "disk_mb": round(sum(p.stat().st_size for p in run.rglob("*") if p.is_file()) / 1e6, 1),
+        "disk_mb": round(sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) / 1e6, 1),
     }
     result = _with_epsilons(_gather(suite, parts, drawings.exhibits, cards, manifest_facts), epsilons)
-    _write_notes(plans, log)
-    for planned, one in parts:
-        for note in one.notes:
-            log.write("note", cell=planned.cell.hash, note=note)
-    for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
-        log.write("note", note=note)
+    _write_notes(suite, parts, drawings, log)
     log.write("end")
     write_result(result, out / "result.json")
     write_json(out / "manifest.json", dict(result.manifest))
     return result
+
+
+def _run(
+    plans: tuple[Plan, ...], stages: Stages
+) -> tuple[list[tuple[Plan, CellResult]], list[EmpiricalEpsilon | Refused]]:
+    """All pieces, room by room: every cell's results, and what canaries showed."""
+    controls = control_tasks(plans, stages.run / _CONTROLS, stages.device)
+    stages.run_plugins(plans, controls)
+    scored = stages.score(plans, controls, stages.certify(plans))
+    for part in (_CONTROLS, LOCKS):
+        shutil.rmtree(stages.run / part, ignore_errors=True)
+    measured = stages.epsilons(plans)
+    epsilons = [refusal_record(cell, one) if isinstance(one, Refusal) else one for cell, one in measured]
+    return [(p, scored[p.cell.hash]) for p in plans], epsilons
+
+
+def _facts(suite: Suite, *, device: str, jobs: int, executor: str) -> dict[str, Any]:
+    return manifest(
+        suite=suite.name,
+        auditor=", ".join(sorted({s.audit.auditor for s in suite.scenarios if s.audit.auditor})),
+        seeds={s.name: (s.seed, s.attack_seed) for s in suite.scenarios},
+        device=device,
+        jobs=jobs,
+        executor=executor,
+    )
 
 
 def _gather(
@@ -153,19 +168,25 @@ def _with_epsilons(result: Result, measured: Sequence[EmpiricalEpsilon | Refused
     )
 
 
-def _write_notes(plans: tuple[Plan, ...], log: RunLog) -> None:
-    """Log the notes of attacks (a fallback, for example), each once per attack and cell."""
-    for planned in plans:
-        for group in planned.groups:
-            if (crafting := Path(group.folder) / "notes.json").is_file():
-                for note in read_json(crafting):
-                    log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
-            unit_counts: dict[tuple[str, str], int] = {}
-            for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
-                for note in read_outcome(path.parent).notes:
-                    unit_counts[path.parts[-3], note] = unit_counts.get((path.parts[-3], note), 0) + 1
-            for (attack, note), units in unit_counts.items():
-                log.write("note", cell=Path(group.folder).name, attack=attack, note=note, units=units)
+def _write_notes(suite: Suite, parts: list[tuple[Plan, CellResult]], drawings: Drawings, log: RunLog) -> None:
+    """Log the notes of attacks (a fallback, for example), each once per attack and cell; then the others."""
+    if lives_in_memory(suite):
+        log.write("note", note="the network is in memory: attacks ran in the process that scored them")
+    for group in (g for planned, _ in parts for g in planned.groups):
+        if (crafting := Path(group.folder) / "notes.json").is_file():
+            for note in read_json(crafting):
+                log.write("note", cell=Path(group.folder).name, attack="crafted messages", note=note)
+        unit_counts: dict[tuple[str, str], int] = {}
+        for path in sorted((Path(group.folder) / "claims").glob("*/*/claims.json")):
+            for note in read_outcome(path.parent).notes:
+                unit_counts[path.parts[-3], note] = unit_counts.get((path.parts[-3], note), 0) + 1
+        for (attack, note), units in unit_counts.items():
+            log.write("note", cell=Path(group.folder).name, attack=attack, note=note, units=units)
+    for planned, one in parts:
+        for note in one.notes:
+            log.write("note", cell=planned.cell.hash, note=note)
+    for note in (*(n for _, one in parts for n in one.drawings.notes), *drawings.notes):
+        log.write("note", note=note)
 
 
 def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:

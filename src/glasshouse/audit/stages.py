@@ -78,8 +78,8 @@ class Stages:
                 self._submit(record, group, FEDERATIONS, lock=folder)
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:
-                    task = EpsilonTask(cell=planned.cell, out=str(self._epsilon_file(planned.cell)))
-                    self._submit(_file_epsilon, task, CANARIES, lock=task.out)
+                    out = str(self._epsilon_file(planned.cell))
+                    self._submit(_file_epsilon, EpsilonTask(cell=planned.cell, out=out), CANARIES, lock=out)
             for control in controls:
                 self._submit(run_control, control, CONTROLS, lock=control.folder, device=self.device)
             for piece, answer in self._finished():

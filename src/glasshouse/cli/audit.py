@@ -10,6 +10,7 @@ from glasshouse.api.audit import run_folder
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
+from glasshouse.executors.choose import HERE
 from glasshouse.report.terminal import summary
 from glasshouse.results.judgement import primaries
 from glasshouse.results.records import Result
@@ -30,7 +31,7 @@ def audit(
         str | None,
         typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
     ] = None,
-    executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = "local",
+    executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = HERE,
     address: Annotated[str, typer.Option(help="of the executor's cluster")] = "",
     as_json: Json = False,
 ) -> int:

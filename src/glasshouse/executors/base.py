@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Protocol, final
 
 from filelock import FileLock
 
+from glasshouse.errors import BadValue
 from glasshouse.process import prepare_process
 from glasshouse.registry import Card
 
-__all__ = ["Answer", "Executor", "Piece", "Workers", "run_piece"]
+__all__ = ["Answer", "Executor", "Piece", "Workers", "choose_device", "peak_memory", "run_piece"]
 
 
 @final
@@ -123,3 +124,21 @@ def peak_memory() -> float:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6
+
+
+def choose_device(device: str, there: frozenset[str]) -> str:
+    """``auto`` resolved among the devices that are there; one that is not is an error.
+
+    Raises:
+        BadValue: unknown, or not available.
+    """
+    if device == "auto":
+        return "cuda" if "cuda" in there else "cpu"
+    if device not in there:
+        raise BadValue(
+            f"device '{device}'",
+            needs="auto, or one of " + ", ".join(sorted(there)) + ", which are there",
+            got=device,
+            fix="install a build of torch for it (README), or leave --device out",
+        )
+    return device

@@ -5,6 +5,7 @@ worker processes of its own: Ray gives tasks with different environment variable
 """
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +58,9 @@ class Ray:
         ours = not ray.is_initialized()
         if ours:
             try:
-                ray.init(address=self.address or None, **_SILENT)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", FutureWarning)  # of what Ray will do about GPUs some day
+                    ray.init(address=self.address or None, **_SILENT)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise BadValue(
                     "executor 'ray'",
