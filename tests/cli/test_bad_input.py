@@ -305,6 +305,17 @@ def test_an_interrupt_keeps_what_is_finished_and_resume_goes_on(tmp_path, capsys
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
 
 
+def test_a_resume_with_other_settings_is_refused_by_their_names(tmp_path, capsys):
+    arguments = running("federation.clients=3")(tmp_path)
+    assert outcome(arguments, capsys)[0] == 0
+    others = ["--set", "federation.clients=4", "--set", "audit.victims=2"]
+    code, output = outcome([*arguments, *others, "--resume"], capsys)
+    assert code == 2
+    assert "federation.clients = 4 (it began with 3)" in output
+    assert "audit.victims = 2" in output
+    assert outcome([*arguments, "--resume"], capsys)[0] == 0
+
+
 def test_a_replay_of_a_newer_transcript_is_refused(tmp_path, capsys):
     assert outcome(running()(tmp_path), capsys)[0] == 0
     (terms,) = (tmp_path / "run").glob("cells/*/transcript/terms.json")
