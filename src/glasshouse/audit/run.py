@@ -99,6 +99,7 @@ def audit(
         **facts,
         "cells": _hashes(plans),
         "seconds": _seconds(parts, started),
+        "cpu_seconds": {label: round(seconds, 2) for label, seconds in stages.spent.items()},
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
         "disk_mb": round(sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) / 1e6, 1),
     }

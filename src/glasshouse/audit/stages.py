@@ -56,6 +56,7 @@ class Stages:
         device: of attacks and what belongs to them.
         log: of the run.
         peak_mb: the most memory that one process had so far.
+        spent: processor seconds so far, by the kind of piece.
     """
 
     workers: Workers
@@ -63,6 +64,7 @@ class Stages:
     device: str
     log: RunLog
     peak_mb: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
     _bars: Counters = field(init=False, default_factory=Counters)
     _name: str = field(init=False, default="")
 
@@ -170,6 +172,7 @@ class Stages:
     def _finished(self) -> Iterator[tuple[Piece, Answer]]:
         for piece, answer in self.workers.finished():
             self.peak_mb = max(self.peak_mb, answer.peak_mb)
+            self.spent[piece.label] = self.spent.get(piece.label, 0.0) + answer.cpu_seconds
             self._bars.advance(piece.label)
             yield piece, answer
 

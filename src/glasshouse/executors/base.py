@@ -52,11 +52,13 @@ class Answer:
     Attributes:
         value: the result of its work.
         seconds: on the clock.
+        cpu_seconds: of the process's processor time.
         peak_mb: the most memory that its process had so far, in MB (10⁶ bytes); 0: unknown.
     """
 
     value: Any
     seconds: float
+    cpu_seconds: float
     peak_mb: float
 
 
@@ -110,10 +112,15 @@ def run_piece(piece: Piece) -> Answer:
     prepare_process()
     if piece.lock:
         Path(piece.lock).parent.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
     with FileLock(piece.lock) if piece.lock else nullcontext():
+        started, busy = time.perf_counter(), time.process_time()
         value = piece.work(piece.task)
-    return Answer(value=value, seconds=time.perf_counter() - started, peak_mb=peak_memory())
+    return Answer(
+        value=value,
+        seconds=time.perf_counter() - started,
+        cpu_seconds=time.process_time() - busy,
+        peak_mb=peak_memory(),
+    )
 
 
 def peak_memory() -> float:

@@ -34,6 +34,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict, write_resolved
 from glasshouse.scenario.overrides import assign
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 from glasshouse.store import read_json, write_json
 
 VICTIMS = 6
@@ -203,6 +204,15 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
             fix="a control runs with the audited settings; 'fits' is only for what depends on the easy data",
         )
     return {**easy, "metric": own.control_metric} if easy else {}
+
+
+def easy_scenario(attack: Plugin) -> Scenario | None:
+    """What the control of an attack with its settings plays; None: there is none, or they do not fit."""
+    task = ControlTask(key="", attack=attack.name, arguments=json.dumps(attack.arguments), folder="")
+    try:
+        return from_dict(_easy_scenario(task, easy)) if (easy := _easy_setting(task)) else None
+    except (BadScenario, BadValue):
+        return None
 
 
 def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:
