@@ -1,6 +1,6 @@
 """What ``check`` says against the truth: ``python -m benchmarks.check_costs [PRESET ...] [--out FOLDER]``.
 
-Each preset is probed and then audited with an empty cache, one process at a time; a run that is there is kept.
+Each preset is probed, then audited with an empty cache in one process at a time; a run that is there is kept.
 Seconds are of one processor; the truth is the sum over all pieces, without the start of processes.
 """
 
@@ -69,11 +69,8 @@ def main() -> None:
         ratio = float(one["told"]) / float(one["true"])
         word = "" if 1 / WITHIN <= ratio <= WITHIN else " (off)"
         late = "" if float(one["probe"]) <= PROBE else " (too long)"
-        print(
-            f"| {preset} | {one['told']:.0f} | {one['true']:.0f} | {ratio:.2f}{word} | {one['probe']:.1f}{late} "
-            f"| {one['unmeasured'] or 'nothing'} |",
-            flush=True,
-        )
+        seconds = f"{one['told']:.0f} | {one['true']:.0f} | {ratio:.2f}{word} | {one['probe']:.1f}{late}"
+        print(f"| {preset} | {seconds} | {one['unmeasured'] or 'nothing'} |", flush=True)
 
 
 if __name__ == "__main__":

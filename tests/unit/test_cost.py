@@ -63,8 +63,8 @@ def test_a_probe_is_shorter_in_whatever_the_attack_calls_its_budget(attack, shor
 
 def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    tasks, ran = [], probes.run_attack
-    monkeypatch.setattr(probes, "run_attack", lambda task: (tasks.append(task), ran(task))[1])
+    tasks, ran = [], probes.run_piece
+    monkeypatch.setattr(probes, "run_piece", lambda piece: (tasks.append(piece[0]), ran(piece))[1])
     monkeypatch.setattr(probes.time, "process_time", lambda: 2.0 * len(tasks))  # two seconds a call
     short = ["defenses=[]", "attacks.0.search={restarts=2, evaluations=1000, population=4}"]
     row = rows("quickstart-ggl", *short, probe=True)["ggl"]

@@ -15,8 +15,9 @@ from typing import final
 import torch
 
 from glasshouse.attacks.budget import PROBE, Budget
-from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.cost import Timing, client_passes
 from glasshouse.audit.scoring.certificate import certify
@@ -138,7 +139,7 @@ def _short(scenario: Scenario) -> Scenario:
 
 
 def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) -> Timing:
-    """Per unit, over a short search with all of its restarts, on one client of a federation.
+    """Per unit, over a short search with all of its restarts, on the clients that share a batch.
 
     The first call warms up, the second counts. A third, with an empty cache, trains anew what is trained
     beforehand, for as few steps as the probe says.
@@ -150,26 +151,32 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) 
         folder = Path(place) / "group"
         write_resolved(short, folder / "scenario.toml")
         simulate(Group(folder=str(folder), seed=scenario.seed))
-        task = AttackTask(
+        units = units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))
+        call = AttackTask(
             folder=str(folder),
-            out=str(folder / "claims"),
+            out="",
             attack=plugin.name,
             arguments=json.dumps(arguments),
             threat=threat_of(scenario),
             attack_seed=scenario.attack_seed,
-            unit=units_of(attack, folder, victims=1, attacked=frozenset({0}))[0],
+            unit=units[0],
             device=device,
             trust_factory=True,  # the scenario is the user's own
         )
-        run_attack(task)
-        spent = _seconds_on(device, lambda: run_attack(replace(task, out=str(folder / "again"))))
-        certificate = _seconds_on(device, lambda: certify(task))
+        tasks = [replace(call, unit=unit, out=str(folder / "claims" / unit.name)) for unit in units]
+        first = pieces(tasks)[0]  # victims that share a batch are timed together
+
+        def again(name: str) -> object:
+            return run_piece(tuple(replace(t, out=str(folder / name / t.unit.name)) for t in first))
+
+        run_piece(first)
+        spent = _seconds_on(device, lambda: again("again"))
+        certificate = _seconds_on(device, lambda: certify(first[0]))
         step = None
         if attack.budget.training:
             shutil.rmtree(cache_folder(), ignore_errors=True)
-            anew = _seconds_on(device, lambda: run_attack(replace(task, out=str(folder / "anew"))))
-            step = max(0.0, anew - spent) / attack.budget.training
-        return Timing(unit=spent / attack.budget.units, certificate=certificate, step=step)
+            step = max(0.0, _seconds_on(device, lambda: again("anew")) - spent) / attack.budget.training
+        return Timing(unit=spent / (attack.budget.units * len(first)), certificate=certificate, step=step)
 
 
 def _seconds_on(device: str, run: Callable[[], object]) -> float:

@@ -83,14 +83,14 @@ def audit(
     started = time.perf_counter()
     check_suite(suite)
     fetch_data(suite)
-    plans = plan(suite, out.resolve())
-    cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
+    cards = metric_cards(cell.scenario for s in suite.scenarios for cell in cells(s))  # before it gets long
     chosen = choose_executor(executor, jobs=jobs, address=address, here=lives_in_memory(suite))
-    prepare_folder(suite, plans, out, resume=resume)
-    log = RunLog(out)
-    log.write("start", suite=suite.name, resume=resume)
     with chosen.start() as workers:
         device = choose_device(device, workers.devices)
+        plans = plan(suite, out.resolve(), device=device)
+        prepare_folder(suite, plans, out, resume=resume)
+        log = RunLog(out)
+        log.write("start", suite=suite.name, resume=resume)
         facts = _facts(suite, device=device, jobs=workers.jobs, executor=executor)
         stages = Stages(workers=workers, run=out.resolve(), device=device, log=log)
         parts, epsilons = _run(plans, stages)

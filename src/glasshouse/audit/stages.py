@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
-from glasshouse.audit.attacking.call import AttackTask, run_attack
+from glasshouse.audit.attacking.call import AttackTask
+from glasshouse.audit.attacking.pieces import pieces
+from glasshouse.audit.attacking.pieces import run_piece as run_calls
 from glasshouse.audit.captured.group import record
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
@@ -77,7 +79,7 @@ class Stages:
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
         with self._room("plug-ins"):
             for folder, (_, group) in groups.items():
-                self._submit(record, group, FEDERATIONS, lock=folder)
+                self._submit(record, group, FEDERATIONS, lock=folder, device=self.device)
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:
                     out = str(self._epsilon_file(planned.cell))
@@ -88,8 +90,8 @@ class Stages:
                 if piece.label != FEDERATIONS:
                     continue
                 planned, group = groups[answer.value]
-                for task in group_tasks(planned.cell.scenario, group, self.device):
-                    self._submit(run_attack, task, ATTACKS, lock=task.out, device=self.device)
+                for calls in pieces(group_tasks(planned.cell.scenario, group, self.device)):
+                    self._submit(run_calls, calls, ATTACKS, lock=calls[0].out, device=self.device)
                 if not self._bars.left(FEDERATIONS):
                     _check_some_ran([g for _, g in groups.values()])
 
@@ -157,8 +159,8 @@ class Stages:
             yield
         finally:
             done = self._bars.close()
-        for label, pieces in done.items():
-            self.log.write(label, pieces=pieces)
+        for label, count in done.items():
+            self.log.write(label, pieces=count)
 
     def _submit(
         self, work: Callable[[Any], Any], task: Any, label: str, *, lock: str = "", device: str = "cpu"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import torch
 
@@ -13,6 +13,8 @@ from glasshouse.process import Workers as Processes
 from glasshouse.process import default_jobs
 from glasshouse.registry import Card
 
+SHARING: Final = 4
+"""Worker processes per GPU: each has a context of half a gigabyte there, and small networks leave it idle."""
 _PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
 
 
@@ -76,7 +78,8 @@ class _Rooms:
 
     def submit(self, piece: Piece) -> None:
         if piece.room not in self._rooms:
-            self._rooms[piece.room] = Processes(self._jobs, apart=not self._here, preload=_PRELOAD)
+            jobs = processes_on(piece.device, self._jobs)
+            self._rooms[piece.room] = Processes(jobs, apart=not self._here, preload=_PRELOAD)
         self._rooms[piece.room].submit(run_piece, piece)
 
     def finished(self) -> Iterator[tuple[Piece, Answer]]:
@@ -90,3 +93,15 @@ class _Rooms:
         for room in self._rooms.values():
             room.end(wait=wait)
         self._rooms = {}
+
+
+def processes_on(device: str, jobs: int) -> int:
+    """Of ``jobs`` worker processes, as many as may share the device.
+
+    Examples:
+        >>> processes_on("cpu", 64)
+        64
+    """
+    if device == "cpu":
+        return jobs
+    return min(jobs, SHARING * max(1, torch.cuda.device_count() if device == "cuda" else 1))

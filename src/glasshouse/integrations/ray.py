@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, final
 
 from glasshouse.errors import BadFile, BadValue, not_installed
 from glasshouse.executors.base import Answer, Piece, Workers, run_piece
+from glasshouse.executors.local import SHARING
 from glasshouse.process import interrupted, worker_killed
 from glasshouse.registry import Card
 
@@ -32,7 +33,7 @@ class Ray:
     """Tasks on a Ray cluster; on a machine that belongs to none, a cluster of this machine alone.
 
     Attributes:
-        jobs: pieces at a time; 0: as many as the cluster has processors, and on GPUs one on each.
+        jobs: pieces at a time; 0: as many as the cluster has processors, and on each GPU four.
         address: of the cluster: ``host:port``, ``ray://host:port``, ``auto`` or ``local``; empty: of the
             environment's ``RAY_ADDRESS``, else of the cluster that runs on this machine, else a new one.
     """
@@ -125,8 +126,8 @@ class _Cluster:
         del self._queue[: max(0, room)]
 
     def _share(self) -> float:
-        """Of a GPU, for one piece: all GPUs divided by the pieces at a time, one at most."""
-        return min(1.0, self._there.get("GPU", 1.0) / self._limit) if self._limit else 1.0
+        """Of a GPU, for one piece: all GPUs divided by the pieces at a time, one at most; else of four."""
+        return min(1.0, self._there.get("GPU", 1.0) / self._limit) if self._limit else 1 / SHARING
 
     def _answer(self, reference: Any) -> Answer:
         errors = self._ray.exceptions
