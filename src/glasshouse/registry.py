@@ -51,6 +51,7 @@ GROUPS = (
     "properties",
     "claims",
     "figures",
+    "executors",
 )
 
 
