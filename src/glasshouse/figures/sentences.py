@@ -1,4 +1,4 @@
-"""Private sentences beside what an attack wrote down: the first victims of every attack that claims sentences."""
+"""Private sentences beside what an attack wrote down: the first victims of every attack that does."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -2,8 +2,8 @@
 
 Source: Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". Tokens are the model's, not words
 cut out of decoded text as in most papers: of tokenizers with parts of words that changes little, and marks
-and spaces do not count. Where we differ: of sentences shorter than two tokens every ROUGE is 1 where they are the
-same, else 0.
+and spaces do not count. Where we differ: of sentences shorter than two tokens every ROUGE is 1 where they are
+the same, else 0.
 """
 
 from collections.abc import Sequence

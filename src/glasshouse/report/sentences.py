@@ -9,16 +9,16 @@ from glasshouse.results.files import sentences
 from glasshouse.results.records import Exhibit
 
 HIDDEN: Final = (
-    " Hidden: these are private data, and a claim that is right is as private as its original; --show-private "
-    "shows them."
+    " Hidden: these are private data, and a claim that is right is as private as its original; "
+    "--show-private shows them."
 )
 
 
 def spoken(exhibit: Exhibit, run: Path, *, show: bool) -> Drawing:
     """The sentences of an exhibit as a table.
 
-    Where it holds private data and ``show`` is False, of **every** sentence only the number of words is left: a
-    claim that is right is the private sentence.
+    Where it holds private data and ``show`` is False, of **every** sentence only the number of words is
+    left: a claim that is right is the private sentence.
 
     Raises:
         BadFile: the file is missing, outside the run directory, or its rows do not have the columns.
