@@ -133,7 +133,8 @@ class TextModelContract:
         @torch.no_grad()
         def far(tokens: Tensor) -> Tensor:
             x = model.anatomy.blocks[0].attended(model.embed(tokens, places))
-            return (x - x @ basis.T @ basis).norm(dim=2) / x.norm(dim=2)
+            beside: Tensor = x - x @ basis.T @ basis
+            return beside.norm(dim=2) / x.norm(dim=2)
 
         real = model.vocabulary.real(batch.inputs)
         last = real & ~real.roll(-1, 1)  # has no next token, so no loss
@@ -147,8 +148,9 @@ class TextModelContract:
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         loss = model.losses(batch.inputs, batch.labels).mean()
         gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        assert all(g is None or bool(g.isfinite().all()) for g in gradients)
-        assert any(g is not None and bool(g.any()) for g in gradients)
+        known: list[Tensor | None] = list(gradients)
+        assert all(bool(g.isfinite().all()) for g in known if g is not None)
+        assert any(bool(g.any()) for g in known if g is not None)
         assert parameters.keys() <= model.state_dict().keys()
 
     def test_same_stream_same_weights(self, architecture: Architecture, model: TextModel) -> None:

@@ -9,6 +9,7 @@ Neighbouring: one example of the client more or less. How many examples it has c
 """
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
@@ -247,4 +248,6 @@ def _per_example_gradients(
         inputs.requires_grad_(True)  # backward hooks want an input that needs a gradient
     work: nn.Module = hooked._module  # the hooks are on its layers
     step = Batch(inputs=inputs, labels=batch.labels)
-    torch.autograd.backward(sign * losses_of(work, step).sum())
+    with warnings.catch_warnings():  # tokens have no gradient, and the hooks need none of theirs
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        torch.autograd.backward(sign * losses_of(work, step).sum())
