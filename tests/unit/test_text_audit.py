@@ -85,7 +85,8 @@ def test_sentences_are_read_scored_beside_nulls_and_hidden_on_the_page(open_run,
     assert every["tokens_named"].baseline_value > 0.1  # common words are guessed
     assert every["exact_claims"].value == 1.0
     assert {f.baseline for f in result.findings} <= {
-        "most frequent tokens by position", "random auxiliary sentence", "samples of a language model", "chance"
+        "most frequent tokens by position", "random auxiliary sentence", "samples of a language model",
+        "chance",
     }  # fmt: skip
     (exhibit,) = [e for e in result.exhibits if e.kind == "sentences"]
     rows = json.loads((open_run / exhibit.file).read_text())["sentences"]

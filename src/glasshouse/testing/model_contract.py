@@ -134,7 +134,8 @@ class TextModelContract:
         def far(tokens: Tensor) -> Tensor:
             x = model.anatomy.blocks[0].attended(model.embed(tokens, places))
             beside: Tensor = x - x @ basis.T @ basis
-            return beside.norm(dim=2) / x.norm(dim=2)
+            share: Tensor = beside.norm(dim=2) / x.norm(dim=2)
+            return share
 
         real = model.vocabulary.real(batch.inputs)
         last = real & ~real.roll(-1, 1)  # has no next token, so no loss
