@@ -85,8 +85,8 @@ class SentencePreflight:
         space = "leaves room" if self.rank < self.width else "leaves no room"
         return (
             f"The first attention layer's gradient has rank {self.rank} of {self.width}, which {space} to "
-            f"tell words that you used from others: {stand} of your {self.sentences} sentences stand in it word "
-            f"by word. From about {self.full_at} sentences like yours in one step it would say nothing."
+            f"tell words that you used from others: {stand} of your {self.sentences} sentences stand in it "
+            f"word by word. From about {self.full_at} sentences like yours in one step it would say nothing."
         )
 
 
