@@ -6,7 +6,7 @@ from typing import ClassVar, Final, final
 
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.figures.base import AttackEvidence, CellEvidence, GroupEvidence
-from glasshouse.metrics.sentences import pair_sentences
+from glasshouse.metrics.text.sentences import pair_sentences
 from glasshouse.registry import Card
 from glasshouse.results.exhibits import sentences
 from glasshouse.results.records import Exhibit

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import exhibits, figures, pictures, sentences, tables
+from glasshouse.report import exhibits, figures, pictures, tables
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.choice import Choice
@@ -122,9 +122,9 @@ def _show(
         if exhibit.kind == "pictures":
             return pictures.sheet(exhibit, run, cards=cards, show=show)
         if exhibit.kind == "sentences":
-            tail = sentences.HIDDEN if exhibit.private and not show else ""
+            tail = pictures.HIDDEN if exhibit.private and not show else ""
             titled = replace(exhibit, title=cards.title(exhibit.title), caption=exhibit.caption + tail)
-            return Shown(exhibit=titled, drawing=sentences.spoken(exhibit, run, show=show))
+            return Shown(exhibit=titled, drawing=pictures.spoken(exhibit, run, show=show))
         return Shown(exhibit=exhibit, drawing=exhibits.draw(exhibit, beside=beside))
     except GlasshouseError as error:
         return Shown(exhibit=exhibit, trouble=error)

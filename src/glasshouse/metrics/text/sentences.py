@@ -156,7 +156,7 @@ class ExactClaims(SentenceHits):
         "wrong word: higher is worse, since an adversary can believe what it reads.",
         display="rate",
         severity="other",
-        order=410,
+        order=412,
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -186,7 +186,7 @@ class TokenAccuracy(SentenceMetric):
         "at their place: higher is worse. Guessing reaches what common words give away.",
         display="rate",
         severity="images",
-        order=70,
+        order=68,
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
@@ -222,7 +222,7 @@ class SentenceIdentification(SentenceHits):
         "attack wrote down: higher is worse; guessing finds 1 in as many as there are candidates.",
         display="rate",
         severity="images",
-        order=62,
+        order=66,
     )
     requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
 
@@ -302,7 +302,7 @@ class TokensNamedRight(Hits):
         "worse.",
         display="rate",
         severity="other",
-        order=420,
+        order=425,
     )
     claim: ClassVar[ClaimKind] = "occurred_tokens"
     reads: ClassVar[Reads] = "ids"

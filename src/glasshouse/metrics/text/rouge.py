@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glasshouse.errors import not_installed
 from glasshouse.metrics.base import ScoreContext, Wording
-from glasshouse.metrics.sentences import NO_CHANCE, UP, SentenceMetric, pair_sentences, words_of
+from glasshouse.metrics.text.sentences import NO_CHANCE, UP, SentenceMetric, pair_sentences, words_of
 from glasshouse.registry import Card
 
 try:
