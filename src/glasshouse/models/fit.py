@@ -19,6 +19,7 @@ from glasshouse.interfaces import HasLosses, mean_loss
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
+from glasshouse.tensors import wide_type
 from glasshouse.wire import Batch
 
 _SENTENCES: Final = 16
@@ -103,9 +104,13 @@ def share_right(model: nn.Module, batch: Batch) -> Tensor:
         return (predict(model, batch.inputs).argmax(1) == batch.labels.cpu()).double()
     was_training = model.training
     model.eval()
+    device = next(model.parameters()).device
     rows = torch.split(torch.arange(len(batch)), _SENTENCES)
     with torch.no_grad():
-        parts = [model.right(batch.inputs[index], batch.labels[index]).double().cpu() for index in rows]
+        parts = [
+            model.right(batch.inputs[index].to(device), batch.labels[index].to(device)).double().cpu()
+            for index in rows
+        ]
     model.train(was_training)
     return torch.cat(parts)
 
@@ -155,7 +160,7 @@ def _epoch(
     draws = rng.child("augment").torch()
     noise = rng.child("perturb").torch(device)
     parts = torch.split(order, recipe.batch_size)
-    total = 0.0
+    total = torch.zeros((), dtype=wide_type(device), device=device)
     for step, index in enumerate(parts):
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate((epoch + step / len(parts)) / recipe.epochs)
@@ -174,8 +179,8 @@ def _epoch(
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        total += float(loss.detach()) * len(index)
-    return total / len(batch)
+        total += loss.detach().to(total.dtype) * len(index)
+    return float(total) / len(batch)
 
 
 def _augment(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor:
