@@ -1,0 +1,166 @@
+"""Which vectors were inputs of a linear layer, read off the layer's gradient.
+
+For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a sum of inputs. With fewer inputs than the layer is
+wide, an input lies in the span of these rows and almost no other vector does.
+
+Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4 (the span check). We differ in three ways. The rank is not
+found by a fixed tolerance but from the noise itself: behind the signal, singular values follow the Marchenko-Pastur law,
+whether the noise is rounding or a defence (Kritchman and Nadler 2008 count components so). Rows are scaled to one norm where
+this shows more signal, since rounding noise is proportional to a row's norm. And the distance is measured in the null space, of
+which a few directions refuse most candidates.
+
+Shape letters: M rows of a gradient, D inputs of the layer, R rank, N candidates, K directions of the sketch.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+__all__ = ["SKETCH", "Span", "signal_rank", "span_of"]
+
+SKETCH = 48
+"""Directions of the null space that are tried first: a vector in the span has no part in any of them."""
+EDGE = 1.1
+"""How far above the largest singular value of pure noise a signal must be."""
+ROUNDING = 1e-6
+"""Below this share of the largest singular value is rounding, of float32 or of the decomposition, which is not white."""
+LEAK = 4.0
+"""How many times its expected distance an input may have."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Span:
+    """What the rows of one layer's gradient span.
+
+    Attributes:
+        basis: (R, D), orthonormal; from the strongest direction to the weakest.
+        null: (D, D - R), orthonormal; from the most certain direction to the least.
+        leak: (R,), the expected squared distance from the span of a unit vector along each direction: what the noise
+            turned that direction by.
+        lens: (D, H), where the layer sees an input of H features through a matrix, as the second matrix of LoRA does.
+    """
+
+    basis: Tensor
+    null: Tensor
+    leak: Tensor
+    lens: Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        """R."""
+        return len(self.basis)
+
+    @property
+    def free(self) -> int:
+        """Directions that no input has; 0: the span is everything, and tells nothing."""
+        return self.null.shape[1]
+
+    @cached_property
+    def sketch(self) -> Tensor:
+        """(H, K): products with these directions are almost zero for every input."""
+        few = self.null[:, :SKETCH]
+        return few if self.lens is None else self.lens.T @ few
+
+    def distances(self, inputs: Tensor) -> Tensor:
+        """Distance of each input (N, H) from the span over its norm, in [0, 1]: (N,). 0: it was an input."""
+        seen = self._seen(inputs)
+        return (seen @ self.null).norm(dim=-1) / _norm(seen)
+
+    def limits(self, inputs: Tensor, least: float) -> Tensor:
+        """The distance up to which each input (N, H) passes: ``least``, or more where the noise explains it: (N,)."""
+        seen = self._seen(inputs)
+        shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
+        return (LEAK**2 * (shares @ self.leak) + least**2).sqrt().clamp(max=self.chance)
+
+    def may_hold(self, inputs: Tensor, least: float) -> Tensor:
+        """Whether each input (N, H) passes on the few directions of the sketch: (N,). Refuses none that would pass on all."""
+        few = (inputs @ self.sketch).norm(dim=-1)
+        return few <= self.widest(least) * _norm(self._seen(inputs))
+
+    def widest(self, least: float) -> float:
+        """The largest distance at which any input passes."""
+        leak = float(self.leak.max()) if self.rank else 0.0
+        return min(self.chance, math.sqrt(LEAK**2 * leak + least**2))
+
+    @cached_property
+    def chance(self) -> float:
+        """The largest distance that a vector outside the span does not reach by luck, in a million million tries.
+
+        A random direction's squared distance is Beta((D - R) / 2, R / 2); the normal law in its place is careful
+        enough, with a floor of a third of the mean for few free directions.
+        """
+        total = self.rank + self.free
+        mean = self.free / total
+        spread = math.sqrt(2 * mean * (1 - mean) / (total + 2))
+        return math.sqrt(max(mean - 7 * spread, (mean / 3) ** 2, 0.0))
+
+    def _seen(self, inputs: Tensor) -> Tensor:
+        return inputs if self.lens is None else inputs @ self.lens.T
+
+
+def _norm(vectors: Tensor) -> Tensor:
+    return vectors.norm(dim=-1).clamp_min(1e-30)
+
+
+def signal_rank(singular: Tensor, other: int) -> tuple[int, float]:
+    """How many singular values rise above the noise, and the noise's standard deviation per entry.
+
+    The first count at which what is left looks like noise alone: its largest value is no farther out than the edge of the
+    Marchenko-Pastur law for a noise of the power that is left.
+
+    Args:
+        singular: in descending order, as many as the matrix's shorter side.
+        other: the longer side.
+    """
+    power = singular.square().flip(0).cumsum(0).flip(0)  # power of the values from here on
+    left = torch.arange(len(singular), 0, -1, dtype=singular.dtype, device=singular.device)
+    noise = (power / (other * left)).sqrt()
+    edge = EDGE * noise * (math.sqrt(other) + left.sqrt())
+    inside = (singular <= edge.clamp_min(ROUNDING * float(singular[0]))).nonzero()[:, 0]
+    rank = int(inside[0]) if len(inside) else len(singular)
+    if rank == len(singular) - 1 and float(singular[-1]) > ROUNDING * float(singular[0]):
+        return len(singular), 0.0  # one value alone always looks like noise
+    return rank, float(noise[rank]) if rank < len(singular) else 0.0
+
+
+def span_of(gradient: Tensor, *, lens: Tensor | None = None) -> Span:
+    """The span of a gradient's rows, (M, D).
+
+    Rows are taken as they are, and scaled to one norm; whichever shows more directions above its noise is kept.
+    """
+    rows = gradient.double()
+    rows = rows[rows.any(dim=1)]
+    if not len(rows):
+        width = gradient.shape[1]
+        return Span(
+            basis=gradient.new_zeros(0, width),
+            null=torch.eye(width, dtype=gradient.dtype, device=gradient.device),
+            leak=gradient.new_zeros(0),
+            lens=lens,
+        )
+    scaled = rows / rows.norm(dim=1, keepdim=True)
+    found = max((_decompose(matrix) for matrix in (scaled, rows)), key=lambda parts: parts[0])
+    rank, noise, vectors, values = found
+    if rank >= min(rows.shape):  # no direction is left in which only noise could be
+        rank = rows.shape[1]
+    free = rows.shape[1] - rank
+    leak = free * noise**2 / values[:rank].square().clamp_min(1e-300)
+    return Span(
+        basis=vectors[:, :rank].T.to(gradient.dtype).contiguous(),
+        null=vectors[:, rank:].flip(1).to(gradient.dtype).contiguous(),
+        leak=leak.to(gradient.dtype),
+        lens=lens,
+    )
+
+
+def _decompose(rows: Tensor) -> tuple[int, float, Tensor, Tensor]:
+    """Rank, noise, right singular vectors (D, D) and values (D,) of a matrix (M, D), by its Gram matrix."""
+    squares, vectors = torch.linalg.eigh(rows.T @ rows)
+    values = squares.flip(0).clamp_min(0).sqrt()
+    rank, noise = signal_rank(values[: min(rows.shape)], max(rows.shape))
+    return rank, noise, vectors.flip(1), values
