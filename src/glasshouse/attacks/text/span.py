@@ -4,10 +4,10 @@ For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a
 wide, an input lies in the span of these rows and almost no other vector does.
 
 Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4 (the span check). We differ in three ways. The rank is not
-found by a fixed tolerance but from the noise itself: behind the signal, singular values follow the Marchenko-Pastur law,
-whether the noise is rounding or a defence (Kritchman and Nadler 2008 count components so). Rows are scaled to one norm where
-this shows more signal, since rounding noise is proportional to a row's norm. And the distance is measured in the null space, of
-which a few directions refuse most candidates.
+found by a fixed tolerance but from the noise itself: behind the signal, singular values follow the Marchenko-Pastur
+law, be the noise rounding or a defence (Kritchman and Nadler 2008 count components so), once rows are scaled to equal
+noise. An input's distance may be what that noise explains, direction by direction. And the distance is measured in the
+null space, of which a few directions refuse most candidates.
 
 Shape letters: M rows of a gradient, D inputs of the layer, R rank, N candidates, K directions of the sketch.
 """
@@ -28,7 +28,9 @@ EDGE = 1.1
 """How far above the largest singular value of pure noise a signal must be."""
 ROUNDING = 1e-6
 """Below this share of the largest singular value is rounding, of float32 or of the decomposition, which is not white."""
-LEAK = 4.0
+EVEN = 0.1
+"""No row's noise is taken for less than this share of the median row's."""
+LEAK = 3.0
 """How many times its expected distance an input may have."""
 
 
@@ -131,7 +133,7 @@ def signal_rank(singular: Tensor, other: int) -> tuple[int, float]:
 def span_of(gradient: Tensor, *, lens: Tensor | None = None) -> Span:
     """The span of a gradient's rows, (M, D).
 
-    Rows are taken as they are, and scaled to one norm; whichever shows more directions above its noise is kept.
+    Rows are scaled to one norm, and a second time to one norm outside the span that they then show.
     """
     rows = gradient.double()
     rows = rows[rows.any(dim=1)]
@@ -143,9 +145,12 @@ def span_of(gradient: Tensor, *, lens: Tensor | None = None) -> Span:
             leak=gradient.new_zeros(0),
             lens=lens,
         )
-    scaled = rows / rows.norm(dim=1, keepdim=True)
-    found = max((_decompose(matrix) for matrix in (scaled, rows)), key=lambda parts: parts[0])
-    rank, noise, vectors, values = found
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    rank, noise, vectors, values = _decompose(rows)
+    if 0 < rank < min(rows.shape):  # where the noise is not the same in all rows, make it so, and look again
+        left = (rows @ vectors[:, rank:]).norm(dim=1)
+        rows = rows / left.clamp_min(EVEN * float(left.median()))[:, None]
+        rank, noise, vectors, values = _decompose(rows)
     if rank >= min(rows.shape):  # no direction is left in which only noise could be
         rank = rows.shape[1]
     free = rows.shape[1] - rank
