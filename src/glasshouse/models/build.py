@@ -2,9 +2,11 @@
 
 A registered model comes from the zoo (or a plug-in); ``module:factory`` is the user's own. Both are
 called as ``factory(input_shape, classes, **arguments)`` and return a classifier of images; one that is not
-made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`).
+made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`). A factory that takes a
+``vocabulary`` returns a model of sentences (:mod:`glasshouse.models.text.base`).
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import RENAMINGS, SplitModel
+from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
@@ -35,10 +38,12 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
     """
     factory = registry.load_model(architecture.name)
     _check_arguments(factory, architecture)
+    words = architecture.vocabulary
+    given = {} if words is None else {registry.FROM_DATA: words}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
         try:
-            model = factory(architecture.input_shape, architecture.classes, **architecture.arguments)
+            model = factory(architecture.input_shape, architecture.classes, **given, **architecture.arguments)
         except TypeError as error:
             raise BadValue(
                 f"model '{architecture.name}'",
@@ -53,9 +58,9 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
                 got=f"a {type(model).__name__}",
                 fix="return the network, or glasshouse.adapt(network)",
             )
-        if not isinstance(model, SplitModel):
+        if not isinstance(model, SplitModel | TextModel):
             model = adapt(model)
-        if ":" in architecture.name:
+        if ":" in architecture.name and words is None:
             _check_forward(model, architecture)
     built: nn.Module = model
     return built
@@ -150,6 +155,15 @@ def _some(names: list[str]) -> str:
 
 
 def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:
+    reads = registry.FROM_DATA in inspect.signature(factory).parameters
+    if reads != (architecture.vocabulary is not None):
+        kinds = ("sentences", "images") if reads else ("images", "sentences")
+        raise BadValue(
+            f"model '{architecture.name}'",
+            needs=f"data of {kinds[0]}",
+            got=kinds[1],
+            fix="choose a model that reads these data: glasshouse list models",
+        )
     known = list(registry.arguments(factory))[2:]
     for name in architecture.arguments:
         if name not in known:

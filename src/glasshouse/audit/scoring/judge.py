@@ -300,6 +300,6 @@ def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.M
     weights = {n.removeprefix("stand_in."): t for n, t in tensors.items() if n.startswith("stand_in.")}
     if not weights:
         return None
-    model = build(network(agreed.input_shape, agreed.classes))
+    model = build(network(agreed.image_shape, agreed.classes))
     load(model, weights)
     return model.eval()

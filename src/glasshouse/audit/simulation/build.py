@@ -300,7 +300,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
     if count := distractors(scenario):
         references["distractors"] = require_part(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
-        stand_in = network(architecture.input_shape, architecture.classes)
+        stand_in = network(architecture.image_shape, architecture.classes)
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)
         weights = train_publicly(model, stand_in, roles.auxiliary, PERCEPTUAL, rng=stream)
