@@ -4,14 +4,14 @@ What the second block's attention receives at a position depends on the tokens u
 the span of the second layer's gradient. Prefixes grow token by token; wrong ones die at once.
 
 Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.2. Theirs runs the first block on whole prefixes for every token that might
-follow. Here the keys and values of a prefix are kept; a token's own projections are computed once for all prefixes; and two more spans of the
-same gradient, of the first block's output projection and of its network, refuse most pairs before the network, which is the
-costly part, is computed.
+follow. Here the keys and values of a prefix are kept; a token's own projections are computed once for all prefixes; and the span of
+what the first block's heads found, which the gradient of the layer behind them shows, refuses most pairs before that layer and
+the network, which cost most, are computed.
 
-Shape letters: P prefixes, C candidates, N pairs, T tokens, H features.
+Shape letters: P prefixes, C candidates, N pairs, T tokens, H heads, E features per head, D width.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.text.span import Span
-from glasshouse.attacks.text.transformer import Past, Transformer
+from glasshouse.attacks.text.candidates import received
+from glasshouse.models.text.base import TextModel
 
-__all__ = ["Found", "grow"]
+__all__ = ["Found", "Limits", "grow"]
 
-PAIRS = 2048
-"""Pairs that are computed at once on a CPU; a larger device takes more (``pairs``)."""
+PAIRS = {"cpu": 2048, "cuda": 65536}
+"""Pairs of a prefix and a token that are computed at once on a CPU, and on a larger device."""
 
 
 @final
@@ -42,12 +43,29 @@ class Found:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Of a search.
+
+    Attributes:
+        least: the distance up to which a vector passes whatever the noise.
+        beam: sequences kept per length, the nearest.
+        length: tokens of the longest sequence.
+    """
+
+    least: float
+    beam: int
+    length: int
+
+
+@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Prefixes:
-    """P prefixes of one length: tokens (P, T), their keys and values, and the sum of their distances (P,)."""
+    """P prefixes of one length: tokens (P, T), keys and values (P, H, T, E), and the sum of their distances (P,)."""
 
     tokens: Tensor
-    past: Past
+    keys: Tensor
+    values: Tensor
     distances: Tensor
 
     def found(self, which: Tensor) -> list[Found]:
@@ -61,113 +79,95 @@ class _Prefixes:
 
 
 def grow(
-    model: Transformer,
-    spans: Mapping[str, Span],
+    model: TextModel,
+    after: Span,
+    found: Span | None,
     candidates: Callable[[int], Tensor],
     *,
-    least: float,
-    beam: int,
-    longest: int,
-    pairs: int = PAIRS,
+    limits: Limits,
 ) -> list[Found]:
     """All sequences whose every prefix lies in the second layer's span, nearest first.
 
     Args:
         model: a decoder.
-        spans: of the places ``next``, and where they were sent ``out`` and ``up``.
+        after: the span of what the second attention layer receives.
+        found: the span of what the first block's heads found; None: not sent.
         candidates: tokens (C,) that may stand at a position.
-        least: the distance up to which a prefix passes whatever the noise.
-        beam: prefixes kept per length, the nearest.
-        longest: tokens of the longest sequence.
-        pairs: of prefix and token, computed at once.
+        limits: of the search.
     """
     prefixes = _start(model)
-    found: list[Found] = []
-    for position in range(longest):
+    ended: list[Found] = []
+    for position in range(limits.length):
         tokens = candidates(position)
         if not len(tokens) or not len(prefixes.tokens):
             break
-        longer, grown = _extend(model, spans, prefixes, tokens, least=least, beam=beam, pairs=pairs)
-        ended = torch.ones(len(prefixes.tokens), dtype=torch.bool, device=tokens.device)
-        ended[grown] = False
-        found += prefixes.found(ended)
+        longer, continued = _extend(model, after, found, prefixes, tokens, limits=limits)
+        alone = torch.ones(len(prefixes.tokens), dtype=torch.bool, device=tokens.device)
+        alone[continued] = False
+        ended += prefixes.found(alone)
         prefixes = longer
-    found += prefixes.found(torch.ones(len(prefixes.tokens), dtype=torch.bool))
-    return sorted(found, key=lambda one: one.distance)
+    ended += prefixes.found(torch.ones(len(prefixes.tokens), dtype=torch.bool))
+    return sorted(ended, key=lambda one: one.distance)
 
 
-def _start(model: Transformer) -> _Prefixes:
+def _start(model: TextModel) -> _Prefixes:
     """The empty prefix."""
-    weight = model.block.query.weight
-    heads = model.block.heads[0]
-    nothing = weight.new_zeros(1, heads, 0, weight.shape[0] // heads)
+    weight = model.anatomy.tokens.weight
+    first = torch.zeros(1, 1, dtype=torch.int64, device=weight.device)
+    _, key, value = model.anatomy.blocks[0].project(received(model, first[0], 0)[None], first)
     return _Prefixes(
-        tokens=torch.zeros(1, 0, dtype=torch.int64, device=weight.device),
-        past=Past(keys=nothing, values=nothing),
-        distances=weight.new_zeros(1),
+        tokens=first[:, :0], keys=key[:, :, :0], values=value[:, :, :0], distances=weight.new_zeros(1)
     )
 
 
 def _extend(
-    model: Transformer,
-    spans: Mapping[str, Span],
+    model: TextModel,
+    after: Span,
+    found: Span | None,
     prefixes: _Prefixes,
     tokens: Tensor,
     *,
-    least: float,
-    beam: int,
-    pairs: int,
+    limits: Limits,
 ) -> tuple[_Prefixes, Tensor]:
     """The prefixes that are one token longer, and which of the shorter ones they continue."""
-    position = prefixes.tokens.shape[1]
-    hidden = model.embedding(tokens, position)
-    projected = model.block.project(model.embedding.attended(tokens, position), position)
+    block, position = model.anatomy.blocks[0], prefixes.tokens.shape[1]
+    places = torch.full((len(tokens), 1), position, device=tokens.device)
+    hidden = model.embed(tokens[:, None], places)
+    query, key, value = (x[:, :, 0] for x in block.project(block.attended(hidden), places))
     kept: list[tuple[Tensor, Tensor, Tensor]] = []
-    step = max(1, pairs // len(prefixes.tokens))
+    step = max(1, PAIRS[tokens.device.type] // len(prefixes.tokens))
     for start in range(0, len(tokens), step):
         some = slice(start, start + step)
-        attended = model.block.attend(tuple(x[some] for x in projected), prefixes.past)  # type: ignore[arg-type]
+        heads = _attend(query[some], key[some], value[some], prefixes).flatten(0, 1)
         parent, token = torch.meshgrid(
             torch.arange(len(prefixes.tokens), device=tokens.device),
             torch.arange(len(tokens), device=tokens.device)[some],
             indexing="ij",
         )
-        kept.append(
-            _check(model, spans, (parent.flatten(), token.flatten()), hidden, attended.flatten(0, 1), least)
-        )
+        parent, token = parent.flatten(), token.flatten()
+        if found is not None:
+            inside = found.may_hold(heads.flatten(1), limits.least)
+            parent, token, heads = parent[inside], token[inside], heads[inside]
+        ahead = model.anatomy.blocks[1].attended(block.finish(hidden[token], heads[:, :, None]))[:, 0]
+        inside, distances = after.inside(ahead, limits.least)
+        kept.append((parent[inside], token[inside], distances))
     parent, token, distance = (torch.cat(parts) for parts in zip(*kept, strict=True))
     total = prefixes.distances[parent] + distance
-    best = total.argsort()[:beam]
+    best = total.argsort()[: limits.beam]
     parent, token = parent[best], token[best]
-    _, keys, values = projected
     longer = _Prefixes(
         tokens=torch.cat([prefixes.tokens[parent], tokens[token][:, None]], dim=1),
-        past=prefixes.past.grow(parent, keys[token], values[token]),
+        keys=torch.cat([prefixes.keys[parent], key[token][:, :, None]], dim=2),
+        values=torch.cat([prefixes.values[parent], value[token][:, :, None]], dim=2),
         distances=total[best],
     )
     return longer, parent.unique()
 
 
-def _check(
-    model: Transformer,
-    spans: Mapping[str, Span],
-    pair: tuple[Tensor, Tensor],
-    hidden: Tensor,
-    attended: Tensor,
-    least: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of pairs of prefix and token (N,) with what attention found (N, H): those that pass, and their distances."""
-    parent, token = pair
-    if "out" in spans:
-        inside = spans["out"].may_hold(attended, least)
-        parent, token, attended = parent[inside], token[inside], attended[inside]
-    stream, seen = model.block.middle(hidden[token], attended)
-    if "up" in spans:
-        inside = spans["up"].may_hold(seen, least)
-        parent, token, stream, seen = parent[inside], token[inside], stream[inside], seen[inside]
-    after = model.following(model.block.finish(stream, seen))
-    inside = spans["next"].may_hold(after, least)
-    parent, token, after = parent[inside], token[inside], after[inside]
-    distance = spans["next"].distances(after)
-    inside = distance <= spans["next"].limits(after, least)
-    return parent[inside], token[inside], distance[inside]
+def _attend(query: Tensor, key: Tensor, value: Tensor, prefixes: _Prefixes) -> Tensor:
+    """What C tokens (C, H, E) find behind each of P prefixes and at themselves: (P, C, H, E)."""
+    before = torch.einsum("che,phte->pcht", query, prefixes.keys)
+    own = (query * key).sum(-1).expand(len(prefixes.keys), -1, -1)
+    scores = torch.cat([before, own[..., None]], dim=-1) / query.shape[-1] ** 0.5
+    weights = scores.softmax(-1)
+    return torch.einsum("pcht,phte->pche", weights[..., :-1], prefixes.values) + weights[..., -1:] * value

@@ -20,7 +20,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-__all__ = ["SKETCH", "Span", "signal_rank", "span_of"]
+__all__ = ["SKETCH", "Span", "signal_rank", "span_of", "with_directions"]
 
 SKETCH = 48
 """Directions of the null space that are tried first: a vector in the span has no part in any of them."""
@@ -30,6 +30,8 @@ ROUNDING = 1e-6
 """Below this share of the largest singular value is rounding, of float32 or of the decomposition, which is not white."""
 EVEN = 0.1
 """No row's noise is taken for less than this share of the median row's."""
+SMALL = 1e-4
+"""A known input this near to the span adds no direction."""
 LEAK = 3.0
 """How many times its expected distance an input may have."""
 
@@ -83,6 +85,13 @@ class Span:
         """Whether each input (N, H) passes on the few directions of the sketch: (N,). Refuses none that would pass on all."""
         few = (inputs @ self.sketch).norm(dim=-1)
         return few <= self.widest(least) * _norm(self._seen(inputs))
+
+    def inside(self, inputs: Tensor, least: float) -> tuple[Tensor, Tensor]:
+        """Rows of ``inputs`` (N, H) that pass, in order, and their distances."""
+        near = self.may_hold(inputs, least).nonzero()[:, 0]
+        distances = self.distances(inputs[near])
+        passed = distances <= self.limits(inputs[near], least)
+        return near[passed], distances[passed]
 
     def widest(self, least: float) -> float:
         """The largest distance at which any input passes."""
@@ -169,3 +178,18 @@ def _decompose(rows: Tensor) -> tuple[int, float, Tensor, Tensor]:
     values = squares.flip(0).clamp_min(0).sqrt()
     rank, noise = signal_rank(values[: min(rows.shape)], max(rows.shape))
     return rank, noise, vectors.flip(1), values
+
+
+def with_directions(span: Span, inputs: Tensor) -> Span:
+    """The span with those of further inputs (N, H) added, which are known exactly."""
+    seen = inputs if span.lens is None else inputs @ span.lens.T
+    outside = (seen / _norm(seen)[:, None]) @ span.null
+    _, values, vectors = torch.linalg.svd(outside.double(), full_matrices=True)
+    rank = int((values > SMALL).sum())
+    turned = span.null.double() @ vectors.T
+    return Span(
+        basis=torch.cat([span.basis, turned[:, :rank].T.to(span.basis.dtype)]),
+        null=turned[:, rank:].to(span.null.dtype).contiguous(),
+        leak=torch.cat([span.leak, span.leak.new_zeros(rank)]),
+        lens=span.lens,
+    )
