@@ -11,8 +11,8 @@ the network, which cost most, are computed.
 Shape letters: P prefixes, C candidates, N pairs, T tokens, H heads, E features per head, D width.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -22,7 +22,7 @@ from glasshouse.attacks.text.span import Span
 from glasshouse.attacks.text.candidates import received
 from glasshouse.models.text.base import TextModel
 
-__all__ = ["Found", "Limits", "grow"]
+__all__ = ["Found", "Limits", "grow", "in_order"]
 
 PAIRS = {"cpu": 2048, "cuda": 65536}
 """Pairs of a prefix and a token that are computed at once on a CPU, and on a larger device."""
@@ -36,10 +36,12 @@ class Found:
     Attributes:
         tokens: of the sequence.
         distance: mean distance from the second layer's span; 0: certain.
+        own: how many of its tokens stand behind a beginning that no surer sequence has.
     """
 
     tokens: tuple[int, ...]
     distance: float
+    own: int = 0
 
 
 @final
@@ -86,7 +88,7 @@ def grow(
     *,
     limits: Limits,
 ) -> list[Found]:
-    """All sequences whose every prefix lies in the second layer's span, nearest first.
+    """All sequences whose every prefix lies in the second layer's span, surest first.
 
     Args:
         model: a decoder.
@@ -107,7 +109,33 @@ def grow(
         ended += prefixes.found(alone)
         prefixes = longer
     ended += prefixes.found(torch.ones(len(prefixes.tokens), dtype=torch.bool))
-    return sorted(ended, key=lambda one: one.distance)
+    return in_order(ended)
+
+
+def in_order(found: Iterable[Found]) -> list[Found]:
+    """Those first that say most beyond what others say: a wrong branch dies soon behind a right beginning.
+
+    What says nothing more is left out. A token that is repeated at the start counts once: what a rotary decoder finds
+    behind ``a a a`` is what it finds behind ``a``.
+
+    Examples:
+        >>> found = [Found(tokens=t, distance=0.0) for t in ((5, 9), (5, 6, 7), (5, 5, 5, 5))]
+        >>> [(one.tokens, one.own) for one in in_order(found)]
+        [((5, 6, 7), 3), ((5, 9), 1)]
+    """
+    seen: set[tuple[int, ...]] = set()
+    ordered = []
+    for short, one in sorted(((_once(one.tokens), one) for one in found), key=lambda x: (-len(x[0]), x[1].distance)):
+        beginnings = {short[:end] for end in range(1, len(short) + 1)}
+        ordered.append(replace(one, own=len(beginnings - seen)))
+        seen |= beginnings
+    return sorted((one for one in ordered if one.own), key=lambda one: (-one.own, one.distance))
+
+
+def _once(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """Without repetitions of the first token at the start."""
+    repeated = next((i for i, token in enumerate(tokens) if token != tokens[0]), len(tokens))
+    return tokens[max(repeated - 1, 0) :]
 
 
 def _start(model: TextModel) -> _Prefixes:
