@@ -24,7 +24,7 @@ from torch import Tensor
 from tokenizers import ByteLevelBPETokenizer
 
 from glasshouse.attacks.base import About
-from glasshouse.attacks.text.dager import sentences_in
+from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.reading import Answer
 from glasshouse.models.text.base import TextModel
 from glasshouse.models.text.bert import bert
@@ -95,9 +95,7 @@ def settings(batches: int) -> Iterator[Setting]:
         yield Setting(table="sums", batch=2, clients=clients, batches=batches // 2)
     for defence, values in DEFENCES.items():
         for strength in values:
-            yield Setting(
-                table="defences", batch=4, defence=defence, strength=strength, batches=batches // 2
-            )
+            yield Setting(table="defences", batch=4, defence=defence, strength=strength, batches=batches // 2)
 
 
 DEFENCES: Mapping[str, tuple[float, ...]] = {
@@ -116,7 +114,9 @@ class Corpus:
     def __init__(self, data: Path, name: str) -> None:
         words = ByteLevelBPETokenizer(str(data / "gpt2/vocab.json"), str(data / "gpt2/merges.txt"))
         if name == "cola":
-            text = "".join((data / f"cola/{part}_dev.tsv").read_text() for part in ("in_domain", "out_of_domain"))
+            text = "".join(
+                (data / f"cola/{part}_dev.tsv").read_text() for part in ("in_domain", "out_of_domain")
+            )
             lines = [line.split("\t")[3] for line in text.splitlines() if line.count("\t") >= 3]
         else:
             files = [(data / f"rotten_tomatoes/{part}.txt").read_text("latin-1") for part in ("pos", "neg")]
@@ -137,10 +137,14 @@ def gradient(model: TextModel, tokens: Tensor, labels: Tensor) -> tuple[dict[str
     """Of the mean loss, by name, and the loss."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     loss = model.losses(tokens, labels).mean()
-    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)), float(loss.detach())
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)), float(
+        loss.detach()
+    )
 
 
-def answer_of(model: TextModel, setting: Setting, tokens: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
+def answer_of(
+    model: TextModel, setting: Setting, tokens: Tensor, labels: Tensor
+) -> tuple[dict[str, Tensor], float]:
     """What travels: the update of a client, or the sum over clients, behind its defence; and the loss."""
     if setting.steps > 1:
         return local_steps(model, setting, tokens, labels)
@@ -177,7 +181,9 @@ def defended(sent: dict[str, Tensor], setting: Setting) -> dict[str, Tensor]:
     return sent
 
 
-def local_steps(model: TextModel, setting: Setting, tokens: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
+def local_steps(
+    model: TextModel, setting: Setting, tokens: Tensor, labels: Tensor
+) -> tuple[dict[str, Tensor], float]:
     """The change of parameters over plain steps on the whole batch; the model is left as it was."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     before = {name: p.detach().clone() for name, p in named.items()}
@@ -203,14 +209,18 @@ def piece(model: TextModel, setting: Setting, sentences: list[list[int]], device
     sent, loss = answer_of(model, setting, tokens, labels)
     _wait(device)
     trained = time.perf_counter()
-    answer = Answer(about=About(rounds=(0,)), model=model, sent=sent, examples=len(tokens), steps=setting.steps)
-    found = sentences_in(answer, length=LENGTH, least=2e-3, beam=16)
+    answer = Answer(
+        about=About(rounds=(0,)), model=model, sent=sent, examples=len(tokens), steps=setting.steps
+    )
+    found = Dager().sentences(answer, length=LENGTH, generator=torch.Generator().manual_seed(0))
     _wait(device)
     real = model.vocabulary.real(tokens)
     marks = {model.vocabulary.start, model.vocabulary.end, model.vocabulary.pad}
     return {
         "setting": asdict(setting),
-        "truth": [[t for t in row[mask].tolist() if t not in marks] for row, mask in zip(tokens, real, strict=True)],
+        "truth": [
+            [t for t in row[mask].tolist() if t not in marks] for row, mask in zip(tokens, real, strict=True)
+        ],
         "found": [[t for t in one.tokens if t not in marks] for one in found[: len(tokens)]],
         "claimed": len(found),
         "tokens": int(real.sum()),
@@ -274,7 +284,9 @@ def _path(arguments: argparse.Namespace, setting: Setting, number: int) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tables", default="")
     parser.add_argument("--device", default="cpu")

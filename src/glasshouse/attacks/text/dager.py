@@ -14,6 +14,7 @@ Adam; noise is as large as the gradient of a single token.
 """
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import ClassVar, final
 
 import torch
@@ -24,6 +25,7 @@ from glasshouse.attacks.sequences import Sequences
 from glasshouse.attacks.text.candidates import candidates
 from glasshouse.attacks.text.prefixes import Found, Limits, grow
 from glasshouse.attacks.text.reading import Answer, answers, check_sentences, found_span, input_span
+from glasshouse.attacks.text.sentences import assemble
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import Count, Share, check_ranges
 from glasshouse.registry import Card
@@ -42,7 +44,8 @@ class Dager:
     Args:
         least: the distance from a span, relative to a vector's norm, up to which it counts as inside whatever the noise;
             noise that the gradient itself shows allows for more.
-        beam: beginnings that are kept per length, for each sentence behind the update.
+        beam: beginnings that are kept per length, for each sentence behind the update (decoders).
+        starts: of the search for whole sentences, for every place where one may end (encoders).
     """
 
     card: ClassVar[Card] = Card(
@@ -62,6 +65,7 @@ class Dager:
 
     least: Share = 2e-3
     beam: Count = 16
+    starts: Count = 8
 
     def __post_init__(self) -> None:
         check_ranges(self, SUBJECT)
@@ -76,38 +80,49 @@ class Dager:
         Raises:
             Inapplicable: nothing of the first two attention layers was sent.
         """
-        del rng  # nothing is drawn
-        length = view.terms.architecture.input_shape[0]
-        return tuple(self._claim(answer, length) for answer in answers(view, subject=SUBJECT))
+        return tuple(
+            self._claim(answer, length=view.terms.architecture.input_shape[0], rng=rng.child(f"{number}"))
+            for number, answer in enumerate(answers(view, subject=SUBJECT))
+        )
 
-    def _claim(self, answer: Answer, length: int) -> Sequences:
+    def _claim(self, answer: Answer, *, length: int, rng: Rng) -> Sequences:
         model = answer.model
-        found = sentences_in(answer, length=length, least=self.least, beam=self.beam)
+        found = self.sentences(answer, length=length, generator=rng.child("starts").torch())
         tokens = torch.full((len(found), length), model.vocabulary.pad)
         for row, one in zip(tokens, found, strict=True):
             row[: len(one.tokens)] = torch.tensor(one.tokens)
         confidence = torch.tensor([float(one.own) for one in found])
         return Sequences(about=answer.about, tokens=tokens, confidence=confidence)
 
+    def sentences(self, answer: Answer, *, length: int, generator: torch.Generator) -> list[Found]:
+        """Sentences of up to ``length`` tokens behind an answer, surest first; none where a span is everything.
 
-def sentences_in(answer: Answer, *, length: int, least: float, beam: int) -> list[Found]:
-    """Sentences behind an answer, surest first; none where a span is everything.
-
-    Raises:
-        Inapplicable: nothing of the first two attention layers was sent.
-    """
-    model, sent = answer.model, answer.sent
-    with torch.inference_mode():
-        first, second = (input_span(model, layer, sent) for layer in (0, 1))
-        if first is None or second is None:
-            raise Inapplicable(
-                SUBJECT,
-                needs="the gradients of the first two attention layers, or of adapters beside them",
-                got=", ".join(sorted(sent)[:6]) or "nothing",
-                fix="let clients train all layers, or use another attack (glasshouse list attacks)",
+        Raises:
+            Inapplicable: nothing of the first two attention layers was sent.
+        """
+        model, sent = answer.model, answer.sent
+        with torch.inference_mode():
+            first, second = (input_span(model, layer, sent) for layer in (0, 1))
+            if first is None or second is None:
+                raise Inapplicable(
+                    SUBJECT,
+                    needs="the gradients of the first two attention layers, or of adapters beside them",
+                    got=", ".join(sorted(sent)[:6]) or "nothing",
+                    fix="let clients train all layers, or use another attack (glasshouse list attacks)",
+                )
+            if not first.free or not second.free:
+                return []
+            which = candidates(model, first, length=length, least=self.least)
+            if model.anatomy.causal:
+                limits = Limits(least=self.least, beam=self.beam * answer.examples, length=length)
+                return grow(model, second, found_span(model, 0, sent), which.at, limits=limits)
+            sets = list(takewhile(len, (which.at(place) for place in range(length))))
+            return assemble(
+                model,
+                second,
+                sets,
+                least=self.least,
+                sentences=answer.examples,
+                starts=self.starts,
+                generator=generator,
             )
-        if not first.free or not second.free:
-            return []
-        limits = Limits(least=least, beam=beam * answer.examples, length=length)
-        which = candidates(model, first, length=length, least=least)
-        return grow(model, second, found_span(model, 0, sent), which.at, limits=limits)

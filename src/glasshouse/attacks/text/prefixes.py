@@ -125,7 +125,9 @@ def in_order(found: Iterable[Found]) -> list[Found]:
     """
     seen: set[tuple[int, ...]] = set()
     ordered = []
-    for short, one in sorted(((_once(one.tokens), one) for one in found), key=lambda x: (-len(x[0]), x[1].distance)):
+    for short, one in sorted(
+        ((_once(one.tokens), one) for one in found), key=lambda x: (-len(x[0]), x[1].distance)
+    ):
         beginnings = {short[:end] for end in range(1, len(short) + 1)}
         ordered.append(replace(one, own=len(beginnings - seen)))
         seen |= beginnings
