@@ -112,7 +112,7 @@ class Recorder(Protocol):
 
 
 def losses_of(model: nn.Module, batch: Batch) -> Tensor:
-    """What training minimises the mean of, (B,): the model's own ``losses`` where it has some, else cross-entropy.
+    """What training minimises the mean of, (B,): the model's own ``losses``, else cross-entropy.
 
     A model of images has one label per image to get right; one of sentences may have every token.
     """

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glasshouse.data.base import DataSource, Images
+from glasshouse.data.base import DataSource, Examples
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -83,11 +83,11 @@ class _Pool:
                 parts.append(self.source.splits[name].batch(self.row[here]))
         if len(parts) == 1:
             return parts[0]
-        known = [part.groups for part in parts if part.groups is not None]
+        groups = [part.groups for part in parts if part.groups is not None]
         return Batch(
             inputs=torch.cat([part.inputs for part in parts]),
             labels=torch.cat([part.labels for part in parts]),
-            groups=torch.cat(known) if len(known) == len(parts) else None,
+            groups=torch.cat(groups) if len(groups) == len(parts) else None,
         )
 
 
@@ -131,12 +131,12 @@ def deal(
     for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
         number = ROLES.index(role)
         free = _eligible(pool, wants[role]) & ~used_rows
-        mine = free & ((owner[pool.content] == -1) | (owner[pool.content] == number))
-        duplicates[role] = int((free & ~mine).sum())
-        mine &= (key_owner[keys] == -1) | (key_owner[keys] == number)
-        index = _choose(mine.nonzero().squeeze(1), keys, wants[role].size, rng.child(f"deal/{role}"))
+        available = free & ((owner[pool.content] == -1) | (owner[pool.content] == number))
+        duplicates[role] = int((free & ~available).sum())
+        available &= (key_owner[keys] == -1) | (key_owner[keys] == number)
+        index = _choose(available.nonzero().squeeze(1), keys, wants[role].size, rng.child(f"deal/{role}"))
         if len(index) < (wants[role].size or 1):
-            raise _too_few(source, role, wants[role], int(mine.sum()), duplicates[role])
+            raise _too_few(source, role, wants[role], int(available.sum()), duplicates[role])
         used_rows[index] = True
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number
@@ -204,9 +204,9 @@ def _pool(source: DataSource, wants: Mapping[Role, RoleRequest]) -> _Pool:
     everywhere = any(not want.split for want in wants.values())
     split_names = {want.split for want in wants.values()}
     names = tuple(name for name in source.splits if everywhere or name in split_names)
-    parts: list[Images] = [source.splits[name] for name in names]
+    parts: list[Examples] = [source.splits[name] for name in names]
     numbers: dict[bytes, int] = {}
-    content = [numbers.setdefault(c, len(numbers)) for part in parts for c in image_digests(part.pixels)]
+    content = [numbers.setdefault(c, len(numbers)) for part in parts for c in image_digests(part.stored)]
     return _Pool(
         source=source,
         names=names,

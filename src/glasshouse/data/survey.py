@@ -115,7 +115,8 @@ def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey
     """Of files that are not as they should be: the reader says what is wrong, or copes with it."""
     data = load(source, resize=resize, channels=channels)
     counts = {name: Counter(images.labels.tolist()) for name, images in data.splits.items()}
-    return Survey(counts=counts, shape=data.input_shape, classes=data.classes)
+    channels, height, width = data.input_shape
+    return Survey(counts=counts, shape=(channels, height, width), classes=data.classes)
 
 
 def _digits(where: str) -> Survey | None:
@@ -142,7 +143,7 @@ def _npz(where: str) -> Survey | None:
     counts: dict[str, Mapping[int, int]] = {}
     shape: tuple[int, ...] = ()
     with np.load(path, allow_pickle=False) as archive:
-        named = len(archive["class_names"]) if "class_names" in archive.files else 0
+        class_names = len(archive["class_names"]) if "class_names" in archive.files else 0
         for split in SPLITS:
             if f"{split}_labels" in archive.files:
                 counts[split] = Counter(archive[f"{split}_labels"].reshape(-1).tolist())
@@ -153,7 +154,9 @@ def _npz(where: str) -> Survey | None:
     if not counts or len(shape) not in (3, 4):
         return None
     depth = shape[3] if len(shape) == 4 else 1
-    return Survey(counts=counts, shape=(depth, shape[1], shape[2]), classes=named or _highest(counts) + 1)
+    return Survey(
+        counts=counts, shape=(depth, shape[1], shape[2]), classes=class_names or _highest(counts) + 1
+    )
 
 
 def _folder(where: str) -> Survey | None:

@@ -1,12 +1,12 @@
 """The page's content, sorted: one section per scenario, each with what it saw, found, showed and refused."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.report import exhibits, figures, pictures, tables
+from glasshouse.report import exhibits, figures, pictures, sentences, tables
 from glasshouse.report.cards import Cards
 from glasshouse.report.verdicts import stories
 from glasshouse.report.verdicts.choice import Choice
@@ -121,6 +121,10 @@ def _show(
     try:
         if exhibit.kind == "pictures":
             return pictures.sheet(exhibit, run, cards=cards, show=show)
+        if exhibit.kind == "sentences":
+            tail = sentences.HIDDEN if exhibit.private and not show else ""
+            titled = replace(exhibit, title=cards.title(exhibit.title), caption=exhibit.caption + tail)
+            return Shown(exhibit=titled, drawing=sentences.spoken(exhibit, run, show=show))
         return Shown(exhibit=exhibit, drawing=exhibits.draw(exhibit, beside=beside))
     except GlasshouseError as error:
         return Shown(exhibit=exhibit, trouble=error)

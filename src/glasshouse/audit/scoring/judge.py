@@ -216,6 +216,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         classes=transcript.terms.architecture.classes,
         image_range=transcript.terms.image_range,
         gallery=_gallery(tensors, truth),
+        vocabulary=transcript.terms.architecture.vocabulary,
     )
     return Judge(
         truth=truth,

@@ -34,7 +34,7 @@ from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import distractors, metrics_requiring, role_requests
-from glasshouse.scenario.spec import Grants, Scenario
+from glasshouse.scenario.spec import Data, Grants, Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
@@ -87,7 +87,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     Raises:
         GlasshouseError: data, model, defence and federation do not fit each other; says which.
     """
-    source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
+    source = _load(scenario.data, scenario.data.source)
     rng = Rng.root(seed, salt=source.checksum)
     domain_roles = class_roles(scenario, source, rng=rng.child("roles"))
     roles = _deal_roles(scenario, source, rng) if domain_roles is None else as_roles(domain_roles)
@@ -96,6 +96,7 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         input_shape=source.input_shape,
         classes=classes_of(scenario, source, domain_roles),
         arguments=scenario.model.arguments,
+        vocabulary=source.vocabulary,
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     start = start_of(scenario, architecture, roles.public, rng)
@@ -131,6 +132,16 @@ def build(scenario: Scenario, *, seed: int) -> Built:
     )
 
 
+def _load(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
+    """The data set ``name`` as the scenario wants it; images made to fit those of ``like``."""
+    if like is not None and like.vocabulary is None:
+        channels, side, _ = like.input_shape
+        return load_source(name, resize=side, channels=channels)
+    return load_source(
+        name, resize=data.resize, channels=data.channels, tokenizer=data.tokenizer, length=data.length
+    )
+
+
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
     """Who holds which images; private ones from another data set where the scenario names one."""
     wants, data = wants_of(scenario), scenario.data
@@ -138,8 +149,7 @@ def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
         spare = spare_of(scenario, source)
         return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
     want = wants.pop("private")
-    channels, side, _ = source.input_shape
-    other = load_source(data.private_source, resize=side, channels=channels)
+    other = _load(data, data.private_source, like=source)
     roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
     part = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
@@ -309,7 +319,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
 
 
 def data_words(source: DataSource, roles: Roles) -> str:
-    """The data set, and how many images each role holds."""
-    shape = "×".join(map(str, source.input_shape[1:]))
+    """The data set, and how many examples each role holds."""
+    shape = "×".join(map(str, source.input_shape[1:])) or f"{source.input_shape[0]} tokens"
     parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
     return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"

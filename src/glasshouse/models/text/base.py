@@ -23,6 +23,11 @@ Task = Literal["next", "class"]
 TASKS: Final = ("next", "class")
 Part = Literal["query", "key", "value"]
 PARTS: Final[tuple[Part, ...]] = ("query", "key", "value")
+ADAPTER: Final = "lora_A.default.weight"
+"""What peft calls an adapter's first matrix, (rank, D), below the layer that it is beside."""
+ADAPTER_MARK: Final = ".lora_"
+BASE: Final = ".base_layer."
+"""What peft puts into the name of the layer itself."""
 EMBEDDINGS: Final = "embeddings"
 """``frozen``: tokens' and positions' vectors are not trained."""
 
@@ -217,6 +222,18 @@ class TextModel(nn.Module):
         weight = real.to(hidden.dtype)
         return (self.anatomy.close(hidden) * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
 
+    def completed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``tensors`` of a published body, with what is this model's own: adapters, and a head where none is.
+
+        Layers with an adapter beside them are found by the name that they have without one.
+        """
+        own = self.state_dict()
+        plain = {name: tensors.get(name.replace(BASE, "."), tensors.get(name)) for name in own}
+        ours = {n: t for n, t in own.items() if ADAPTER_MARK in n or n.startswith("head.")}
+        found = {name: t for name, t in plain.items() if t is not None}
+        known = {name.replace(BASE, ".") for name in own}
+        return {**{n: t for n, t in tensors.items() if n not in known}, **ours, **found}
+
     def input_rows(
         self, layer: int, tensors: Mapping[str, Tensor], *, parts: Sequence[Part] = PARTS
     ) -> Tensor:
@@ -248,10 +265,6 @@ class TextModel(nn.Module):
             if f"{name}.{ADAPTER}" in tensors:
                 found[f"{name}.{ADAPTER}", ""] = tensors[f"{name}.{ADAPTER}"]
         return torch.cat(list(found.values())) if found else torch.zeros(0, self.width)
-
-
-ADAPTER: Final = "lora_A.default.weight"
-"""What peft calls an adapter's first matrix, (rank, D), below the layer that it is beside."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:

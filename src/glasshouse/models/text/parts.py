@@ -1,7 +1,7 @@
 """What the models that `transformers` builds share: adapters by peft, and the names in files of weights."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -16,6 +16,11 @@ try:
     import transformers as _transformers  # noqa: F401  # whoever imports this file needs both
 except ImportError as error:
     raise not_installed("models of transformers", "transformers and peft", error, extra="text") from error
+
+
+_HEADS: Final = ("lm_head.", "score.", "classifier.", "cls.")
+_NO_WEIGHTS: Final = (".attn.bias", ".attn.masked_bias", "position_ids")
+"""What older files hold beside weights: masks and counters."""
 
 
 def heads_fit(model: str, *, width: int, heads: int, layers: int, length: int, positions: int) -> None:
@@ -77,16 +82,15 @@ def renamed(first: str, *, head: Mapping[str, str] | None = None) -> Callable[[M
 
     Args:
         first: what the file's names of the body begin with, where they begin with anything.
-        head: names of the head's tensors in the file, and here.
+        head: names of the head's tensors in the file, and here; others are left out.
     """
 
     def rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if any(name.startswith("body.") for name in tensors):
             return dict(tensors)
         own = {ours: tensors[theirs] for theirs, ours in (head or {}).items() if theirs in tensors}
-        inside = {n.removeprefix(first): t for n, t in tensors.items()}
-        dropped = (".attn.bias", ".attn.masked_bias", "position_ids")  # no weights: masks and counters
-        body = {f"body.{n}": t for n, t in inside.items() if not n.endswith(dropped)}
+        inside = {n.removeprefix(first): t for n, t in tensors.items() if not n.startswith(_HEADS)}
+        body = {f"body.{n}": t for n, t in inside.items() if not n.endswith(_NO_WEIGHTS)}
         return {**body, **own}
 
     return rename
