@@ -3,11 +3,13 @@
     python -m benchmarks.text FOLDER [--tables decoder,llama] [--device cuda] [--batches 20] [--data FOLDER]
     python -m benchmarks.text FOLDER --show
 
-Every batch is a piece, a file in FOLDER; pieces that are there are not computed again. ``--show`` prints the tables from the
-pieces. Models have random weights of the full architectures; tokens are those of GPT-2. Sentences of the first half of Rotten
-Tomatoes and of CoLA's in-domain training part were used for tuning; these batches are drawn from the others.
+Every batch is a piece, a file in FOLDER; pieces that are there are not computed again. ``--show`` prints
+the tables from the pieces. Models have random weights of the full architectures; tokens are those of GPT-2.
+Sentences of the first half of Rotten Tomatoes and of CoLA's in-domain training part were used for tuning;
+these batches are drawn from the others.
 
-Needs: the extra ``text``; ``--data`` (or ``$GLASSHOUSE_DATA/text``) with ``gpt2/``, ``rotten_tomatoes/`` and ``cola/``.
+Needs: the extra ``text``; ``--data`` (or ``$GLASSHOUSE_DATA/text``) with ``gpt2/``, ``rotten_tomatoes/``
+    and ``cola/``.
 """
 
 import argparse
@@ -16,12 +18,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tokenizers import ByteLevelBPETokenizer
+from torch import Tensor
 
 from glasshouse.attacks.base import About
 from glasshouse.attacks.text.dager import Dager
@@ -72,30 +76,22 @@ class Setting:
 
 def settings(batches: int) -> Iterator[Setting]:
     """All rows of all tables."""
-    for corpus in ("rotten_tomatoes", "cola"):
-        for batch in (1, 2, 4, 8, 16):
-            yield Setting(
-                table="decoder", corpus=corpus, batch=batch, batches=batches if batch < 16 else batches // 2
-            )
-    for batch in (1, 4, 16):
-        yield Setting(table="class", task="class", batch=batch, batches=batches // 2)
-    for batch in (20, 24, 28, 32, 40, 64):
-        yield Setting(table="beyond", batch=batch, batches=max(1, batches // 4))
-    for batch in (1, 2, 4, 8, 16):
-        yield Setting(table="llama", model="llama", batch=batch, batches=batches // 2)
+    half = batches // 2
+    row = partial(Setting, batches=half)
+    for corpus, batch in product(("rotten_tomatoes", "cola"), (1, 2, 4, 8, 16)):
+        yield row(table="decoder", corpus=corpus, batch=batch, batches=batches if batch < 16 else half)
+    yield from (row(table="class", task="class", batch=batch) for batch in (1, 4, 16))
+    yield from (row(table="beyond", batch=b, batches=max(1, half // 2)) for b in (20, 24, 28, 32, 40, 64))
+    yield from (row(table="llama", model="llama", batch=batch) for batch in (1, 2, 4, 8, 16))
     for batch in (1, 2, 4):
-        yield Setting(table="bert", model="bert", task="class", batch=batch, batches=batches)
-    for rank in (8, 64, 256):
-        for batch in (1, 2, 4, 8):
-            yield Setting(table="lora", batch=batch, batches=batches // 2, arguments={"rank": rank})
-    for steps in (2, 5, 10):
-        for rate in (1e-4, 1e-3, 1e-2):
-            yield Setting(table="fedavg", batch=4, steps=steps, rate=rate, batches=batches // 2)
-    for clients in (2, 4, 8):
-        yield Setting(table="sums", batch=2, clients=clients, batches=batches // 2)
+        yield row(table="bert", model="bert", task="class", batch=batch, batches=batches)
+    for rank, batch in product((8, 64, 256), (1, 2, 4, 8)):
+        yield row(table="lora", batch=batch, arguments={"rank": rank})
+    for steps, rate in product((2, 5, 10), (1e-4, 1e-3, 1e-2)):
+        yield row(table="fedavg", batch=4, steps=steps, rate=rate)
+    yield from (row(table="sums", batch=2, clients=clients) for clients in (2, 4, 8))
     for defence, values in DEFENCES.items():
-        for strength in values:
-            yield Setting(table="defences", batch=4, defence=defence, strength=strength, batches=batches // 2)
+        yield from (row(table="defences", batch=4, defence=defence, strength=value) for value in values)
 
 
 DEFENCES: Mapping[str, tuple[float, ...]] = {
@@ -105,7 +101,7 @@ DEFENCES: Mapping[str, tuple[float, ...]] = {
     "dp_sgd": (0.6,),
     "half": (0.0,),
 }
-"""By strength: standard deviation, norm, share set to 0, noise multiplier at a clip norm of 1; ``half``: sent as float16."""
+"""By strength: standard deviation, norm, share set to 0, noise multiplier at a clip norm of 1; float16."""
 
 
 class Corpus:
@@ -160,7 +156,7 @@ def answer_of(
         noise = setting.strength / len(tokens)
         return {name: g + noise * torch.randn_like(g) for name, g in total.items()}, sum(losses) / len(losses)
     sent, loss = gradient(model, tokens, labels)
-    return {name: g for name, g in defended(sent, setting).items()}, loss
+    return defended(sent, setting), loss
 
 
 def defended(sent: dict[str, Tensor], setting: Setting) -> dict[str, Tensor]:
@@ -284,6 +280,7 @@ def _path(arguments: argparse.Namespace, setting: Setting, number: int) -> Path:
 
 
 def main() -> None:
+    """What the arguments ask for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,14 @@
-"""Which tokens a batch held, and where: the vocabulary against the span of the first attention layer's gradient.
+"""Which tokens a batch held, and where: the vocabulary against the span of the first layer's gradient.
 
-Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.1. Theirs tests the vocabulary anew at every position.
-Normalised or not, what attention receives for a token is a sum of parts of the token and of its place, up to a factor. So
-with the directions of all places added to the span, one pass over the vocabulary finds the tokens that occur anywhere, and
-only these are tested place by place.
+Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.1. Theirs tests the vocabulary anew at
+    every position. Normalised or not, what attention receives for a token is a sum of parts of the token
+    and of its place, up to a factor. So with the directions of all places added to the span, one pass over
+    the vocabulary finds the tokens that occur anywhere, and only these are tested place by place.
 
 A place's set may hold more tokens than the batch had there, however exact the gradient: with ``E[a] + P[1]``,
-``E[a] + P[2]`` and ``E[b] + P[2]`` in the span, ``E[b] + P[1]`` is their sum and difference. The rank is the number of
-distinct tokens and places less the parts that they fall into, not the number of tokens; no tolerance changes that. Only the
-second layer tells them apart.
+``E[a] + P[2]`` and ``E[b] + P[2]`` in the span, ``E[b] + P[1]`` is their sum and difference. The rank is
+the number of distinct tokens and places less the parts that they fall into, not the number of tokens; no
+tolerance changes that. Only the second layer tells them apart.
 
 Shape letters: V vocabulary, T tokens, L places, D width, C candidates.
 """
@@ -76,7 +76,8 @@ def candidates(model: TextModel, span: Span, *, length: int, least: float) -> Ca
 def _places(model: TextModel, length: int) -> Tensor:
     """Vectors that span, with those of any token at one place, that token's at any other: (L + 2, D).
 
-    One token at all places, and at the first place with its vector doubled and left out, for the constant part.
+    One token at all places, and at the first place with its vector doubled and left out, for the constant
+    part.
     """
     anatomy = model.anatomy
     device = anatomy.tokens.weight.device

@@ -1,16 +1,17 @@
 """Whole sentences from the gradients of a language model, exactly, by linear algebra.
 
-Source: Petrov et al. 2024, "DAGER: Exact Gradient Inversion for Large Language Models", NeurIPS 2024, arXiv:2405.15586.
+Source: Petrov et al. 2024, "DAGER: Exact Gradient Inversion for Large Language Models", NeurIPS 2024,
+    arXiv:2405.15586.
 
-The rows of an attention layer's gradient lie in the span of its inputs. With fewer tokens in the batch than the layer is wide, that
-span tells which tokens occurred (first layer) and in which order (second layer). Nothing is optimised and no prior is used; a
-sentence is either in the gradient or not.
+The rows of an attention layer's gradient lie in the span of its inputs. With fewer tokens in the batch than
+the layer is wide, that span tells which tokens occurred (first layer) and in which order (second layer).
+Nothing is optimised and no prior is used; a sentence is either in the gradient or not.
 
-Where we differ: how the span is found and judged (``span``), one pass over the vocabulary (``candidates``), keys and values that are kept
-(``prefixes``), and encoders (``sentences``).
+Where we differ: how the span is found and judged (``span``), one pass over the vocabulary (``candidates``),
+keys and values that are kept (``prefixes``), and encoders (``sentences``).
 
-Breaks when: a batch has as many distinct beginnings of sentences as the second attention layer is wide; clients step by
-Adam; noise is as large as the gradient of a single token.
+Breaks when: a batch has as many distinct beginnings of sentences as the second attention layer is wide;
+clients step by Adam; noise is as large as the gradient of a single token.
 """
 
 from dataclasses import dataclass
@@ -42,8 +43,8 @@ class Dager:
     """Sentences whose every token lies in the span of two attention layers' gradients.
 
     Args:
-        least: the distance from a span, relative to a vector's norm, up to which it counts as inside whatever the noise;
-            noise that the gradient itself shows allows for more.
+        least: the distance from a span, relative to a vector's norm, up to which it counts as inside
+            whatever the noise; noise that the gradient itself shows allows for more.
         beam: beginnings that are kept per length, for each sentence behind the update (decoders).
         starts: of the search for whole sentences, for every place where one may end (encoders).
     """
@@ -95,7 +96,9 @@ class Dager:
         return Sequences(about=answer.about, tokens=tokens, confidence=confidence)
 
     def sentences(self, answer: Answer, *, length: int, generator: torch.Generator) -> list[Found]:
-        """Sentences of up to ``length`` tokens behind an answer, surest first; none where a span is everything.
+        """Sentences of up to ``length`` tokens behind an answer, surest first.
+
+        None where a span is everything.
 
         Raises:
             Inapplicable: nothing of the first two attention layers was sent.

@@ -1,12 +1,14 @@
 """Put a decoder's tokens in order: which start of a sentence could stand behind which token.
 
-What the second block's attention receives at a position depends on the tokens up to there, so a prefix is right iff that vector lies in
-the span of the second layer's gradient. Prefixes grow token by token; wrong ones die at once.
+What the second block's attention receives at a position depends on the tokens up to there, so a prefix is
+right iff that vector lies in the span of the second layer's gradient. Prefixes grow token by token; wrong
+ones die at once.
 
-Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.2. Theirs runs the first block on whole prefixes for every token that might
-follow. Here the keys and values of a prefix are kept; a token's own projections are computed once for all prefixes; and the span of
-what the first block's heads found, which the gradient of the layer behind them shows, refuses most pairs before that layer and
-the network, which cost most, are computed.
+Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.2. Theirs runs the first block on whole
+    prefixes for every token that might follow. Here the keys and values of a prefix are kept; a token's own
+    projections are computed once for all prefixes; and the span of what the first block's heads found,
+    which the gradient of the layer behind them shows, refuses most pairs before that layer and the network,
+    which cost most, are computed.
 
 Shape letters: P prefixes, C candidates, N pairs, T tokens, H heads, E features per head, D width.
 """
@@ -18,8 +20,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.text.span import Span
 from glasshouse.attacks.text.candidates import received
+from glasshouse.attacks.text.span import Span
 from glasshouse.models.text.base import TextModel
 
 __all__ = ["Found", "Limits", "grow", "in_order"]
@@ -63,7 +65,7 @@ class Limits:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Prefixes:
-    """P prefixes of one length: tokens (P, T), keys and values (P, H, T, E), and the sum of their distances (P,)."""
+    """P prefixes of one length: tokens (P, T), keys and values (P, H, T, E), summed distances (P,)."""
 
     tokens: Tensor
     keys: Tensor
@@ -115,8 +117,8 @@ def grow(
 def in_order(found: Iterable[Found]) -> list[Found]:
     """Those first that say most beyond what others say: a wrong branch dies soon behind a right beginning.
 
-    What says nothing more is left out. A token that is repeated at the start counts once: what a rotary decoder finds
-    behind ``a a a`` is what it finds behind ``a``.
+    What says nothing more is left out. A token that is repeated at the start counts once: what a rotary
+    decoder finds behind ``a a a`` is what it finds behind ``a``.
 
     Examples:
         >>> found = [Found(tokens=t, distance=0.0) for t in ((5, 9), (5, 6, 7), (5, 5, 5, 5))]
@@ -191,7 +193,7 @@ def _extend(
         values=torch.cat([prefixes.values[parent], value[token][:, :, None]], dim=2),
         distances=total[best],
     )
-    return longer, parent.unique()
+    return longer, parent
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, prefixes: _Prefixes) -> Tensor:
@@ -200,4 +202,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, prefixes: _Prefixes) -> T
     own = (query * key).sum(-1).expand(len(prefixes.keys), -1, -1)
     scores = torch.cat([before, own[..., None]], dim=-1) / query.shape[-1] ** 0.5
     weights = scores.softmax(-1)
-    return torch.einsum("pcht,phte->pche", weights[..., :-1], prefixes.values) + weights[..., -1:] * value
+    found: Tensor = torch.einsum("pcht,phte->pche", weights[..., :-1], prefixes.values)
+    own_part: Tensor = weights[..., -1:] * value
+    return found + own_part

@@ -1,9 +1,9 @@
-"""What the attacks on text read of a round: the model that was sent, and every answer as a multiple of a gradient.
+"""What the attacks on text read of a round: the model that was sent, and every answer as a gradient.
 
 Shape letters: R rows of a gradient, D width, H heads, E features per head.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -129,8 +129,8 @@ def _gradient(
 def input_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
     """The span of what a layer's attention receives; None: nothing of it was sent.
 
-    Beside a frozen layer, an adapter ``B A`` shows the span twice: by the gradient of A, which is 0 as long as B is, and by that of
-    B, which shows it through A.
+    Beside a frozen layer, an adapter ``B A`` shows the span twice: by the gradient of A, which is 0 as long
+    as B is, and by that of B, which shows it through A.
     """
     rows = model.input_rows(layer, sent)
     span = span_of(rows) if bool(rows.any()) else None
@@ -154,7 +154,7 @@ def found_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span
 
 
 def _behind_heads(model: TextModel, layer: int) -> str | None:
-    """Name of the layer that receives the heads' results side by side, found by sending some through the block."""
+    """Name of the layer that receives the heads' results side by side, found by sending some through."""
     block = model.anatomy.blocks[layer]
     table = model.anatomy.tokens.weight
     token = torch.zeros(1, 1, dtype=torch.int64, device=table.device)
@@ -162,7 +162,7 @@ def _behind_heads(model: TextModel, layer: int) -> str | None:
     _, _, heads = block.project(block.attended(hidden), token)  # (1, H, 1, E)
     names: list[str] = []
 
-    def note(name: str) -> object:
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             weight = getattr(module, "weight", None)
             if (
@@ -174,7 +174,7 @@ def _behind_heads(model: TextModel, layer: int) -> str | None:
 
         return hook
 
-    handles = [module.register_forward_pre_hook(note(name)) for name, module in model.named_modules()]  # type: ignore[arg-type]
+    handles = [module.register_forward_pre_hook(note(name)) for name, module in model.named_modules()]
     try:
         block.finish(hidden, heads)
     finally:

@@ -1,10 +1,12 @@
 """Put an encoder's tokens in order: whole sentences, since every position sees all others.
 
-A sentence is right iff what the second attention layer receives lies in the span of its gradient at every position. A sentence
-with some wrong tokens is off everywhere, but the less so the fewer are wrong: we change one token at a time for the candidate
-that brings all positions nearest, from several starts for every place where a sentence may end.
+A sentence is right iff what the second attention layer receives lies in the span of its gradient at every
+position. A sentence with some wrong tokens is off everywhere, but the less so the fewer are wrong: we
+change one token at a time for the candidate that brings all positions nearest, from several starts for
+every place where a sentence may end.
 
-Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.3, which tries all combinations up to a limit; the descent is ours.
+Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.3, which tries all combinations up to a
+    limit; the descent is ours.
 
 Shape letters: N sentences at once, L places, C candidates, D width.
 """
@@ -89,7 +91,7 @@ def _start(
     starts: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Sentences (N, end + 1) with a candidate drawn at every place, of those that are not explained yet where there are."""
+    """Sentences (N, end + 1) of candidates drawn place by place, rather of those that are not explained."""
     marks, device = model.vocabulary, inner[0].device
     states = torch.full((starts, end + 1), marks.end, device=device)
     if marks.start >= 0:
@@ -116,7 +118,7 @@ def _descend(
                 continue
             tried = states[:, None].repeat(1, len(tokens), 1)
             tried[:, :, place] = tokens
-            values = _in_parts(model, after, tried.flatten(0, 1)).unflatten(0, (len(states), -1))
+            values = _in_parts(model, after, tried.flatten(0, 1)).view(len(states), -1)
             best, chosen = values.min(1)
             states[:, place] = tokens[chosen]
         if bool((best <= least).any()) or bool((best >= before).all()):
@@ -126,12 +128,12 @@ def _descend(
 
 def _in_parts(model: TextModel, after: Span, tokens: Tensor) -> Tensor:
     rows = max(1, AT_ONCE[tokens.device.type] // tokens.shape[1])
-    return torch.cat([distances(model, after, part) for part in tokens.split(rows)])
+    starts = range(0, len(tokens), rows)
+    return torch.cat([distances(model, after, tokens[start : start + rows]) for start in starts])
 
 
 def _right(model: TextModel, after: Span, states: Tensor, *, least: float) -> list[Found]:
     """Those that are inside the span at every place."""
-    states = states.unique(dim=0)
     vectors, _ = _ahead(model, states)
     away = after.distances(vectors)
     inside = (away <= after.limits(vectors, least)).all(1)

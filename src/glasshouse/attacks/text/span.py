@@ -1,13 +1,14 @@
 """Which vectors were inputs of a linear layer, read off the layer's gradient.
 
-For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a sum of inputs. With fewer inputs than the layer is
-wide, an input lies in the span of these rows and almost no other vector does.
+For ``Y = X Wᵀ`` the chain rule gives ``dL/dW = (dL/dY)ᵀ X``: every row is a sum of inputs. With fewer
+inputs than the layer is wide, an input lies in the span of these rows and almost no other vector does.
 
-Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4 (the span check). We differ in three ways. The rank is not
-found by a fixed tolerance but from the noise itself: behind the signal, singular values follow the Marchenko-Pastur
-law, be the noise rounding or a defence (Kritchman and Nadler 2008 count components so), once rows are scaled to equal
-noise. An input's distance may be what that noise explains, direction by direction. And the distance is measured in the
-null space, of which a few directions refuse most candidates.
+Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4 (the span check). We differ in three ways.
+    The rank is not found by a fixed tolerance but from the noise itself: behind the signal, singular values
+    follow the Marchenko-Pastur law, be the noise rounding or a defence (Kritchman and Nadler 2008 count
+    components so), once rows are scaled to equal noise. An input's distance may be what that noise
+    explains, direction by direction. And the distance is measured in the null space, of which a few
+    directions refuse most candidates.
 
 Shape letters: M rows of a gradient, D inputs of the layer, R rank, N candidates, K directions of the sketch.
 """
@@ -27,7 +28,7 @@ SKETCH = 48
 EDGE = 1.1
 """How far above the largest singular value of pure noise a signal must be."""
 ROUNDING = 1e-6
-"""Below this share of the largest singular value is rounding, of float32 or of the decomposition, which is not white."""
+"""Below this share of the largest singular value is rounding, which is not white."""
 EVEN = 0.1
 """No row's noise is taken for less than this share of the median row's."""
 SMALL = 1e-4
@@ -44,9 +45,10 @@ class Span:
     Attributes:
         basis: (R, D), orthonormal; from the strongest direction to the weakest.
         null: (D, D - R), orthonormal; from the most certain direction to the least.
-        leak: (R,), the expected squared distance from the span of a unit vector along each direction: what the noise
-            turned that direction by.
-        lens: (D, H), where the layer sees an input of H features through a matrix, as the second matrix of LoRA does.
+        leak: (R,), the expected squared distance from the span of a unit vector along each direction: what
+            the noise turned that direction by.
+        lens: (D, H), where the layer sees an input of H features through a matrix, as the second matrix of
+            LoRA does.
     """
 
     basis: Tensor
@@ -73,17 +75,17 @@ class Span:
     def distances(self, inputs: Tensor) -> Tensor:
         """Distance of each input (N, H) from the span over its norm, in [0, 1]: (N,). 0: it was an input."""
         seen = self._seen(inputs)
-        return (seen @ self.null).norm(dim=-1) / _norm(seen)
+        return _norm(seen @ self.null) / _norm(seen)
 
     def limits(self, inputs: Tensor, least: float) -> Tensor:
-        """The distance up to which each input (N, H) passes: ``least``, or more where the noise explains it: (N,)."""
+        """Up to which distance each input (N, H) passes, (N,): ``least``, or what noise explains if more."""
         seen = self._seen(inputs)
         shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
         return (LEAK**2 * (shares @ self.leak) + least**2).sqrt().clamp(max=self.chance)
 
     def may_hold(self, inputs: Tensor, least: float) -> Tensor:
-        """Whether each input (N, H) passes on the few directions of the sketch: (N,). Refuses none that would pass on all."""
-        few = (inputs @ self.sketch).norm(dim=-1)
+        """Whether each input (N, H) passes on the sketch alone, (N,): no more are inside than these."""
+        few = _norm(inputs @ self.sketch)
         return few <= self.widest(least) * _norm(self._seen(inputs))
 
     def inside(self, inputs: Tensor, least: float) -> tuple[Tensor, Tensor]:
@@ -100,10 +102,10 @@ class Span:
 
     @cached_property
     def chance(self) -> float:
-        """The largest distance that a vector outside the span does not reach by luck, in a million million tries.
+        """A distance below which hardly any vector outside the span comes by luck.
 
-        A random direction's squared distance is Beta((D - R) / 2, R / 2); the normal law in its place is careful
-        enough, with a floor of a third of the mean for few free directions.
+        A random direction's squared distance is Beta((D - R) / 2, R / 2): seven standard deviations below its
+        mean, or for few free directions a small part of the mean.
         """
         total = self.rank + self.free
         mean = self.free / total
@@ -115,14 +117,15 @@ class Span:
 
 
 def _norm(vectors: Tensor) -> Tensor:
-    return vectors.norm(dim=-1).clamp_min(1e-30)
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return lengths.clamp_min(1e-30)
 
 
 def signal_rank(singular: Tensor, other: int) -> tuple[int, float]:
     """How many singular values rise above the noise, and the noise's standard deviation per entry.
 
-    The first count at which what is left looks like noise alone: its largest value is no farther out than the edge of the
-    Marchenko-Pastur law for a noise of the power that is left.
+    The first count at which what is left looks like noise alone: its largest value is no farther out than
+    the edge of the Marchenko-Pastur law for a noise of the power that is left.
 
     Args:
         singular: in descending order, as many as the matrix's shorter side.
