@@ -11,7 +11,7 @@ _TEST_EVERY = 4
 
 
 @carded(
-    Card(summary="3,840 invented sentences of four topics, 7 to 17 words; no download; every fourth is test")
+    Card(summary="3,700 invented sentences of four topics, 10 to 17 words; no download; every fourth is test")
 )
 def sentences(where: str, *, resize: int | None = None) -> Texts:
     """The corpus of :mod:`glasshouse.tokens.corpus`.
