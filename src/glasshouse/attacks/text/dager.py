@@ -55,6 +55,14 @@ class Dager:
         source="Petrov et al. 2024, NeurIPS, arXiv:2405.15586",
         claims=("sequences",),
         threat="server, sees single updates or their sum",
+        control={
+            "setting": "a small GPT, one sentence, no defence",
+            "scenario": {
+                "data": {"source": "sentences"},
+                "model": {"name": "small_gpt", "width": 64},
+            },
+            "metric": "exact_sentences",
+        },
     )
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast"}),
