@@ -26,6 +26,8 @@ AT_ONCE = {"cpu": 4096, "cuda": 262_144}
 """Tokens that are sent through the first block at once."""
 ROUNDS = 3
 """Rounds of starts; later ones begin with tokens that no sentence has yet."""
+MISS = 10
+"""So many times farther than the nearest sentence is a near miss."""
 SWEEPS = 8
 """Passes over the places of every start, at most."""
 
@@ -54,7 +56,7 @@ def assemble(
     starts: int,
     generator: torch.Generator,
 ) -> list[Found]:
-    """Sentences that lie in the span at every place, nearest first; at most ``sentences``.
+    """Sentences that lie in the span at every place, nearest first.
 
     Args:
         model: an encoder whose vocabulary marks the end of a sentence.
@@ -73,13 +75,17 @@ def assemble(
     found: dict[tuple[int, ...], Found] = {}
     for _ in range(ROUNDS):
         for end in ends:
-            if len(found) >= sentences or not all(len(tokens) for tokens in inner[1:end]):
+            if not all(len(tokens) for tokens in inner[1:end]):
                 continue
             states = _start(model, inner, end, found, starts=starts, generator=generator)
-            states = _descend(model, after, states, inner[:end], least=least)
+            states = _descend(model, after, states, inner[:end])
             for one in _right(model, after, states, least=least):
                 found[one.tokens] = one
-    return sorted(found.values(), key=lambda one: one.distance)
+        if len(found) >= sentences:
+            break
+    nearest = min((one.distance for one in found.values()), default=0.0)
+    near = [one for one in found.values() if one.distance <= MISS * nearest]
+    return sorted(near, key=lambda one: one.distance)
 
 
 def _start(
@@ -104,9 +110,7 @@ def _start(
     return states
 
 
-def _descend(
-    model: TextModel, after: Span, states: Tensor, inner: Sequence[Tensor], *, least: float
-) -> Tensor:
+def _descend(model: TextModel, after: Span, states: Tensor, inner: Sequence[Tensor]) -> Tensor:
     """Every place in turn takes the candidate that brings the whole sentence nearest."""
     first = 1 if model.vocabulary.start >= 0 else 0
     best = _in_parts(model, after, states)
@@ -121,7 +125,7 @@ def _descend(
             values = _in_parts(model, after, tried.flatten(0, 1)).view(len(states), -1)
             best, chosen = values.min(1)
             states[:, place] = tokens[chosen]
-        if bool((best <= least).any()) or bool((best >= before).all()):
+        if bool((best >= before).all()):
             break
     return states
 
