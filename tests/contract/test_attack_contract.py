@@ -72,6 +72,7 @@ CASES: Mapping[str, Case] = {
         }
     ),
     "linear_input": Case(),
+    "spear": Case(settings={"search": {"iterations": 6}}, toy={"examples": 3}),
     "label_inference": Case(toy={"examples": 4}),
     "scale_mia": Case(
         kind="crafted", settings={"training": {"steps": 3, "mirror": False}}, toy={"examples": 2}
