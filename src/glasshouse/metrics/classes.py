@@ -110,8 +110,8 @@ class AttackAccuracy(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, others, known = _sides(claimed, labels, gallery)
-        return mine > torch.maximum(others, known)
+        own, others, public = _sides(claimed, labels, gallery)
+        return own > torch.maximum(others, public)
 
 
 @final
@@ -135,8 +135,8 @@ class TooClose(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, others, known = _sides(claimed, labels, gallery)
-        return known > torch.maximum(others, mine)
+        own, others, public = _sides(claimed, labels, gallery)
+        return public > torch.maximum(others, own)
 
 
 @final
@@ -160,8 +160,8 @@ class IdentityMatch(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, others, known = _sides(claimed, labels, gallery)
-        return torch.maximum(mine, known) > others
+        own, others, public = _sides(claimed, labels, gallery)
+        return torch.maximum(own, public) > others
 
 
 def _points(claimed: Tensor, labels: Tensor, gallery: Gallery, candidates: int) -> Tensor:
@@ -293,8 +293,8 @@ class SsimGap(ClassSimilarity):
     range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, _, known = _sides(claimed, labels, gallery)
-        return mine - known
+        own, _, public = _sides(claimed, labels, gallery)
+        return own - public
 
 
 @final
