@@ -2,7 +2,8 @@
 
 ``spear``: exact batches against batch size and layer width, each piece at most ``--limit`` CPU seconds. What
 a piece found is one line in FOLDER; a piece that is there is not run again. ``table`` prints what is there.
-Test images judge; the defaults of the attacks were chosen on train images (``--split train``).
+``cah`` and ``fishing``: their tables. Test images judge; the defaults of the attacks were chosen on train
+images (``--split train``).
 """
 
 import argparse
@@ -19,6 +20,8 @@ import torch
 
 from glasshouse.attacks.base import Claim, Reconstruction
 from glasshouse.attacks.inversion.spear import Spear
+from glasshouse.attacks.linear.cah import CuriousAbandonHonesty
+from glasshouse.attacks.linear.fishing import Fishing
 from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch
 from glasshouse.data.sources import load as load_data
 from glasshouse.federation.setting import Setting
@@ -33,7 +36,7 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import Keep, Log
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
-from glasshouse.wire import Architecture, Batch, Broadcast, Terms
+from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
 
 EXACT = 1e-6
 """Mean squared error, in pixels of [0, 1], below which an image counts as exact (60 dB)."""
@@ -57,60 +60,73 @@ def cifar(split: str) -> Batch:
 
 
 def play(
-    attack: Any,
-    private: Batch,
-    *,
-    clients: int,
-    model: str,
-    arguments: Mapping[str, Any],
-    seed: int,
-    **how: Any,
-) -> tuple[tuple[Claim, ...], float]:
-    """One round of FedSGD under ``attack``: its claims, and its own CPU seconds.
+    attack: Any, private: Batch, *, clients: int, arguments: Mapping[str, Any], seed: int, **how: Any
+) -> tuple[list[tuple[Claim, ...]], float]:
+    """Rounds of FedSGD under ``attack``: its claims about each, and its own CPU seconds.
 
     Args:
         attack: as created.
         private: the clients' examples, in equal shares.
         clients: so many.
-        model: registered name.
         arguments: of the model.
         seed: of the federation.
-        how: ``auxiliary`` (a batch) and fields of :class:`glasshouse.wire.Terms`.
+        how: ``model`` (a registered name), ``rounds``, ``auxiliary`` (a batch), fields of ``wire.Terms``.
     """
-    grants = Grants(auxiliary=how.pop("auxiliary", None))
+    grants, rounds = Grants(auxiliary=how.pop("auxiliary", None)), how.pop("rounds", 1)
     each = len(private) // clients
     shape = tuple(private.inputs.shape[1:])
-    architecture = Architecture(name=model, input_shape=shape, classes=10, arguments=arguments)  # type: ignore[arg-type]
+    architecture = Architecture(
+        name=how.pop("model", "mlp"),
+        input_shape=shape,  # type: ignore[arg-type]
+        classes=10,
+        arguments=arguments,
+    )
     fields: dict[str, Any] = {"protocol": "fedsgd", "sends": "gradient", "batch_size": each, **how}
     terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
     rng = Rng.root(seed, salt="benchmark")
     start = models.state(models.build(architecture, rng=rng.child("model")))
-    before, crafted = time.process_time(), None
-    if hasattr(attack, "craft"):
-        honest = Broadcast(round=0, architecture=architecture, tensors=start)
-        seen = View(
-            terms=terms, threat=Threat(), rounds=(RoundView(round=0, broadcast=honest),), grants=grants
+    memory: dict[str, torch.Tensor] = {}
+    log = Log(terms=terms, keep=Keep())
+    spent = 0.0
+
+    def look(rounds: tuple[int, ...], client: int | None = None) -> View:
+        transcript = log.transcript()
+        return cut(
+            transcript, threat=Threat(), grants=grants, own={}, memory=memory, rounds=rounds, client=client
         )
-        crafted = attack.craft(seen, rng=rng.child("craft"))
-    spent = time.process_time() - before
+
+    def craft(number: int) -> Crafted | None:
+        nonlocal spent
+        if not hasattr(attack, "craft"):
+            return None
+        honest = RoundView(
+            round=number, broadcast=Broadcast(round=number, architecture=architecture, tensors=start)
+        )
+        past = look(tuple(range(number))).rounds if number else ()
+        seen = View(terms=terms, threat=Threat(), rounds=(*past, honest), grants=grants, memory=memory)
+        before = time.process_time()
+        crafted: Crafted = attack.craft(seen, rng=rng.child(f"craft/{number}"))
+        spent += time.process_time() - before
+        memory.update(crafted.memory)
+        return crafted
+
     shards = tuple(torch.arange(each * clients).split(each))  # type: ignore[no-untyped-call]  # torch's own
     setting = Setting(
-        terms=terms, rounds=1, private=private, shards=shards, start=start, build=models.build, defenses=()
+        terms=terms,
+        rounds=rounds,
+        private=private,
+        shards=shards,
+        start=start,
+        build=models.build,
+        defenses=(),
     )
-    log = Log(terms=terms, keep=Keep())
-    protocol = load("protocols", terms.protocol)()
-    protocol.play(setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=lambda _: crafted)
-    view = cut(
-        log.transcript(),
-        threat=Threat(),
-        grants=grants,
-        own={},
-        memory=dict(crafted.memory) if crafted else {},
-        rounds=(0,),
-        client=0 if attack.needs.scope == "update" else None,
+    load("protocols", terms.protocol)().play(
+        setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=craft
     )
+    client = 0 if attack.needs.scope == "update" else None
+    views = [look((number,), client) for number in range(rounds)]
     before = time.process_time()
-    claims = attack.run(view, rng=rng.child("attack"))
+    claims = [attack.run(view, rng=rng.child("attack")) for view in views]
     return claims, spent + time.process_time() - before
 
 
@@ -130,9 +146,7 @@ def spear_piece(how: str, batch: int, rows: int, seed: int, split: str) -> dict[
     private = data.pick(order[:batch])
     budget = {"iterations": LARGE} if how == "descents" else {"iterations": 0, "draws": LARGE}
     attack = Spear(search=ColumnSearch(**budget))
-    claims, spent = play(
-        attack, private, clients=1, model="mlp", arguments={"hidden": f"{rows},128"}, seed=seed
-    )
+    (claims,), spent = play(attack, private, clients=1, arguments={"hidden": f"{rows},128"}, seed=seed)
     found = sum(e < EXACT for e in errors(claims, private))
     return {"exact": found, "seconds": round(spent, 1)}
 
@@ -181,6 +195,87 @@ def spear(arguments: argparse.Namespace) -> None:
             print(line, flush=True)
 
 
+def known_and_judged(arguments: argparse.Namespace) -> tuple[Batch, Batch]:
+    """1,000 auxiliary train images, and the images that judge: test images, or other train images."""
+    train = cifar("train")
+    order = torch.randperm(len(train), generator=Rng.root(0, salt="auxiliary").torch())
+    judged = cifar("test") if arguments.split == "test" else train.pick(order[1000:])
+    return train.pick(order[:1000]), judged
+
+
+def dealt(pool: Batch, size: int, seed: int) -> Batch:
+    """So many of the images that judge, at random."""
+    return pool.pick(torch.randperm(len(pool), generator=Rng.root(seed, salt="deal").torch())[:size])
+
+
+CAH: Mapping[str, Mapping[str, Any]] = {
+    "one client": {},
+    "10 clients, secure sum": {"clients": 10, "secure_sum": True},
+    "10 clients, secure sum of parameters": {
+        "clients": 10,
+        "secure_sum": True,
+        "protocol": "fedavg",
+        "sends": "parameters",
+    },
+    "four convolutions before the layer": {
+        "model": "maui_cnn",
+        "arguments": {"width": 4, "poolings": 0, "batch_norm": False, "hidden": 1000},
+    },
+}
+"""Settings of trap weights in 1,000 rows and batches of 100."""
+
+
+def cah(arguments: argparse.Namespace) -> None:
+    """Share of 100 examples that trap weights give up, exactly and above 18 dB."""
+    known, pool = known_and_judged(arguments)
+    print("| setting | exact | above 18 dB | CPU s |\n|---|---|---|---|")
+    for name, how in CAH.items():
+        exact, seen, cost = [], [], []
+        for seed in range(arguments.seeds):
+            private = dealt(pool, 100, seed)
+            options = {"clients": 1, "arguments": {"hidden": "1000,128"}, **how}
+            ((claims,), spent) = play(CuriousAbandonHonesty(), private, seed=seed, auxiliary=known, **options)
+            error = errors(claims, private)
+            exact.append(sum(e < EXACT for e in error) / 100)
+            seen.append(sum(e < 10**-1.8 for e in error) / 100)
+            cost.append(spent)
+        print(f"| {name} | {spread(exact)} | {spread(seen)} | {sum(cost) / len(cost):.1f} |", flush=True)
+
+
+def fishing(arguments: argparse.Namespace) -> None:
+    """Rounds in which one example is isolated from a secure sum of 64 and 256 clients of one example each."""
+    known, pool = known_and_judged(arguments)
+    rounds = 16
+    print(
+        "| strategy | clients | share of rounds that isolate | exact examples after 16 rounds (others: 1) |"
+    )
+    print("|---|---|---|---|")
+    for strategy in ("rounds", "feature", "class"):
+        for clients in (64, 256):
+            share, got = [], []
+            for seed in range(arguments.seeds):
+                private = dealt(pool, clients, seed)
+                claims, _ = play(
+                    Fishing(strategy=strategy, target=seed % 10),  # type: ignore[arg-type]
+                    private,
+                    clients=clients,
+                    arguments={},
+                    seed=seed,
+                    auxiliary=known,
+                    rounds=rounds if strategy == "rounds" else 1,
+                    secure_sum=True,
+                )
+                hits = [{i for i, e in enumerate(errors(c, private)) if e < EXACT} for c in claims]
+                share.append(sum(map(bool, hits)) / len(hits))
+                got.append(float(len(set().union(*hits))))
+            print(f"| {strategy} | {clients} | {spread(share)} | {spread(got)} |", flush=True)
+
+
+def spread(values: list[float]) -> str:
+    """Mean, and smallest to largest."""
+    return f"{sum(values) / len(values):.3f} ({min(values):g} to {max(values):g})"
+
+
 def table(arguments: argparse.Namespace) -> None:
     """Whole batches that were exact, and the median CPU seconds, by search, rows and batch."""
     lines = [json.loads(f.read_text(encoding="utf-8")) for f in sorted(arguments.out.glob("spear-*.json"))]
@@ -199,15 +294,15 @@ def table(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("spear", "table"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("what", choices=("spear", "table", "cah", "fishing"))
+    parser.add_argument("--out", type=Path, default=Path("runs/active"))
     parser.add_argument("--split", default="test", choices=("train", "test"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=600, help="CPU seconds of a piece")
     parser.add_argument("--largest", type=int, default=LARGE, help="batch")
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
-    {"spear": spear, "table": table}[arguments.what](arguments)
+    {"spear": spear, "table": table, "cah": cah, "fishing": fishing}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

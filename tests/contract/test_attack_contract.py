@@ -79,7 +79,7 @@ CASES: Mapping[str, Case] = {
     ),
     "robbing_the_fed": Case(kind="crafted", settings={"bins": 16}),
     "loki": Case(kind="crafted", settings={"width": 4}),
-    "fishing": Case(kind="crafted", toy={"examples": 4}),
+    "fishing": Case(kind="crafted", toy={"examples": 1}),
     "cah": Case(kind="crafted", toy={"examples": 4}),
     "maui": Case(
         kind="crafted",

@@ -58,7 +58,11 @@ class Spear:
         threat="server, sees single updates",
         control={
             "setting": "a network of three linear layers, batches of 4 digits, no defence",
-            "scenario": {"model": {"name": "mlp"}, "federation": {"batch_size": 4}},
+            "scenario": {
+                "model": {"name": "mlp"},
+                "data": {"examples": 4},
+                "federation": {"batch_size": 4},
+            },
             "metric": "rate_blind",
         },
     )

@@ -6,21 +6,24 @@ of (p_c - [y = c]) f, f the features, and everything before it is reached throug
 
 * ``class``: the biases of all other classes are so high that p_c = 0. Examples of other classes have no part
   in what goes through row c; it is a single example's if the cohort holds one of class c.
-* ``feature``: logit c is a step at a threshold of one feature, so p_c is 1 above and 0 below it. Between two
-  rounds with two thresholds on the same data, everything cancels but the examples between the two. How many
-  they are is the difference of the bias gradients; a bin of several is split in the next round.
+* ``feature``: logit c is a step at a threshold of one feature, so p_c is 1 above it and 0 below. An example of
+  another class has a part only above. Of a cohort without class c a single example is left where the
+  threshold lies below the largest value of the feature and no other.
+* ``rounds``: between two rounds with two thresholds on the same data, everything cancels but the examples
+  between the two, class c or not. How many they are is the difference of the bias gradients; a bin of several
+  is split in the next round.
 
 The example that is left is read off the first linear layer, in closed form.
 
-Where we differ: the difference of rounds. In one round, examples of class c stay in the sum whatever the
-threshold is, and so does every other example on its wrong side; a single example is left of a cohort of a
-single class only.
+Where we differ: ``rounds`` is ours, the blind test for a single example (its count, and pixels in the image
+range), and the closed form in place of an inversion.
 
-Breaks when: clients draw other examples every round, or drop out (feature); the cohort holds several examples
-of the class, or none (class); parameters are sent instead of gradients, for the steep row drowns them in
-rounding. Shape letters: N auxiliary images, E features, B examples, R rows, D pixels.
+Breaks when: the cohort holds several examples of the class, or none (class), or any (feature); clients draw
+other examples every round, or drop out (rounds); parameters are sent instead of gradients, for the steep row
+drowns them in rounding. Shape letters: N auxiliary images, E features, B examples, R rows, D pixels.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -42,8 +45,8 @@ from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Crafted, Terms
 
 SUBJECT = "attack 'fishing'"
-WHOLE = 0.02
-"""How far a count of examples may be from 1."""
+WHOLE, OUTSIDE = 0.02, 1e-2
+"""How far a count of examples may be from 1, and a pixel from the image range, where it spans 1."""
 _HIGH = 40.0  # bias of all other classes: float32 knows no smaller p than exp(-87)
 _STEEP = 1e5  # slope of the step, in standard deviations of the feature
 PARTS, SIDES = ("weight", "bias"), ("below", "above")
@@ -55,7 +58,7 @@ class Fishing:
     """The attack with its settings.
 
     Args:
-        strategy: ``feature`` or ``class``.
+        strategy: ``feature``, ``rounds`` or ``class``.
         target: the class c.
     """
 
@@ -67,12 +70,20 @@ class Fishing:
         threat="malicious server: sets the last layer, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control=crafting_control("parameters"),
+        control={
+            **crafting_control(
+                "parameters",
+                model={"name": "mlp"},
+                federation={"clients": 2, "batch_size": 1, "rounds": 40, "secure_sum": True},
+                audit={"rounds": list(range(40))},
+            ),
+            "setting": "2 clients with 1 digit each, 40 rounds, no defence",
+        },
     )
     needs: ClassVar[Needs] = crafting_needs("parameters")
     budget: ClassVar[None] = None
 
-    strategy: Literal["feature", "class"] = "feature"
+    strategy: Literal["feature", "rounds", "class"] = "feature"
     target: Natural = 0
 
     def __post_init__(self) -> None:
@@ -107,15 +118,18 @@ class Fishing:
             features = _features(view.terms.architecture, one.broadcast.tensors, auxiliary.inputs, last)
             place = _spread_most(features)
             values = features[:, place].double()
+            cohort = view.terms.cohort * view.terms.batch_size
             past = [r for r in view.rounds[:-1] if _comparable(r, one, view.memory, last)]
             known = [(float(view.memory[f"threshold.{r.round}"]), _sum(r, view.terms)) for r in past]
             counts = [(at, _count(total, self.target)) for at, total in known]
-            threshold = next_threshold(values, counts, view.terms.cohort * view.terms.batch_size)
+            top = float(values.quantile(1 - 1 / max(cohort, 2)))
+            threshold = next_threshold(values, counts, cohort) if self.strategy == "rounds" else top
             slope = _STEEP / float(values.std())
             weight[self.target, place] = slope
             bias[self.target] = -slope * threshold
             memory[f"threshold.{one.round}"] = torch.tensor(threshold, dtype=torch.float64)
-            memory |= _neighbours(threshold, known, target=self.target, number=one.round)
+            if self.strategy == "rounds":
+                memory |= _neighbours(threshold, known, target=self.target, number=one.round)
         tensors |= {f"{last}.weight": weight, f"{last}.bias": bias}
         return Crafted(default=replace(one.broadcast, tensors=tensors), memory=memory)
 
@@ -129,14 +143,15 @@ class Fishing:
                 continue
             total = _sum(one, view.terms)
             found = [_read_single(*d) for d in self._differences(total, view.memory, one.round)]
-            images = [image for image in found if image is not None]
-            pixels = torch.stack(images) if images else torch.zeros(0, shape[0] * shape[1] * shape[2])
-            pixels = _to_pixels(view.terms.architecture, pixels.float().reshape(-1, *shape))
-            about = About(rounds=(one.round,))
-            sure = torch.ones(len(pixels))
-            claims.append(
-                Reconstruction(about=about, inputs=pixels.clamp(low, high), labels=None, confidence=sure)
+            inputs = torch.stack(
+                [torch.zeros(math.prod(shape)), *(x.float() for x in found if x is not None)]
             )
+            pixels = _to_pixels(view.terms.architecture, inputs[1:].reshape(-1, *shape))
+            margin = OUTSIDE * (high - low)
+            inside = ((pixels >= low - margin) & (pixels <= high + margin)).flatten(1).all(1)
+            pixels = pixels[inside].clamp(low, high)
+            about, sure = About(rounds=(one.round,)), torch.ones(len(pixels))
+            claims.append(Reconstruction(about=about, inputs=pixels, labels=None, confidence=sure))
         return tuple(claims)
 
     def _differences(self, total: RoundSum, memory: Mapping[str, Tensor], number: int) -> list[list[Tensor]]:
@@ -144,6 +159,8 @@ class Fishing:
         count = _count(total, self.target)
         if self.strategy == "class":
             return [list(total.gradient.values())[:2]] if abs(count + 1) < WHOLE else []
+        if self.strategy == "feature":
+            return [list(total.gradient.values())[:2]] if abs(count - 1) < WHOLE else []
         alone = []
         for side in SIDES:
             if f"{side}.{number}.count" not in memory:
@@ -278,4 +295,5 @@ def _to_pixels(architecture: Architecture, inputs: Tensor) -> Tensor:
     with torch.no_grad():
         zero = layer(torch.zeros(1, *inputs.shape[1:]))
         slope = layer(torch.ones(1, *inputs.shape[1:])) - zero
-    return (inputs - zero) / slope
+        pixels: Tensor = (inputs - zero) / slope
+    return pixels

@@ -91,7 +91,8 @@ class Factors:
     def zeros(self, directions: Tensor) -> Tensor:
         """Where U q is nothing but noise, for unit directions (B, C): (R', C) bool."""
         level = self.noise * (self.inverse[:, None] * directions).norm(dim=0)
-        return (self.rows @ directions).abs() <= SIGMAS * level + 1e-13
+        small: Tensor = (self.rows @ directions).abs() <= SIGMAS * level + 1e-13
+        return small
 
     def columns(self, directions: Tensor) -> Tensor:
         """U q of unit directions (B, C) over all rows, with what is noise set to zero: (R, C)."""
@@ -158,8 +159,8 @@ def _descend(rows: Tensor, number: int, rng: Rng) -> Tensor:
         slope = inside.mT @ torch.tanh(inside @ q / width)
         slope = slope - q * (q * slope).sum(1, keepdim=True)
         q = q - 0.3 * 0.97**step * slope / slope.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    found = (null @ q).mT.reshape(-1, examples).T
-    return found / found.norm(dim=0).clamp_min(1e-12)
+    found: Tensor = torch.nn.functional.normalize((null @ q).mT.reshape(-1, examples), dim=1).T
+    return found
 
 
 def _draw(rows: Tensor, number: int, rng: Rng) -> Tensor:
@@ -169,8 +170,9 @@ def _draw(rows: Tensor, number: int, rng: Rng) -> Tensor:
     index = torch.rand(_DRAWS, count, generator=rng.torch()).topk(examples - 1, dim=1).indices
     picked = rows[index]  # (N, B - 1, B)
     head, failed = torch.linalg.solve_ex(picked[:, :, :-1], -picked[:, :, -1])
-    q = torch.cat((head, head.new_ones(len(head), 1)), dim=1)[(failed == 0) & head.isfinite().all(1)].T
-    return q / q.norm(dim=0)
+    q = torch.cat((head, head.new_ones(len(head), 1)), dim=1)[(failed == 0) & head.isfinite().all(1)]
+    found: Tensor = torch.nn.functional.normalize(q, dim=1).T
+    return found
 
 
 def _sparse(factors: Factors, q: Tensor) -> Tensor:
