@@ -6,8 +6,8 @@ of (p_c - [y = c]) f, f the features, and everything before it is reached throug
 
 * ``class``: the biases of all other classes are so high that p_c = 0. Examples of other classes have no part
   in what goes through row c; it is a single example's if the cohort holds one of class c.
-* ``feature``: logit c is a step at a threshold of one feature, so p_c is 1 above it and 0 below. An example of
-  another class has a part only above. Of a cohort without class c a single example is left where the
+* ``feature``: logit c is a step at a threshold of one feature, so p_c is 1 above it and 0 below. An example
+  of another class has a part only above. Of a cohort without class c a single example is left where the
   threshold lies below the largest value of the feature and no other.
 * ``rounds``: between two rounds with two thresholds on the same data, everything cancels but the examples
   between the two, class c or not. How many they are is the difference of the bias gradients; a bin of several

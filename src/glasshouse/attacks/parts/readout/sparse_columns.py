@@ -123,6 +123,8 @@ def find_columns(
     The search ends when there are B that ``accept`` takes for the right ones, or when its budget is spent.
     """
     examples = factors.rows.shape[1]
+    if len(factors.rows) <= examples:  # noise hides all rows, or nearly all
+        return factors.rows.new_zeros(examples, 0)
     found = factors.rows.new_ones(examples, int(examples == 1))
     sweeps = track(range(search.iterations), "searching for sparse columns")
     draws = track(range(search.sweeps - search.iterations), "drawing rows")
