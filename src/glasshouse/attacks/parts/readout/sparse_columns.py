@@ -39,7 +39,7 @@ SIGMAS = 8.0
 _STEPS, _STARTS, _SPACES = 150, 4, 64  # of a descent; of starts in a null space; null spaces in a sweep
 _CONDITIONS = (0, 0, 1, 2, 3, 4)  # rows whose null space a sweep searches, in turn
 _DRAWS = 4096  # in one batched solution
-_POLISH = (3e-2, 1e-3, 1e-5, 1e-7)  # widths of reweighted least squares, in units of a typical entry
+_POLISH = (1e-1, 3e-2, 1e-2, 1e-3, 1e-5, 1e-7)  # rows so near to zero are made zero, in typical entries
 _SAME = 1e-2  # directions of a cosine within this of 1 are one
 _PROMISING = 256  # candidates that are polished at once, the sparsest
 
@@ -186,7 +186,7 @@ def _sparse(factors: Factors, q: Tensor) -> Tensor:
     for width in _POLISH:
         if not q.shape[1]:
             return q
-        weight = 1 / ((rows @ q).T.square() + (width * unit) ** 2)  # (C, R)
+        weight = ((rows @ q).T.abs() < width * unit).to(rows.dtype)  # (C, R)
         q = torch.linalg.eigh(torch.einsum("cr,ri,rj->cij", weight, rows, rows))[1][:, :, 0].T
     return _distinct(q[:, factors.zeros(q).sum(0) >= factors.least])
 
