@@ -102,7 +102,7 @@ class Spear:
         client = replica(view, subject=SUBJECT)
         name = first_linear(client, subject=SUBJECT)
         gradient = client.gradient()
-        weight, bias = gradient[f"{name}.weight"].double(), gradient[f"{name}.bias"].double()  # (R, D), (R,)
+        weight, bias = (gradient[f"{name}.{part}"].double().cpu() for part in ("weight", "bias"))
         where = f"round {client.update.round}, client {client.update.client}"
         if client.images >= min(weight.shape):
             raise Inapplicable(
@@ -128,7 +128,7 @@ class Spear:
         if not bool(weight.any()):
             return weight[:0], bias[:0]
         factors = factorize(weight, client.images)
-        before = [client.received[f"{name}.{part}"].double() for part in ("weight", "bias")]
+        before = [client.received[f"{name}.{part}"].double().cpu() for part in ("weight", "bias")]
 
         def solve(directions: Tensor) -> tuple[Tensor, Tensor]:
             columns = factors.columns(directions)

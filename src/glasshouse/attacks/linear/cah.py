@@ -111,8 +111,8 @@ class CuriousAbandonHonesty:
                 continue
             names = (f"{name}.weight", f"{name}.bias")
             total = sum_of_round(one, terms=view.terms, names=names, subject=SUBJECT)
-            scale, shift = view.memory[f"trapped.{one.round}"].double()
-            weight, bias = (total.gradient[n] for n in names)
+            scale, shift = view.memory[f"trapped.{one.round}"].double().cpu()
+            weight, bias = (total.gradient[n].cpu() for n in names)
             entries = shape[0] * shape[1] * shape[2]
             inputs, rows = read_traps(
                 weight[:, :entries] * scale, bias, shift, limit=total.examples, range_=view.terms.image_range

@@ -168,7 +168,7 @@ class Fishing:
             between = abs(float(memory[f"{side}.{number}.count"]) - count)
             if abs(between - 1) < WHOLE:
                 parts = zip(total.gradient.values(), PARTS, strict=False)
-                alone.append([t - memory[f"{side}.{number}.{part}"] for t, part in parts])
+                alone.append([t - memory[f"{side}.{number}.{part}"].cpu() for t, part in parts])
         return alone
 
 
@@ -183,7 +183,8 @@ def _sum(one: RoundView, terms: Terms) -> RoundSum:
     """Gradients of the first layer's weight and bias, then of the last layer's bias."""
     first, last = _layers(terms.architecture)
     names = (f"{first}.weight", f"{first}.bias", f"{last}.bias")
-    return sum_of_round(one, terms=terms, names=names, subject=SUBJECT)
+    total = sum_of_round(one, terms=terms, names=names, subject=SUBJECT)
+    return replace(total, gradient={name: t.cpu() for name, t in total.gradient.items()})
 
 
 def _count(total: RoundSum, target: int) -> float:
