@@ -88,10 +88,11 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia_speed",)),
     ),
     "flower": tuple(
-        Piece(("flower", run, "--out", "{out}")) for run in ("plain", "dp", "sums", "crafted", "overhead")
+        Piece(("flower", run, "--out", "{out}"))
+        for run in ("plain", "dp", "sums", "crafted", "crafted-default", "overhead")
     ),
     "defence-check": (
-        Piece(("defence_check", "--seed", "100", "--clients", "5", "--defended", "2"), 150),
+        Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
     ),
     "guard": (
         Piece(

@@ -13,7 +13,7 @@ from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.call import declared_grants
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Unit
-from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.audit.preflight.network import Network, derivative_fault
@@ -26,6 +26,7 @@ from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin, freeze
 from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.tensors import copy_to
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -67,12 +68,12 @@ class PreparedAttack:
             visible = View(**{**vars(view), "grants": declared_grants(plugin, view.grants)})
             rng = Rng.root(seed).child(f"attack/{self.name}").child(unit.name)
 
-            def work() -> tuple[Claim, ...]:
-                claims = plugin.run(copy_to(visible, device), rng=rng)
+            def work(place: str) -> tuple[Claim, ...]:
+                claims = copy_to(plugin.run(copy_to(visible, place), rng=rng), "cpu")
                 check_claims(claims, view=visible, unit=unit, subject=subject)
-                return copy_to(claims, "cpu")
+                return claims
 
-            answer = call_plugin(work, subject=subject)
+            answer = call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
         if isinstance(answer, Refusal):
             raise Inapplicable(**vars(answer))
         return answer

@@ -38,7 +38,9 @@ from glasshouse.integrations.flower.records import (
 )
 from glasshouse.integrations.flower.secure_terms import (
     broken_term,
+    hide_counts,
     hide_what_travels_in_clear,
+    is_in_sum,
     remember_keys,
 )
 from glasshouse.integrations.flower.truth import watching
@@ -65,7 +67,8 @@ def guard_mod(
 ) -> Mod:
     """A client mod, the first of all, that refuses crafted models and terms of SecAgg+ that hide nobody.
 
-    Metrics and counts of examples that travel in clear beside a secure sum are taken out of the reply.
+    Metrics and counts of examples that travel in clear beside a secure sum are taken out of the reply, and
+    the counts from those of evaluations, too.
 
     Args:
         model: the network that was agreed on; its weights are not used.
@@ -163,9 +166,12 @@ class _Guard:
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Check what came, pass it on, and hide what the reply says in clear."""
-        if stage_of(message) != "train" or not message.has_content():
-            return call_next(message, context)
         report = _Report(self.reports, message, context)
+        if stage_of(message) != "train" or not message.has_content():
+            reply = call_next(message, context)
+            if is_in_sum(context) and reply.has_content():  # would say how many examples are in the sum
+                report.add("hidden", hide_counts(reply))
+            return reply
         secure = is_secure(message)
         if secure and (term := broken_term(message, context)):
             return report.refuse("these terms of secure aggregation may show a single update", [term])
