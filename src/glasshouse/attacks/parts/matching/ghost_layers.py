@@ -48,7 +48,18 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
     return dot.flatten(), square.flatten(), gap
 
 
-def weight(
+def forms(target: Tensor, delta: Tensor, restarts: int, *, mask: Tensor | None, form: Form) -> bool:
+    """Whether the gradient of a weight is formed; else only its moments are computed, from :func:`pairs`.
+
+    A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both; a full mask does not.
+    """
+    whole = mask is None or mask.shape[1] == 1
+    return (
+        not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts))
+    )
+
+
+def pairs(
     module: nn.Linear | nn.Conv2d,
     activations: Tensor,
     delta: Tensor,
@@ -56,18 +67,8 @@ def weight(
     restarts: int,
     target: Tensor,
     mask: Tensor | None,
-    form: Form,
 ) -> Triple:
-    """Moments of a linear or convolutional weight, from its input (N, ...) and d loss / d output (N, ...).
-
-    A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask only
-    the explicit one.
-    """
-    whole = mask is None or mask.shape[1] == 1
-    if not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts)):
-        full = None if mask is None else mask.expand_as(target)
-        gradient = weight_gradient(module, activations, delta, restarts)
-        return explicit(gradient, target, full, exact=form == "explicit")
+    """Moments of a linear or convolutional weight, from its input (N, ...) and d loss / d output (N, ...)."""
     left, right = rows(module, activations, delta, restarts)  # (R, O, P), (R, D, P)
     victims, each = len(target), restarts // len(target)
     if mask is not None:
