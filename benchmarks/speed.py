@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.search.adam import Descent, random_starts, roughness, stepwise
-from glasshouse.attacks.parts.search.rows import Evaluation, Rows, with_labels
+from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness, stepwise
+from glasshouse.attacks.parts.search.rows import with_labels
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadFile
 from glasshouse.images import psnr
@@ -138,17 +138,15 @@ def attack_of(setting: Setting, *, iterations: int = 1, **how: Any) -> Inverting
 
 
 def iterations_of(attack: InvertingGradients, views: list[View], count: int) -> Callable[[], object]:
-    """So many evaluations of loss and slope for all restarts of all ``views`` in one batch."""
+    """A search of so many iterations, for all restarts of all ``views`` in one batch."""
     clients = [replica(view, subject="benchmark") for view in views]
     rngs = [Rng.root(i) for i in range(len(views))]
     labels = torch.stack(labels_of_each(views, clients, rngs=rngs))
     start = random_starts(clients, attack.search, rngs=rngs)
-    low, high = clients[0].box()
-    start = start.clamp(low, high)
     loss = attack._loss(clients, "simulate", [False] * len(clients))
-    evaluate = Evaluation(with_labels(loss, labels.repeat_interleave(attack.search.restarts, 0)))
-    rows = Rows.of(start, victims=len(views))
-    return lambda: [evaluate(start, rows) for _ in range(count)]
+    search = replace(attack.search, iterations=count)
+    every = labels.repeat_interleave(search.restarts, 0)
+    return lambda: adam(with_labels(loss, every), start, search, box=clients[0].box(), rngs=rngs)
 
 
 class Watch:
@@ -259,7 +257,7 @@ def main() -> None:
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--setting", nargs="*", default=[])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--victims", type=int, default=8)
     parser.add_argument("--out", default="runs/speed")

@@ -143,7 +143,8 @@ class _ConvolutionGradient(Function):
             _backward(d, x, blank, options, needs_gradient=(False, True))[1]
             for x, d in zip(_stack(activations, restarts, parts), _stack(delta, restarts, parts), strict=True)
         ]
-        return torch.cat(gradients).reshape(restarts, *shape)
+        joined = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+        return joined.reshape(restarts, *shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -193,14 +194,18 @@ def _stack(tensor: Tensor, restarts: int, parts: int) -> Tensor:
     """(N, C, H, W) → (R / parts, B, parts * C, H, W): restarts side by side in the channels."""
     channels, height, width = tensor.shape[1:]
     images = tensor.shape[0] // restarts
+    if images == 1:
+        return tensor.reshape(restarts // parts, 1, parts * channels, height, width)
     apart = tensor.reshape(restarts // parts, parts, images, channels, height, width)
     return apart.transpose(1, 2).reshape(restarts // parts, images, parts * channels, height, width)
 
 
 def _unstack(parts: list[Tensor], like: Tensor) -> Tensor:
     """The inverse of :func:`_stack`."""
-    joined = torch.stack(parts)
-    count, images = joined.shape[:2]
+    count, images = len(parts), parts[0].shape[0]
+    joined = torch.stack(parts) if count > 1 else parts[0][None]
+    if images == 1:
+        return joined.reshape(like.shape)
     apart = joined.reshape(count, images, -1, *like.shape[1:])
     return apart.transpose(1, 2).reshape(like.shape)
 
