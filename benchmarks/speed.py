@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +53,7 @@ ITERATION: Final = {
     "ResNet-18, 8 restarts": Setting("resnet18", {"width": 64}, 8),
     "ConvNet 64, 8 restarts": Setting("convnet", {"width": 64}, 8),
     "ConvNet 8, 1 restart": Setting("convnet", {"width": 8}, 1),
+    "ConvNet 8, 8 restarts": Setting("convnet", {"width": 8}, 8),
 }
 VICTIMS: Final = {
     "LeNet": Setting("lenet5", {}, 1),
@@ -59,6 +61,13 @@ VICTIMS: Final = {
     "ResNet-18, width 16": Setting("resnet18", {"width": 16}, 1),
 }
 PEER, OURS, HALF = "plain loop", "Glasshouse", "Glasshouse, bfloat16"
+QUALITY: Final[dict[str, tuple[dict[str, Any], dict[str, Any]] | None]] = {
+    PEER: None,
+    OURS: ({}, {}),
+    HALF: ({}, {"bf16": True}),
+    f"{HALF}, racing": ({"race": True}, {"bf16": True}),
+}
+"""Settings of the search and of the attack; None: the plain loop."""
 ALONE, TOGETHER = "one by one", "together"
 
 
@@ -210,37 +219,37 @@ def measure_victims(setting: Setting, settings: argparse.Namespace) -> dict[str,
 
 
 def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
-    """Mean PSNR over images of what each way ends at from the same starts, in so many iterations."""
-    views, inputs = observed(setting, settings.victims, split="test")
+    """Seconds of whole searches from the same starts, and the mean PSNR over images of what they end at."""
+    views, inputs = observed(setting, settings.victims, split=settings.split)
     views = [copy_to(view, settings.device) for view in views]
-    watch, found, spent = Watch(settings.device), {}, {}
-    found[PEER], found[OURS], found[HALF] = [], [], []
+    watch, count = Watch(settings.device), settings.iterations
+    seconds: dict[str, float] = dict.fromkeys(QUALITY, 0.0)
+    scores: dict[str, list[float]] = {way: [] for way in QUALITY}
+    found: list[Tensor] = []
+
+    def plain(view: View, rng: Rng) -> None:
+        client = replica(view, subject="benchmark")
+        (labels,) = labels_of_each([view], [client], rngs=[rng])
+        starts = random_starts([client], attack_of(setting).search, rngs=[rng])
+        ends = [plain_loop(client, labels, x, iterations=count, tv=0.01) for x in starts.split(1)]
+        best = min(ends, key=lambda end: end[1])[0]
+        found.append(client.to_pixels(best[0]).clamp(0, 1).cpu())
+
+    def ours(view: View, rng: Rng, way: str) -> None:
+        search, how = QUALITY[way] or ({}, {})
+        attack = attack_of(setting, iterations=count, search=search, **how)
+        found.append(attack.run(view, rng=rng)[0].inputs.cpu())
+
     for number, view in enumerate(views):
-        client, rng = replica(view, subject="benchmark"), Rng.root(number)
-        labels = labels_of_each([view], [client], rngs=[rng])[0]
-        plain = attack_of(setting, iterations=settings.iterations)
-        starts = random_starts([client], plain.search, rngs=[rng])
-
-        def peer(client=client, labels=labels, starts=starts):
-            loops = (
-                plain_loop(client, labels, s, iterations=settings.iterations, tv=0.01)
-                for s in starts.split(1)
-            )
-            best = min(loops, key=lambda one: one[1])
-            found[PEER].append(client.to_pixels(best[0][0]).clamp(0, 1).cpu())
-
-        def ours(way, view=view, rng=rng, **how):
-            attack = attack_of(setting, iterations=settings.iterations, **how)
-            found[way].append(attack.run(view, rng=rng)[0].inputs.cpu())
-
-        spent.setdefault(PEER, []).append(watch(peer))
-        spent.setdefault(OURS, []).append(watch(lambda ours=ours: ours(OURS)))
-        spent.setdefault(HALF, []).append(watch(lambda ours=ours: ours(HALF, bf16=True)))
+        rng = Rng.root(number)
+        for way in QUALITY:
+            work = partial(plain, view, rng) if QUALITY[way] is None else partial(ours, view, rng, way)
+            seconds[way] += watch(work)
+            scores[way].append(float(psnr(found.pop(), inputs[number : number + 1])))
     table = {}
-    for way, images in found.items():
-        values = [float(psnr(x, inputs[i : i + 1])) for i, x in enumerate(images)]
-        table[f"{way}: PSNR"] = statistics.mean(values)
-        table[f"{way}: seconds"] = sum(spent[way])
+    for way in QUALITY:
+        table[f"{way}: seconds"] = seconds[way]
+        table[f"{way}: PSNR"] = statistics.mean(scores[way])
     return table
 
 
@@ -260,6 +269,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--victims", type=int, default=8)
+    parser.add_argument("--split", default="test")
     parser.add_argument("--out", default="runs/speed")
     settings = parser.parse_args()
     prepare_process()
@@ -273,7 +283,8 @@ def main() -> None:
         table = json.loads(file.read_text())["table"]
         first = next(iter(table.values()))
         for way, value in table.items():
-            print(f"{name:24} {way:28} {value:10.2f} {first / value:6.2f} ×", flush=True)
+            ratio = "" if way.endswith("PSNR") else f"{first / value:6.2f} ×"
+            print(f"{name:24} {way:40} {value:10.2f} {ratio}", flush=True)
 
 
 if __name__ == "__main__":
