@@ -81,13 +81,15 @@ def photographs(count: int, split: str) -> tuple[Tensor, Tensor]:
     return batch.inputs, batch.labels % CLASSES
 
 
-def observed(setting: Setting, count: int, *, split: str = "train") -> tuple[list[View], Tensor]:
+def observed(
+    setting: Setting, count: int, *, split: str = "train", first: int = 0
+) -> tuple[list[View], Tensor]:
     """What the server sees of so many clients with one image each, and the images."""
     architecture = Architecture(
         name=setting.model, input_shape=SHAPE, classes=CLASSES, arguments=setting.arguments
     )
     model = models.build(architecture, rng=Rng.root(1)).eval()
-    inputs, labels = photographs(count, split)
+    inputs, labels = (part[first:] for part in photographs(first + count, split))
     broadcast = Broadcast(round=0, architecture=architecture, tensors=models.state(model))
     terms = Terms(
         protocol="fedsgd",
@@ -220,11 +222,12 @@ def measure_victims(setting: Setting, settings: argparse.Namespace) -> dict[str,
 
 def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
     """Seconds of whole searches from the same starts, and the mean PSNR over images of what they end at."""
-    views, inputs = observed(setting, settings.victims, split=settings.split)
+    views, inputs = observed(setting, settings.victims, split=settings.split, first=settings.first)
     views = [copy_to(view, settings.device) for view in views]
     watch, count = Watch(settings.device), settings.iterations
-    seconds: dict[str, float] = dict.fromkeys(QUALITY, 0.0)
-    scores: dict[str, list[float]] = {way: [] for way in QUALITY}
+    ways = [way for way in QUALITY if way != PEER or settings.split == "test"]
+    seconds: dict[str, float] = dict.fromkeys(ways, 0.0)
+    scores: dict[str, list[float]] = {way: [] for way in ways}
     found: list[Tensor] = []
 
     def plain(view: View, rng: Rng) -> None:
@@ -241,13 +244,13 @@ def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str,
         found.append(attack.run(view, rng=rng)[0].inputs.cpu())
 
     for number, view in enumerate(views):
-        rng = Rng.root(number)
-        for way in QUALITY:
+        rng = Rng.root(settings.first + number)
+        for way in ways:
             work = partial(plain, view, rng) if QUALITY[way] is None else partial(ours, view, rng, way)
             seconds[way] += watch(work)
             scores[way].append(float(psnr(found.pop(), inputs[number : number + 1])))
     table = {}
-    for way in QUALITY:
+    for way in ways:
         table[f"{way}: seconds"] = seconds[way]
         table[f"{way}: PSNR"] = statistics.mean(scores[way])
     return table
@@ -269,13 +272,19 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--victims", type=int, default=8)
-    parser.add_argument("--split", default="test")
+    parser.add_argument("--first", type=int, default=0, help="number of the first image")
+    parser.add_argument(
+        "--split", default="test", help="train: to choose settings on, without the plain loop"
+    )
     parser.add_argument("--out", default="runs/speed")
     settings = parser.parse_args()
     prepare_process()
     known, measure = MODES[settings.mode]
     for name in settings.setting or known:
-        file = Path(settings.out) / f"{settings.mode}-{settings.device}-{name.replace(' ', '-')}.json"
+        parts = [settings.mode, settings.device, name.replace(" ", "-")]
+        if settings.mode == "quality":
+            parts += [settings.split, str(settings.first)]
+        file = Path(settings.out) / f"{'-'.join(parts)}.json"
         if not file.is_file():
             table = measure(known[name], settings)
             file.parent.mkdir(parents=True, exist_ok=True)
