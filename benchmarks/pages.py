@@ -109,6 +109,11 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             14,
         ),
     ),
+    "speed": (
+        Piece(("speed", "iteration", "--out", "{out}"), 400),
+        Piece(("speed", "victims", "--out", "{out}"), 60),
+        Piece(("speed", "quality", "--iterations", "60", "--out", "{out}"), None),
+    ),
     "prolin": (
         *rounds_of("prolin-membership", (0, 1), 165),
         *rounds_of("prolin-misbehaving", (0, 1)),
