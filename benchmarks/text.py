@@ -1,15 +1,14 @@
 """What gradients of language models give away: DAGER over models, batches, protocols and defences.
 
     python -m benchmarks.text FOLDER [--tables decoder,llama] [--device cuda] [--batches 20] [--data FOLDER]
-    python -m benchmarks.text FOLDER --show
 
-Every batch is a piece, a file in FOLDER; pieces that are there are not computed again. ``--show`` prints
-the tables from the pieces. Models have random weights of the full architectures; tokens are those of GPT-2.
-Sentences of the first half of Rotten Tomatoes and of CoLA's in-domain training part were used for tuning;
-these batches are drawn from the others.
+Every batch is a piece, a file in FOLDER; pieces that are there are not computed again.
+``benchmarks.text_tables FOLDER`` prints them. Models have random weights of the full architectures; tokens
+are those of GPT-2. Batches are drawn from the second half of Rotten Tomatoes and from CoLA's development
+parts; the rest was for tuning.
 
 Needs: the extra ``text``; ``--data`` (or ``$GLASSHOUSE_DATA/text``) with ``gpt2/``, ``rotten_tomatoes/``
-    and ``cola/``.
+and ``cola/``.
 """
 
 import argparse
@@ -319,7 +318,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("GLASSHOUSE_DATA", ".")) / "text")
-    parser.add_argument("--show", action="store_true")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     compute(arguments)

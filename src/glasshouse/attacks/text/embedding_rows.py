@@ -113,7 +113,8 @@ def row_norms(answer: Answer) -> Tensor:
     names = [f"{name}.weight" for name, one in answer.model.named_modules() if one is table]
     for name in names:
         if name in answer.sent:
-            return torch.linalg.vector_norm(answer.sent[name].double(), dim=1).cpu()
+            norms: Tensor = torch.linalg.vector_norm(answer.sent[name].double(), dim=1)
+            return norms.cpu()
     raise Inapplicable(
         SUBJECT,
         needs="the gradient of the tokens' embedding",
