@@ -17,7 +17,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, ClientScores, Needs
 from glasshouse.attacks.parts.local_steps import LINEAR
-from glasshouse.attacks.text.reading import Answer, answers, check_sentences, input_span
+from glasshouse.attacks.text.reading import Answer, answers, check_depth, check_sentences, input_span
 from glasshouse.attacks.text.span import Span
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import Fraction, Share, check_ranges
@@ -108,6 +108,7 @@ def residual(answer: Answer, tokens: Tensor, *, least: float) -> tuple[float, fl
         Inapplicable: nothing of the first two attention layers was sent.
     """
     model = answer.model
+    check_depth(model, subject=SUBJECT)
     with torch.inference_mode():
         spans = [input_span(model, layer, answer.sent) for layer in (0, 1)]
         if all(span is None for span in spans):
