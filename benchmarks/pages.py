@@ -54,6 +54,9 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
 
 MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
+TEXT = (
+    "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "membership", "defences",
+)  # fmt: skip
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
         Piece(("one_run",), 7),
@@ -129,6 +132,12 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("maui", "units", "--source", "cifar10")),
         Piece(("maui", "architecture", "--source", "cifar10")),
         Piece(("maui_rounds",)),
+    ),
+    "text": (
+        *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
+        Piece(("text_tables", "{out}/pieces")),
+        Piece(("text_speed", "{out}/speed"), 1500),
+        Piece(("text_speed", "{out}/speed", "--growth"), 150),
     ),
     "pli": (
         Piece(("audit", "pli")),
