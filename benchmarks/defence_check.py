@@ -1,8 +1,8 @@
 """Is my defence really on? Strengths, faults and false alarms of the defence check, on CIFAR-10 and LeNet-5.
 
-``GLASSHOUSE_DATA=folder python benchmarks/defence_check.py --seed 100`` prints the table of
-docs/results/defence-check.md. Thresholds were chosen on seed 1. Clients sample their images anew in
-every round, as FedSGD on a stream does; each sends 20 updates.
+``GLASSHOUSE_DATA=folder python -m benchmarks.defence_check`` prints the table of
+docs/results/defence-check.md. Thresholds were chosen on seed 1; seed 100 had been seen when one rule was
+mended. Clients sample their images anew in every round, as FedSGD on a stream does; each sends 20 updates.
 """
 
 import argparse
@@ -220,7 +220,7 @@ def _worst(rows: Sequence[Judged]) -> str:
 def main() -> None:
     """Measure one seed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=200)
     parser.add_argument("--clients", type=int, default=4, help="plain clients per setting")
     parser.add_argument("--defended", type=int, default=3, help="clients per defence and setting")
     settings = parser.parse_args()

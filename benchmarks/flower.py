@@ -1,40 +1,47 @@
 """Captured runs of Flower on CIFAR-10, audited; and what capture costs: rows of docs/results/flower.md.
 
-``python -m benchmarks.flower RUN --out FOLDER`` with RUN ``plain``, ``dp``, ``crafted`` or ``sums`` plays a
+``python -m benchmarks.flower RUN --out FOLDER`` with RUN ``plain``, ``dp``, ``sums`` or ``crafted`` plays a
 federation of Flower apps in this process, captures it, collects what its test clients recorded, and audits
 it; ``overhead`` measures the seconds and bytes that capture adds to a round. A run that is there is not
 played again.
 """
 
 import argparse
+import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.client import NumPyClient
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
-from flwr.common import ndarrays_to_parameters
-from flwr.server import LegacyContext, ServerConfig
-from flwr.server.strategy import FedAvg as LegacyFedAvg
-from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-from torch import Tensor, nn
+from torch import Tensor
 
+from benchmarks.flower_apps import (
+    RATE,
+    Crafting,
+    MaliciousFedAvg,
+    averaging,
+    message_client,
+    numpy_client,
+    secure_server,
+    server,
+)
 from glasshouse.attacks.linear.scale_mia.attack import ScaleMia
 from glasshouse.audit.captured.collect import collect
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.audit.run import audit
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import RoleRequest, deal
-from glasshouse.integrations.flower import capture, truth_mod, watch
+from glasshouse.integrations.flower import capture, truth_mod
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 from glasshouse.models import build as models
 from glasshouse.report import write_html
@@ -47,7 +54,6 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Terms
 
-RATE = 0.1
 COMMON = """
 name = "flower-{name}"
 [data]
@@ -97,83 +103,6 @@ def private(images: int, label: int | None = None, seed: int = 0) -> Batch:
     return batch
 
 
-def train(network: nn.Module, data: Batch) -> float:
-    """One step of SGD on all of a client's images."""
-    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(network.parameters(), lr=RATE)
-    network.train()
-    loss = criterion(network(data.inputs), data.labels)
-    loss.backward()
-    optimizer.step()
-    return float(loss.detach())
-
-
-def message_client(model: Architecture, shards: list[Batch], mods: list[Any]) -> ClientApp:
-    """A client of the Message API."""
-    app = ClientApp(mods=mods)
-
-    @app.train()
-    def _train(message: Message, context: Context) -> Message:
-        network = models.build(model)
-        network.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        data = shards[int(context.node_config["partition-id"])]
-        metrics = MetricRecord({"train_loss": train(network, data), "num-examples": len(data)})
-        content = RecordDict({"arrays": ArrayRecord(network.state_dict()), "metrics": metrics})
-        return Message(content, reply_to=message)
-
-    return app
-
-
-def numpy_client(model: Architecture, shards: list[Batch], mods: list[Any]) -> ClientApp:
-    """A client of the legacy API, which SecAgg+ needs."""
-
-    class Client(NumPyClient):
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
-            del config
-            network, data = models.build(model), shards[self.number]
-            named = zip(network.state_dict(), parameters, strict=True)
-            network.load_state_dict({name: torch.tensor(array) for name, array in named})
-            loss = train(network, data)
-            return [t.numpy() for t in network.state_dict().values()], len(data), {"train_loss": loss}
-
-    def client_fn(context: Context) -> Any:
-        return Client(int(context.node_config["partition-id"])).to_client()
-
-    return ClientApp(client_fn=client_fn, mods=mods)
-
-
-def server(start: dict[str, Tensor], rounds: int) -> ServerApp:
-    """FedAvg of the Message API."""
-    app = ServerApp()
-
-    @app.main()
-    def _main(grid: Any, context: Context) -> None:
-        del context
-        strategy = FedAvg(fraction_evaluate=0.0)
-        strategy.start(grid=grid, initial_arrays=ArrayRecord(start), num_rounds=rounds)
-
-    return app
-
-
-def secure_server(start: dict[str, Tensor], rounds: int, cohort: float) -> ServerApp:
-    """A legacy strategy under SecAgg+."""
-    app = ServerApp()
-
-    @app.main()
-    def _main(grid: Any, context: Context) -> None:
-        initial = ndarrays_to_parameters([t.numpy() for t in start.values()])
-        strategy = LegacyFedAvg(fraction_fit=cohort, fraction_evaluate=0.0, initial_parameters=initial)
-        legacy = LegacyContext(
-            context=context, config=ServerConfig(num_rounds=rounds), strategy=watch(strategy, grid)
-        )
-        fit = SecAggPlusWorkflow(num_shares=0.5, reconstruction_threshold=0.6, max_weight=100.0)
-        DefaultWorkflow(fit_workflow=fit)(grid, legacy)
-
-    return app
-
-
 def play(
     out: Path,
     app: ServerApp,
@@ -182,13 +111,19 @@ def play(
     model: Architecture,
     shards: list[Batch],
     mods: list[Any],
+    batch_size: int | None = None,
 ) -> None:
-    """Run and capture a federation of test clients; collect what they recorded."""
+    """Run and capture a federation of test clients; collect what they recorded.
+
+    They step on ``batch_size`` images; None: on all that one holds.
+    """
     apps = dict.fromkeys(
         range(1, len(shards) + 1), client(model, shards, [*mods, truth_mod(out / "clients")])
     )
-    terms = {"batch_size": len(shards[0]), "learning_rate": RATE}
+    terms = {"batch_size": batch_size or len(shards[0]), "learning_rate": RATE}
     captured = capture(app, out / "capture", model=model, terms=terms)
+    random.seed(0)  # Flower draws cohorts, noise and the rounding of SecAgg+ from the global generators
+    np.random.seed(0)  # noqa: NPY002 — the global one is what Flower draws from
     run_in_process(captured, InProcessGrid(apps=apps))
     collect(out / "capture", [out / "clients"])
 
@@ -215,46 +150,45 @@ def dp(out: Path) -> str:
     return text.replace("flower-plain", "flower-dp")
 
 
-def crafted(out: Path) -> str:
-    """SecAgg+ over eight clients of eight images, by a server that sends scale_mia's model."""
-    model = architecture("scale_mia_cnn")
-    pool = private(64, seed=2)
-    shards = [pool.pick(rows) for rows in torch.arange(64).split(8)]
-    want = {"auxiliary": RoleRequest(size=5000, split="train")}
-    auxiliary = deal(load_source("cifar10"), want, rng=Rng.root(7)).auxiliary
+def crafted(out: Path, **quantisation: Any) -> str:
+    """SecAgg+ over eight clients, who take eight new images in each of ten rounds, by scale_mia's server."""
+    model, rounds, each = architecture("scale_mia_cnn"), 10, 8
+    pool = private(8 * rounds * each, seed=2)
+    shards = [pool.pick(rows) for rows in torch.arange(len(pool)).split(rounds * each)]
     if not (out / "capture").exists():
-        start = start_of(model)
+        want = {"auxiliary": RoleRequest(size=5000, split="train")}
+        auxiliary = deal(load_source("cifar10"), want, rng=Rng.root(7)).auxiliary
         terms = Terms(
             protocol="fedavg",
             architecture=model,
             sends="parameters",
             clients=8,
             cohort=8,
-            batch_size=8,
+            batch_size=each,
             learning_rate=RATE,
             secure_sum=True,
         )
+        honest = Broadcast(round=0, architecture=model, tensors=start_of(model))
         view = View(
             terms=terms,
             threat=Threat(changes=frozenset({"parameters"})),
-            rounds=(RoundView(round=0, broadcast=Broadcast(round=0, architecture=model, tensors=start)),),
+            rounds=(RoundView(round=0, broadcast=honest),),
             grants=Grants(auxiliary=auxiliary),
         )
-        sent = ScaleMia().craft(view, rng=Rng.root(3))
-        assert sent is not None
-        names = list(start)
-        tensors = {name: sent.default.tensors[name] for name in names}
+        crafting = Crafting(ScaleMia(), view)
         play(
             out,
-            secure_server(tensors, 1, 1.0),
-            numpy_client,
+            secure_server(MaliciousFedAvg(crafting), rounds, **quantisation),
+            partial(numpy_client, each=each),
             model=model,
             shards=shards,
             mods=[secaggplus_mod],
+            batch_size=each,
         )
-        write_tensors(out / "capture/adversary/memory.safetensors", sent.memory)
+        write_tensors(out / "capture/adversary/memory.safetensors", crafting.memory)
     metrics = '"rate_paper", "rate_blind"'
-    text = COMMON.format(name="crafted", auxiliary=5000, metrics=metrics, audit="")
+    rows = f"rounds = {list(range(rounds))}"
+    text = COMMON.format(name=out.name, auxiliary=5000, metrics=metrics, audit=rows)
     return text + '[threat]\nchanges = ["parameters"]\n[[attacks]]\nname = "scale_mia"\n'
 
 
@@ -267,14 +201,15 @@ def sums(out: Path) -> str:
     if not (out / "capture").exists():
         play(
             out,
-            secure_server(start_of(model), 60, 1 / 3),
+            secure_server(averaging(start_of(model), cohort=1 / 3), 60, max_weight=100.0),
             numpy_client,
             model=model,
             shards=shards,
             mods=[secaggplus_mod],
         )
-    metrics = '"auc", "f1", "precision", "recall"'
-    return COMMON.format(name="sums", auxiliary=2000, metrics=metrics, audit="rounds = [-1]") + PROLIN
+    metrics = '"auc", "f1", "precision", "recall", "label_accuracy", "psnr", "identification"'
+    text = COMMON.format(name="sums", auxiliary=2000, metrics=metrics, audit="rounds = [-1]")
+    return text + PROLIN + ATTACKS
 
 
 def overhead(out: Path) -> None:
@@ -310,7 +245,13 @@ def overhead(out: Path) -> None:
         )
 
 
-RUNS = {"plain": plain, "dp": dp, "crafted": crafted, "sums": sums}
+RUNS = {
+    "plain": plain,
+    "dp": dp,
+    "sums": sums,
+    "crafted": partial(crafted, max_weight=8.0, clipping_range=0.01),
+    "crafted-default": crafted,
+}
 
 
 def table(result: Result) -> None:

@@ -23,7 +23,8 @@ from glasshouse.attacks.inversion.ggl.optimizers import minimize
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import Generator, GeneratorTraining, train_generator
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.distance import Objective, objective
+from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.data.named import folders
@@ -125,7 +126,7 @@ def fit(
     return Fit(
         distance=objective(client, distance="squared", adaptive=result, bf16=bf16),
         prior=prior,
-        labels=labels,
+        labels=labels[None],
         latent=latent,
         scale=1.0 / len(client.update.tensors),
     )
@@ -147,9 +148,9 @@ def generator(steps: int) -> Generator:
 def ways(client: Replica, prior: Generator, labels: Tensor, *, latent: int) -> dict[str, Fit]:
     """GGL's loss, one candidate after the other with every gradient formed, and for a population."""
     plain = Plain(client.model, client.received, client.gradient())
-    loop = Objective(plain, client.gradient(), distance="squared", adaptation=Adaptation())
+    loop = Objective(plain, [client.gradient()], distance="squared", adaptations=[Adaptation()])
     return {
-        "one after the other": Fit(distance=loop, prior=prior, labels=labels, latent=latent),
+        "one after the other": Fit(distance=loop, prior=prior, labels=labels[None], latent=latent),
         "population, float32": fit(client, prior, labels, latent=latent),
         "population, bfloat16": fit(client, prior, labels, latent=latent, bf16=True),
     }
@@ -176,9 +177,8 @@ def speed(settings: argparse.Namespace) -> None:
         median = statistics.median(result)
         print(f"{way:22} {POPULATION / median:7.1f} candidates/s  {slow / median:5.2f} times the loop")
     losses = ways(client, generator(settings.training), victim.labels, latent=SEARCHED)
-    best = minimize(
-        losses["population, float32"], LatentSearch(evaluations=200, population=20), rng=Rng.root(0)
-    )
+    search = LatentSearch(evaluations=200, population=20)
+    (best,) = minimize(losses["population, float32"], search, rngs=[Rng.root(0)])
     spread = torch.randn(POPULATION, SEARCHED, generator=Rng.root(0).torch())
     for where, points in {"draws": spread, "end of a search": best.point + 0.2 * spread}.items():
         values = {way: _values(loss, points, way) for way, loss in losses.items()}
@@ -202,7 +202,7 @@ def optimizers(settings: argparse.Namespace) -> None:
         scores, losses, start = [], [], time.process_time()
         for seed in range(settings.seeds):
             search = LatentSearch(optimizer=name, evaluations=settings.evaluations, population=20)
-            best = minimize(loss, search, rng=Rng.root(seed))
+            (best,) = minimize(loss, search, rngs=[Rng.root(seed)])
             image = loss.images(best.point[None])[0].detach()
             scores.append([float(mse(image, victim.inputs)), float(psnr(image, victim.inputs))])
             losses.append(best.loss)

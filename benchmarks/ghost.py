@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
-from glasshouse.attacks.parts.matching.distance import Objective, Plain, objective
+from glasshouse.attacks.parts.matching.distance import Objective, objective
+from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.parts.search.adam import Descent
@@ -76,7 +77,7 @@ def ways(view: View) -> dict[str, Objective]:
     target = client.gradient()
     plain = Plain(client.model, client.received, target)
     return {
-        WAYS[0]: Objective(plain, target, distance="cosine", adaptation=Adaptation()),
+        WAYS[0]: Objective(plain, [target], distance="cosine", adaptations=[Adaptation()]),
         WAYS[1]: objective(client, distance="cosine"),
         WAYS[2]: objective(client, distance="cosine", bf16=True),
     }

@@ -52,6 +52,7 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
     )
 
 
+MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
@@ -87,14 +88,16 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia_speed",)),
     ),
     "flower": tuple(
-        Piece(("flower", run, "--out", "{out}")) for run in ("plain", "dp", "sums", "crafted", "overhead")
+        Piece(("flower", run, "--out", "{out}"))
+        for run in ("plain", "dp", "sums", "crafted", "crafted-default", "overhead")
     ),
     "defence-check": (
-        Piece(("defence_check", "--seed", "100", "--clients", "5", "--defended", "2"), 150),
+        Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
     ),
     "guard": (
         Piece(
-            ("guard", "--data", "cifar10", "--models", "mlp", "--seeds", "2", "--out", "{out}/guard.json"), 14
+            ("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"),
+            14,
         ),
     ),
     "prolin": (

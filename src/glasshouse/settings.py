@@ -1,17 +1,23 @@
-"""Settings as a scenario writes them, without torch: the base of tables, how clients step, how to train."""
+"""Settings as a scenario writes them, without torch: tables, how clients step and train, what models take."""
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from glasshouse.registry import arguments
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
+
+NORMALISATION: Final = ("mean", "std")
+"""What a plain network's images are normalised with, one number for all channels."""
 
 _WARM_UP: Final = 0.3
 _FIRST: Final = 1 / 25
@@ -182,3 +188,32 @@ class Recipe(Table):
 
 def _cosine(start: float, end: float, done: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
+
+
+def takes_images(factory: Callable[..., Any]) -> bool:
+    """Whether the factory of a model wants (input_shape, classes): all do but the class of a plain network.
+
+    Examples:
+        >>> takes_images(lambda input_shape, classes, width=8: None), takes_images(lambda width=8: None)
+        (True, False)
+    """
+    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(factory).parameters.values()):
+        return True
+    first = list(arguments(factory).values())[:2]
+    asked = [p.name for p in first] == ["input_shape", "classes"] or all(p.default is p.empty for p in first)
+    return len(first) == 2 and asked
+
+
+def model_arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """What an architecture may say beside its images and classes, by name.
+
+    Of a plain network that is also the ``mean`` and ``std`` of what its pixels are normalised with outside.
+    """
+    takes = arguments(factory)
+    if takes_images(factory):
+        return dict(list(takes.items())[2:])
+    outside = (
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=float)
+        for name in NORMALISATION
+    )
+    return {**{p.name: p for p in outside}, **takes}

@@ -1,12 +1,19 @@
 """Small algebra on named tensors: what parameters, gradients and updates are here."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+
+T = TypeVar("T")
+
+NARROW = frozenset({"mps"})
+"""Devices without float64."""
 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:
@@ -16,7 +23,7 @@ def norm(tensors: Mapping[str, Tensor]) -> float:
         >>> norm({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])})
         5.0
     """
-    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors.values()))
+    return math.sqrt(sum(float(widen(t).square().sum()) for t in tensors.values()))
 
 
 def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
@@ -28,6 +35,21 @@ def device_of(tensors: Mapping[str, Tensor]) -> torch.device:
     """
     first = next(iter(tensors.values()), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def wide_type(device: torch.device) -> torch.dtype:
+    """The widest type that ``device`` computes in: float32 on MPS, else float64.
+
+    Examples:
+        >>> wide_type(torch.device("cpu")), wide_type(torch.device("mps"))
+        (torch.float64, torch.float32)
+    """
+    return torch.float32 if device.type in NARROW else torch.float64
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """``tensor`` in the widest type of its device."""
+    return tensor.to(wide_type(tensor.device))
 
 
 def map_tensors(tensors: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -86,3 +108,36 @@ def check_finite(tensors: Mapping[str, Tensor], *, subject: str) -> None:
                 got=f"'{name}': " + (f"{bad} of {t.numel()} entries not finite" if bad else "no entries"),
                 fix="lower the learning rate or look for a division by zero before this step",
             )
+
+
+def copy_to(value: T, device: torch.device | str) -> T:
+    """Copy every tensor in ``value`` to ``device``; dataclasses, mappings and tuples are rebuilt.
+
+    A tensor that occurs several times is copied once, so that the copy takes no more memory than ``value``.
+
+    Args:
+        value: a tensor, a dataclass, a mapping, a tuple, or several of these in each other.
+        device: where the copies lie.
+
+    Examples:
+        >>> original = torch.zeros(1)
+        >>> copy = copy_to({"a": original, "b": original}, "cpu")
+        >>> copy["a"] is copy["b"], copy["a"] is original
+        (True, False)
+    """
+    return _copy(value, device, {})  # type: ignore[no-any-return]  # same type as value
+
+
+def _copy(value: Any, device: torch.device | str, copies: dict[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        if id(value) not in copies:
+            copies[id(value)] = value.detach().to(device, copy=True)
+        return copies[id(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _copy(getattr(value, f.name), device, copies) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    if isinstance(value, Mapping):
+        return {name: _copy(item, device, copies) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_copy(item, device, copies) for item in value)
+    return value

@@ -13,7 +13,8 @@ from glasshouse import registry
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.parts.local_steps import ANY, clamp_softly
 from glasshouse.attacks.parts.matching import distance
-from glasshouse.attacks.parts.matching.distance import Plain, local_steps, objective
+from glasshouse.attacks.parts.matching.distance import local_steps, objective
+from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.audit.attacking.needs import find_refusal, foresee_refusal

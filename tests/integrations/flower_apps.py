@@ -124,9 +124,13 @@ def message_server(rounds=2, model=MODEL, strategy=None):
     return app
 
 
+def first_parameters(model=MODEL):
+    """The first weights, as legacy strategies have them."""
+    return ndarrays_to_parameters([t.numpy() for t in start(model).state_dict().values()])
+
+
 def _legacy_strategy():
-    arrays = [t.numpy() for t in start().state_dict().values()]
-    return LegacyFedAvg(initial_parameters=ndarrays_to_parameters(arrays))
+    return LegacyFedAvg(initial_parameters=first_parameters())
 
 
 def strategy_server(rounds=2):
@@ -138,19 +142,18 @@ def strategy_server(rounds=2):
     )
 
 
-def workflow_server(rounds=2, secure=False):
-    """A legacy strategy in a workflow, with SecAgg+ or without."""
+def workflow_server(rounds=2, secure=False, strategy=None, **settings):
+    """A legacy strategy in a workflow, with SecAgg+ (``settings`` of it) or without."""
     app = ServerApp()
 
     @app.main()
     def _main(grid, context):
-        fit = (
-            SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, max_weight=100.0) if secure else None
-        )
+        terms = {"num_shares": 3, "reconstruction_threshold": 2, "max_weight": 100.0, **settings}
+        fit = SecAggPlusWorkflow(**terms) if secure else None
         legacy = LegacyContext(
             context=context,
             config=ServerConfig(num_rounds=rounds),
-            strategy=watch(_legacy_strategy(), grid),
+            strategy=watch(strategy or _legacy_strategy(), grid),
         )
         (DefaultWorkflow(fit_workflow=fit) if fit else DefaultWorkflow())(grid, legacy)
 

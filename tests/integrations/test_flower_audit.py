@@ -10,6 +10,7 @@ import pytest
 import torch
 from flower_apps import message_client, message_server, numpy_client, workflow_server
 from flwr.client.mod import secaggplus_mod
+from flwr.clientapp.mod import LocalDpMod
 
 from glasshouse.audit.captured.collect import collect
 from glasshouse.audit.captured.tables import captured_tables
@@ -92,6 +93,20 @@ def test_an_audit_of_a_capture_scores_the_test_clients(real, tmp_path, capsys):
     card = result["threats"][0]
     assert "4 clients, 4 per round, 2 rounds" in card["federation"]
     assert any("The declared training is the real one" in note for note in card["notes"])
+    assert "No defence is declared, and no update shows one." in card["notes"]
+
+
+def test_the_page_says_which_defence_ran(tmp_path):
+    noise = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-5)
+    run(tmp_path, terms=apps.TERMS, mods=[noise])
+    declared = '[[defenses]]\nname = "gaussian_noise"\nstd = {}\n\n[audit]'
+    for std, ruling in ((0.484, "as declared"), (4.84, "mis-set")):
+        place = tmp_path / ruling
+        place.mkdir()
+        text = MINE.replace("[audit]", declared.format(std))
+        (note,) = [n for n in audited(tmp_path, place, text=text).threats[0].notes if "Defence check" in n]
+        assert f"Defence check: gaussian_noise, std: declared {std}, observed 0.4" in note
+        assert f"{ruling} at 4 clients" in note
 
 
 def test_images_that_a_test_client_trained_on_serve_nobody_else(real, tmp_path):
@@ -141,7 +156,6 @@ def test_the_page_names_the_wrong_term(tmp_path):
 
 NETS = """
 from torch import nn
-from glasshouse.models.adapt import adapt
 
 
 class Net(nn.Module):
@@ -153,18 +167,14 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.fc(self.bn(self.conv(x)).relu().flatten(1))
-
-
-def audited(input_shape, classes):
-    return adapt(Net(), normalize=(0.5, 0.25))
 """
 
 
 def test_ones_own_network_with_batch_norm_and_normalised_images(tmp_path, monkeypatch):
     (tmp_path / "my_nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(tmp_path)
-    model = dataclasses.replace(apps.MODEL, name="my_nets:audited")
     own = importlib.import_module("my_nets").Net
+    model = dataclasses.replace(apps.MODEL, name="my_nets:Net", arguments={"mean": 0.5, "std": 0.25})
     server = functools.partial(message_server, model=model)
     terms = {**apps.TERMS, "options": {"dropout": True}}  # clients train in training mode
     run(tmp_path, terms=terms, model=model, server=server, network=own, normalize=(0.5, 0.25))

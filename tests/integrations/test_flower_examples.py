@@ -1,6 +1,8 @@
-"""The examples of the documentation run, and what they capture can be audited."""
+"""The examples of the documentation run, what they capture can be audited, and they add few lines."""
 
+import ast
 import importlib
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,12 @@ from glasshouse.scenario.load import load
 from glasshouse.transcript.files import read_transcript
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-CONFIG = {"num-server-rounds": 2, "local-epochs": 1, "batch-size": 16, "learning-rate": 0.05}
+
+
+def settings(folder):
+    """What the app's own file configures, for two rounds."""
+    stated = tomllib.loads((EXAMPLES / folder / "pyproject.toml").read_text())
+    return {**stated["tool"]["flwr"]["app"]["config"], "num-server-rounds": 2}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +35,7 @@ def test_an_example_runs_and_is_audited(folder, package, capture, truth, tmp_pat
     monkeypatch.syspath_prepend(EXAMPLES / folder)
     server = importlib.import_module(f"{package}.server_app").app
     client = importlib.import_module(f"{package}.client_app").app
-    run_in_process(server, InProcessGrid(apps=dict.fromkeys((1, 2, 3), client), run_config=CONFIG))
+    run_in_process(server, InProcessGrid(apps=dict.fromkeys((1, 2, 3), client), run_config=settings(folder)))
     place = tmp_path / "glasshouse" / capture
     recorded = collect(place, [tmp_path / "glasshouse" / truth])
     assert len(recorded.used) == 6
@@ -36,3 +43,60 @@ def test_an_example_runs_and_is_audited(folder, package, capture, truth, tmp_pat
     assert (checked.n, checked.suspect) == (6, "")
     scenario = load(str(EXAMPLES / "flower-quickstart/audit.toml"), captured=captured_tables(place))
     assert scenario.scenarios[0].federation.clients == 3
+
+
+class Plain(ast.NodeTransformer):
+    """A module of an app without anything of ours; ``ours`` are the lines that were added or changed."""
+
+    def __init__(self):
+        self.names, self.ours = set(), set()
+
+    def visit_ImportFrom(self, node):
+        if not node.module.startswith("glasshouse"):
+            return node
+        self.names |= {alias.asname or alias.name for alias in node.names}
+        return self.lines(node)
+
+    def visit_Assign(self, node):
+        made = (
+            node.value.func.id if isinstance(node.value, ast.Call) and hasattr(node.value.func, "id") else ""
+        )
+        return self.lines(node) if made in self.names else self.generic_visit(node)
+
+    def visit_Call(self, node):
+        if getattr(node.func, "id", "") in self.names:
+            self.lines(node)
+            return node.args[0]  # watch(strategy, grid)
+        for word in node.keywords:
+            if word.arg == "mods":
+                word.value.elts = [mod for mod in word.value.elts if not self.is_ours(mod)]
+        return self.generic_visit(node)
+
+    def is_ours(self, mod):
+        if ours := isinstance(mod, ast.Call) and mod.func.id in self.names:
+            self.lines(mod)
+        return ours
+
+    def lines(self, node):
+        self.ours |= set(range(node.lineno, node.end_lineno + 1))
+
+
+@pytest.mark.parametrize(
+    ("folder", "package", "most"),
+    [("flower-quickstart", "quickstart", 5), ("flower-secagg", "secagg", 5), ("flower-guard", "careful", 2)],
+)
+def test_an_example_has_few_lines_more_than_a_plain_app(folder, package, most, tmp_path, monkeypatch):
+    """Capture and truth: at most five lines, imports among them. The guard: one line and its import."""
+    added = 0
+    (tmp_path / f"plain_{package}").mkdir()
+    for file in (EXAMPLES / folder / package).glob("*.py"):
+        plain = Plain()
+        code = ast.unparse(plain.visit(ast.parse(file.read_text())))
+        assert "glasshouse" not in code.replace("~/glasshouse", "")
+        added += len(plain.ours)
+        (tmp_path / f"plain_{package}" / file.name).write_text(code.replace(f"from {package}.", "from ."))
+    assert 0 < added <= most
+    monkeypatch.syspath_prepend(tmp_path)
+    server = importlib.import_module(f"plain_{package}.server_app").app
+    client = importlib.import_module(f"plain_{package}.client_app").app
+    run_in_process(server, InProcessGrid(apps=dict.fromkeys((1, 2, 3), client), run_config=settings(folder)))

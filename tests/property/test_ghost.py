@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.attacks.parts.matching.distance import Plain
 from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, supports
+from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
@@ -93,7 +93,7 @@ def test_agrees_with_autograd(name, images, form):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         net, target, inputs, labels = problem(name, images, dtype)
         assert supports(net, target, SHAPE) is None
-        fast = gradients(Ghost(net, target, form=form), inputs, labels)
+        fast = gradients(Ghost(net, [target], form=form), inputs, labels)
         slow = gradients(plain(net, target), inputs, labels)
         for one, other in zip(fast, slow, strict=True):
             close(one, other, tolerance)
@@ -102,9 +102,9 @@ def test_agrees_with_autograd(name, images, form):
 def test_large_layers_loop_over_restarts(monkeypatch):
     """Above the limit on grouped convolutions the same numbers come out of single ones."""
     net, target, inputs, labels = problem("convnet", 2, torch.float64)
-    grouped = gradients(Ghost(net, target, form="explicit"), inputs, labels)
+    grouped = gradients(Ghost(net, [target], form="explicit"), inputs, labels)
     monkeypatch.setattr("glasshouse.attacks.parts.matching.ghost_layers.GROUPED", 0)
-    looped = gradients(Ghost(net, target, form="explicit"), inputs, labels)
+    looped = gradients(Ghost(net, [target], form="explicit"), inputs, labels)
     for one, other in zip(looped, grouped, strict=True):
         close(one, other, 1e-12)
 
@@ -118,7 +118,7 @@ def test_masks_agree_with_autograd(images, form):
     masks = {n: torch.rand(t.shape, generator=draws) > 0.7 for n, t in target.items()}
     masks["head.weight"] = torch.rand((1, target["head.weight"].shape[1]), generator=draws) > 0.5
     target = {n: t * masks[n] for n, t in target.items()}
-    fast = gradients(Ghost(net, target, masks=masks, form=form), inputs, labels)
+    fast = gradients(Ghost(net, [target], masks=[masks], form=form), inputs, labels)
     slow = gradients(plain(net, target, masks), inputs, labels)
     for one, other in zip(fast, slow, strict=True):
         close(one, other, 1e-9)
@@ -128,7 +128,7 @@ def test_soft_labels_get_a_gradient():
     net, target, inputs, _ = problem("lenet_sigmoid", 2, torch.float64)
     scores = torch.zeros(RESTARTS, 2, CLASSES, dtype=torch.float64, requires_grad=True)
     items = []
-    for engine in (Ghost(net, target, form="explicit"), plain(net, target)):
+    for engine in (Ghost(net, [target], form="explicit"), plain(net, target)):
         gap = engine(inputs, scores.softmax(-1)).gap
         items.append(torch.autograd.grad(gap.sum(), scores)[0])
     close(items[0], items[1], 1e-9)
@@ -142,22 +142,22 @@ def test_the_gap_does_not_cancel():
     result = torch.autograd.grad(loss, list(net.parameters()))
     target = dict(zip(dict(net.named_parameters()), result, strict=True))
     size = sum(float(t.square().sum()) for t in result)
-    gap = Ghost(net, target, form="explicit")(one, label, create_graph=False).gap
+    gap = Ghost(net, [target], form="explicit")(one, label, create_graph=False).gap
     assert float(gap.sum()) < 1e-11 * size
 
 
 def test_restarts_do_not_touch_each_other():
     net, target, inputs, labels = problem("resnet18", 1, torch.float64)
-    whole = Ghost(net, target)(inputs, labels, create_graph=False)
-    alone = Ghost(net, target)(inputs[2:3], labels[2:3], create_graph=False)
+    whole = Ghost(net, [target])(inputs, labels, create_graph=False)
+    alone = Ghost(net, [target])(inputs[2:3], labels[2:3], create_graph=False)
     torch.testing.assert_close(whole.square[:, 2:3], alone.square, rtol=1e-12, atol=0)
 
 
 def test_bf16_is_close():
     """Eight bits of mantissa: the angle to the target within a few per cent."""
     net, target, inputs, labels = problem("convnet", 1, torch.float32)
-    exact = Ghost(net, target)(inputs, labels, create_graph=False).square.sum(0)
-    rough = Ghost(net, target, bf16=True)(inputs, labels, create_graph=False).square.sum(0)
+    exact = Ghost(net, [target])(inputs, labels, create_graph=False).square.sum(0)
+    rough = Ghost(net, [target], bf16=True)(inputs, labels, create_graph=False).square.sum(0)
     torch.testing.assert_close(rough, exact, rtol=0.05, atol=0)
 
 

@@ -2,7 +2,7 @@
 
 Tensors on it say that their device is ``meta``. As on a GPU an operation takes tensors of one device (single
 numbers, and indices from the CPU, excepted), a CPU generator draws nothing there, and ``numpy()`` needs
-``cpu()`` first.
+``cpu()`` first. A ``narrow`` device knows no float64, as MPS.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("meta")
+WIDE = torch.float64
+_rules = {"narrow": False}
 _ACROSS = ("aten::_to_copy", "aten::copy_", "aten::set_data")
 _INDEXED = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
 
@@ -44,6 +46,10 @@ class Elsewhere(torch.Tensor):
 
 
 class _Pretending(TorchDispatchMode):
+    def __init__(self, *, narrow):
+        super().__init__()
+        _rules["narrow"] = narrow
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return _run(func, args, kwargs or {})
 
@@ -66,6 +72,8 @@ def _run(func, args, kwargs):
     out = func(*tree_map(_values, args), **tree_map(_values, kwargs))
     if not away:
         return out
+    if _rules["narrow"] and any(isinstance(x, torch.Tensor) and x.dtype == WIDE for x in tree_leaves(out)):
+        raise TypeError("the framework of this device doesn't support float64")
     wrapped = tree_map(lambda x: Elsewhere(x) if isinstance(x, torch.Tensor) else x, out)
     return return_and_correct_aliasing(func, args, kwargs, wrapped)
 
@@ -75,9 +83,11 @@ def _values(x):
 
 
 @contextmanager
-def pretended(monkeypatch) -> Iterator[torch.device]:
+def pretended(monkeypatch, *, narrow=False) -> Iterator[torch.device]:
     """The device, as long as this lasts; autocast does nothing there."""
     real = torch.autocast
-    monkeypatch.setattr(torch, "autocast", lambda kind, **how: real("cpu" if kind == "meta" else kind, **how))
-    with _Pretending():
+    monkeypatch.setattr(
+        torch, "autocast", lambda kind, *a, **how: real("cpu" if kind == "meta" else kind, *a, **how)
+    )
+    with _Pretending(narrow=narrow):
         yield DEVICE

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam, roughness, stepwise
+from glasshouse.attacks.parts.search.rows import Rows
 from glasshouse.errors import Undefined
 from glasshouse.rng import Rng
 
@@ -13,15 +14,15 @@ BOX = (torch.tensor(-1.0), torch.tensor(1.0))
 START = torch.rand((3, 1, 1, 4, 4), generator=torch.Generator().manual_seed(0))
 
 
-def bowl(points: Tensor) -> Tensor:
+def bowl(points: Tensor, rows: Rows | None = None) -> Tensor:
     return (points - 0.3).square().flatten(1).sum(1)
 
 
 def test_each_restart_goes_as_if_alone():
     how = Descent(iterations=20, learning_rate=0.1, schedule="constant")
-    whole = adam(bowl, START, how, box=BOX, rng=RNG)
+    whole = adam(bowl, START, how, box=BOX, rngs=(RNG,))
     for r in range(3):
-        alone = adam(bowl, START[r : r + 1], how, box=BOX, rng=RNG)
+        alone = adam(bowl, START[r : r + 1], how, box=BOX, rngs=(RNG,))
         torch.testing.assert_close(whole.points[r : r + 1], alone.points)
 
 
@@ -36,7 +37,7 @@ def test_same_path_as_torch_on_signs():
         x.grad = x.grad.sign()
         optimizer.step()
     how = Descent(iterations=6, learning_rate=0.1, schedule="constant", signed=True)
-    result = adam(bowl, START[:1], how, box=BOX, rng=RNG)
+    result = adam(bowl, START[:1], how, box=BOX, rngs=(RNG,))
     expected = min(best, key=lambda entry: entry[0])
     assert result.losses.item() == pytest.approx(expected[0], rel=1e-5)
     torch.testing.assert_close(result.points, expected[1])
@@ -44,7 +45,7 @@ def test_same_path_as_torch_on_signs():
 
 def test_stays_in_the_box():
     how = Descent(iterations=30, learning_rate=0.5, noise=1.0)
-    result = adam(lambda p: -p.flatten(1).sum(1), START * 10, how, box=BOX, rng=RNG)
+    result = adam(lambda p, _: -p.flatten(1).sum(1), START * 10, how, box=BOX, rngs=(RNG,))
     assert float(result.points.max()) == 1.0
 
 
@@ -52,36 +53,40 @@ def test_keeps_the_best_iterate_not_the_last():
     """A loss that turns over: later iterates are worse, and NaN never wins."""
     calls = []
 
-    def turning(points: Tensor) -> Tensor:
+    def turning(points: Tensor, _: Rows) -> Tensor:
         calls.append(points.detach().clone())
         k = len(calls)
         return bowl(points) * 0 + (abs(k - 4) if k < 8 else torch.nan)
 
-    result = adam(turning, START, Descent(iterations=10, learning_rate=0.1), box=BOX, rng=RNG)
+    result = adam(turning, START, Descent(iterations=10, learning_rate=0.1), box=BOX, rngs=(RNG,))
     assert result.losses.tolist() == [0.0] * 3
     torch.testing.assert_close(result.points, calls[3])
 
 
 def test_a_pull_moves_but_does_not_decide():
     how = Descent(iterations=1, learning_rate=0.1)
-    pulled = adam(bowl, START, how, box=BOX, rng=RNG, pull=lambda p: p.flatten(1).sum(1) * 100)
+    pulled = adam(bowl, START, how, box=BOX, rngs=(RNG,), pulls=[lambda p: p.flatten(1).sum(1) * 100])
     torch.testing.assert_close(pulled.losses, bowl(START).double())
 
 
 def test_ends_when_settled():
     items = []
 
-    def counted(points: Tensor) -> Tensor:
+    def counted(points: Tensor, _: Rows) -> Tensor:
         items.append(1)
         return bowl(points) + 1
 
-    adam(counted, START, Descent(iterations=2000, learning_rate=0.1), box=BOX, rng=RNG)
+    adam(counted, START, Descent(iterations=2000, learning_rate=0.1), box=BOX, rngs=(RNG,))
     assert 2000 * 5 / 8 < len(items) < 1400  # not before the rate has fallen to a hundredth
 
 
 def test_no_finite_loss_is_not_a_reconstruction():
     result = adam(
-        lambda p: bowl(p) * torch.nan, START, Descent(iterations=2, learning_rate=0.1), box=BOX, rng=RNG
+        lambda p, _: bowl(p) * torch.nan,
+        START,
+        Descent(iterations=2, learning_rate=0.1),
+        box=BOX,
+        rngs=(RNG,),
     )
     with pytest.raises(Undefined, match="finite loss"):
         result.best()

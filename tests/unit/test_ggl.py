@@ -62,14 +62,14 @@ def toy_fit():
     result = toy()
     client = replica(result.view(), subject="test")
     labels = result.setting.shard(0).labels
-    return Fit(distance=objective(client, distance="squared"), prior=Pixels(), labels=labels, latent=64)
+    return Fit(distance=objective(client, distance="squared"), prior=Pixels(), labels=labels[None], latent=64)
 
 
-def sphere(points, *, differentiable=False):
+def sphere(points, *, differentiable=False, rows=None):
     return (points - 1).square().sum(1)
 
 
-def ackley(points, *, differentiable=False):
+def ackley(points, *, differentiable=False, rows=None):
     """Ackley's function on [-2, 2]^20, its minimum moved off the centre."""
     x = 10 * points - torch.linspace(-5, 5, 20)
     return (
@@ -160,9 +160,11 @@ class TestPromises:
         )
         labels = known_labels(toy().view(), gradient, rng=RNG)
         points = torch.randn(4, 64, generator=RNG.torch())
-        one, two = (QUICK.fit(c, Pixels(), labels, Adaptation())(points) for c in (gradient, change))
+        one, two = (QUICK.fit([c], Pixels(), [labels], [Adaptation()])(points) for c in (gradient, change))
         torch.testing.assert_close(one, two, rtol=0.05, atol=0)
-        assert QUICK.fit(gradient, Pixels(), labels, Adaptation()).scale == 1 / len(gradient.update.tensors)
+        assert QUICK.fit([gradient], Pixels(), [labels], [Adaptation()]).scale == 1 / len(
+            gradient.update.tensors
+        )
 
     def test_refuses_secure_sums_and_missing_auxiliary_images(self):
         with pytest.raises(Inapplicable, match="exactly one client's update"):
@@ -287,13 +289,13 @@ def test_behind_clip_and_noise_the_true_image_fits_though_the_bound_is_not_known
 
 
 def test_the_regulariser_of_batches_counts_every_vector():
-    def distance(images, labels, *, create_graph):
+    def distance(images, labels, *, create_graph, victims):
         return images.sum((1, 2, 3, 4)) * 0
 
     fit = Fit(
         distance=distance,
         prior=Pixels(),
-        labels=torch.tensor([0, 1]),
+        labels=torch.tensor([[0, 1]]),
         latent=64,
         regularizer="norm",
         strength=1.0,
@@ -308,7 +310,7 @@ class TestSearch:
         for search in (cma_es.minimize, turbo.minimize):
             counted = []
 
-            def loss(points, *, differentiable=False, counted=counted):
+            def loss(points, *, differentiable=False, rows=None, counted=counted):
                 counted.append(len(points))
                 return sphere(points)
 
@@ -327,7 +329,7 @@ class TestSearch:
         fit = toy_fit()
         search = LatentSearch(optimizer=name, evaluations=1, population=4)
         items = [
-            minimize(fit, replace(search, restarts=n), rng=Rng.root(seed))
+            minimize(fit, replace(search, restarts=n), rngs=[Rng.root(seed)])[0]
             for seed in range(4)
             for n in (1, 2, 3)
         ]
@@ -336,7 +338,7 @@ class TestSearch:
         assert (losses[:, 2] < losses[:, 0] - 1e-3).any()
 
     def test_a_point_that_is_not_finite_is_never_the_best(self):
-        def loss(points, *, differentiable=False):
+        def loss(points, *, differentiable=False, rows=None):
             return torch.where(points[:, 0] > 0, points[:, 0] * torch.nan, points[:, 0].abs())
 
         search = LatentSearch(evaluations=40, population=8)

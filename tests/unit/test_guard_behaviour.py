@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import initialise_again, inspect_behaviour, learn_honest_range
-from glasshouse.guard.behaviour.measures import concentration, isolated
+from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
 
 BATCH = 48
@@ -122,12 +122,17 @@ def test_one_example_alone_in_a_row_or_a_difference() -> None:
     pulls[2, 0] = 1  # a row of its own
     pulls[:, 1] = torch.tensor([1.0, 2.0, 0.5, 0.0])
     pulls[:, 2] = torch.tensor([2.0, 4.0, 1.0, 5.0])  # twice the row before it, and the last example
-    assert isolated(LayerTrace(name="fc", layer=layer, inputs=inputs, pulls=pulls)).tolist() == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    one = LayerTrace(name="fc", layer=layer, inputs=inputs, pulls=pulls)
+    assert isolated(one).tolist() == [False, False, True, False]
+    assert paired(one).tolist() == [False, False, False, True]
+
+
+def test_narrowness_is_of_the_units_that_are_reached() -> None:
+    pulls = torch.tensor([[1.0, 0.0, 2.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    one = LayerTrace(name="fc", layer=nn.Linear(2, 3), inputs=torch.ones(4, 2), pulls=pulls)
+    assert narrowness(one) == pytest.approx((0 + 0.75) / 2)
+    nothing = LayerTrace(name="fc", layer=nn.Linear(2, 3), inputs=torch.ones(4, 2), pulls=0 * pulls)
+    assert narrowness(nothing) == 0
 
 
 def test_concentration_of_even_single_and_no_examples() -> None:

@@ -10,10 +10,10 @@ import torch
 
 from glasshouse.attacks.base import Needs
 from glasshouse.audit.attacking.call import declared_grants
-from glasshouse.audit.attacking.device import copy_to
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, DiskFull, Inapplicable
+from glasshouse.tensors import copy_to
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants
 from glasshouse.wire import Refusal

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.parts.search.lbfgs import minimize
+from glasshouse.attacks.parts.search.rows import Rows
 
 
-def bowl(x: Tensor) -> Tensor:
+def bowl(x: Tensor, rows: Rows | None = None) -> Tensor:
     """Smooth, convex and not quadratic, (R, 12) → (R,)."""
     scale = torch.linspace(0.3, 3.0, 12, dtype=x.dtype)
     return (scale * x.square()).sum(1) + 0.1 * (x - 1).pow(4).sum(1)
@@ -38,7 +39,7 @@ def test_same_iterates_as_torch(history, iterations):
 
 
 def test_a_restart_that_diverges_keeps_its_best_point_and_leaves_the_others_alone():
-    def cliff(x: Tensor) -> Tensor:
+    def cliff(x: Tensor, _: Rows) -> Tensor:
         return bowl(x) * torch.where(x[:, 0] > 5, torch.nan, 1.0)
 
     start = torch.ones(2, 12, dtype=torch.float64)
@@ -63,3 +64,15 @@ def test_ends_where_nothing_gets_better():
     start = torch.randn(2, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     minimize(bowl, start, iterations=(items.append(i) or i for i in range(500)), patience=20)
     assert len(items) < 100
+
+
+def test_several_victims_end_each_at_its_own_goal():
+    """The second victim is solved early; the first goes on, as it does alone."""
+    start = torch.stack([torch.full((12,), x) for x in (9.0, 7.0, 0.2, 50.0)]).double()
+    units = (1.0, 4.0)
+    both = minimize(bowl, start, iterations=range(30), goal=0.3, units=units)
+    for victim, unit in enumerate(units):
+        own = slice(2 * victim, 2 * victim + 2)
+        alone = minimize(bowl, start[own], iterations=range(30), goal=0.3, units=(unit,))
+        torch.testing.assert_close(both.points[own], alone.points, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(both.losses[own], alone.losses)

@@ -211,6 +211,12 @@ def my_nets(tmp_path, monkeypatch):
         "def five(shape, classes): return net(3 * 32 * 32, 5)\n"
         "def grey(shape, classes): return net(32 * 32, classes)\n"
         "def good(shape, classes, *, extra=0): return net(3 * 32 * 32, classes + extra)\n"
+        "class Plain(nn.Module):\n"
+        "    def __init__(self, width=4):\n"
+        "        super().__init__()\n"
+        "        self.layers = net(3 * 32 * 32, 10)\n"
+        "        self.width = width\n"
+        "    def forward(self, x): return self.layers(x)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
@@ -222,6 +228,17 @@ def test_a_model_of_the_users_own(my_nets):
     model = build(architecture("my_nets:good", extra=0), rng=Rng.root(1))
     assert model.training
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_the_class_of_a_plain_network_is_called_as_it_is_and_normalised_outside(my_nets):
+    model = build(architecture("my_nets:Plain", width=8, mean=0.5, std=0.25), rng=Rng.root(1))
+    assert model.net.width == 8
+    assert "normalize" in dict(model.named_children())
+    blank = torch.full((1, 3, 32, 32), 0.75)
+    assert torch.equal(model(blank), model.net(torch.ones_like(blank)))
+    assert "normalize" not in dict(build(architecture("my_nets:Plain")).named_children())
+    with pytest.raises(BadValue, match="arguments among mean, std, width"):
+        build(architecture("my_nets:Plain", depth=2))
 
 
 @pytest.mark.parametrize("name", ZOO)

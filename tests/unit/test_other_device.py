@@ -1,16 +1,23 @@
-"""Attacks on a device that is not the CPU: they run there, and claim what they claim on the CPU."""
+"""Attacks on a device that is not the CPU: they run there, and claim what they claim on the CPU.
 
+All of them, in the toy federations of their contract; the searches in several forms of their own.
+"""
+
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from pretend_device import DEVICE, pretended
 
+from glasshouse import registry
 from glasshouse.attacks.inversion.dlg import DLG
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.gradinversion.attack import GradInversion
+from glasshouse.attacks.inversion.idlg import IDLG
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.inversion.linear_input import LinearInput
@@ -20,11 +27,15 @@ from glasshouse.attacks.parts.readout.head_gradient import Inversion
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.nex import Nex
-from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.device import SHARING, own_device, processes_on, run_on
 from glasshouse.rng import Rng
+from glasshouse.tensors import copy_to
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.grants import Grants
 from glasshouse.wire import Batch
+
+sys.path.append(str(Path(__file__).parents[1] / "contract"))
+import test_attack_contract as contract
 
 HEAD = {
     "protocol": "transfer",
@@ -37,6 +48,7 @@ GENERATOR = {"latent": 4, "training": GeneratorTraining(width=4, steps=2, batch_
 PIXELS = Inversion(iterations=2, distance=Distance())
 CASES = [
     (DLG(search=QuasiNewton(iterations=1, restarts=2), adaptive=True), {}),
+    (IDLG(search=QuasiNewton(iterations=1, restarts=2)), {"examples": 2}),
     (InvertingGradients(search=Descent(iterations=3, restarts=2), adaptive=True), {"examples": 4}),
     (InvertingGradients(search=Descent(iterations=4, restarts=2)), STEPS),
     (
@@ -49,24 +61,112 @@ CASES = [
     (Nex(inversion=PIXELS), HEAD),
     (Nex(inversion=replace(PIXELS, invert="generator")), HEAD),
 ]
+"""Searches, where a second step follows on the rounding of the first: few of them."""
+
+ALONE = {n for n in contract.ours() if any(type(a) is registry.load("attacks", n) for a, _ in CASES)}
+SHORT = {"maui": {"inversion": PIXELS}}
+"""Where rounding would be amplified: the settings that replace the contract's."""
 
 
-@pytest.mark.parametrize(("attack", "how"), CASES, ids=lambda x: getattr(type(x), "__name__", ""))
-def test_an_attack_runs_where_its_view_lies(attack, how, monkeypatch, tmp_path):
-    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    images = torch.rand((8, 1, 8, 8), generator=torch.Generator().manual_seed(0))
-    auxiliary = Batch(inputs=images, labels=torch.arange(8))
-    view = toy(**how).view(grants=Grants(auxiliary=auxiliary))
-    here = attack.run(view, rng=Rng.root(0))
-    with pretended(monkeypatch):
-        there = copy_to(attack.run(copy_to(view, DEVICE), rng=Rng.root(0)), "cpu")
+def same_claims(there, here, *, close=1e-3):
     assert [type(c) for c in there] == [type(c) for c in here]
     for one, other in zip(here, there, strict=True):
         for name, value in vars(one).items():
             if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(getattr(other, name), value, rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(getattr(other, name), value, rtol=close, atol=close)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "here"))
+
+
+def run_there(attack, view, monkeypatch, tmp_path):
+    """Its claims on the pretended device, with nothing from the cache."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "there"))
+    with pretended(monkeypatch):
+        return copy_to(attack.run(copy_to(view, DEVICE), rng=Rng.root(0)), "cpu")
+
+
+@pytest.mark.parametrize(("attack", "how"), CASES, ids=lambda x: getattr(type(x), "__name__", ""))
+def test_an_attack_runs_where_its_view_lies(attack, how, monkeypatch, tmp_path):
+    images = torch.rand((8, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    auxiliary = Batch(inputs=images, labels=torch.arange(8))
+    view = toy(**how).view(grants=Grants(auxiliary=auxiliary))
+    here = attack.run(view, rng=Rng.root(0))
+    same_claims(run_there(attack, view, monkeypatch, tmp_path), here)
     if torch.cuda.is_available():
         assert len(attack.run(copy_to(view, "cuda"), rng=Rng.root(0))) == len(here)
+
+
+@pytest.mark.parametrize("name", sorted(contract.ours() - ALONE))
+def test_an_attack_of_the_contract_runs_there(name, monkeypatch, tmp_path):
+    """Sums of rounds, crafted models, logits: on the toy that its contract plays."""
+    attack, view = contract.made(name)
+    attack = replace(attack, **SHORT.get(name, {}))
+    here = attack.run(view, rng=Rng.root(0))
+    close = 1e-2 if name == "scale_mia" else 1e-3  # its decoder runs in bfloat16 where the CPU knows it
+    same_claims(run_there(attack, view, monkeypatch, tmp_path), here, close=close)
+    if torch.cuda.is_available():
+        assert len(attack.run(copy_to(view, "cuda"), rng=Rng.root(0))) == len(here)
+
+
+SEARCHES = (DLG, IDLG, InvertingGradients, GradInversion, GGL)
+
+
+@pytest.mark.parametrize(
+    ("attack", "how"), [c for c in CASES if isinstance(c[0], SEARCHES)], ids=lambda x: type(x).__name__
+)
+def test_a_search_asks_no_float64_of_a_device_without_it(attack, how, monkeypatch, tmp_path):
+    """MPS computes in float32 alone; the widest sums are taken in what there is."""
+    images = torch.rand((8, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    auxiliary = Batch(inputs=images, labels=torch.arange(8))
+    view = toy(**how).view(grants=Grants(auxiliary=auxiliary))
+    monkeypatch.setattr("glasshouse.tensors.NARROW", {DEVICE.type})
+    with pretended(monkeypatch, narrow=True):
+        there = copy_to(attack.run(copy_to(view, DEVICE), rng=Rng.root(0)), "cpu")
+    assert all(bool(claim.inputs.isfinite().all()) for claim in there if claim.kind == "reconstruction")
+
+
+def test_what_a_device_lacks_is_done_on_the_cpu_with_a_word(monkeypatch, caplog):
+    """The closed forms compute in float64: a device without it does not run them, and a note says so."""
+    view = toy().view()
+    attack = LinearInput()
+    here = attack.run(view, rng=Rng.root(0))
+    with pretended(monkeypatch, narrow=True):
+        there = run_on(DEVICE.type, lambda d: attack.run(copy_to(view, d), rng=Rng.root(0)), subject="it")
+    same_claims(there, here)
+    assert "it runs on the CPU: the framework of this device doesn't support float64" in caplog.text
+
+
+def test_an_error_of_the_attack_itself_is_not_blamed_on_the_device():
+    def work(device):
+        raise RuntimeError("shapes do not fit")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        run_on("cuda:0", work, subject="it")
+
+
+def test_few_processes_share_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert processes_on("cuda", 64) == 2 * SHARING
+    assert processes_on("cuda", 3) == 3
+    assert own_device("cuda") in ("cuda:0", "cuda:1")
+
+
+@pytest.mark.parametrize("name", contract.ACTIVE)
+def test_a_server_crafts_there(name, monkeypatch, tmp_path):
+    """What is trained for the crafted model is trained on the device."""
+    attack, view = contract.made(name)
+    before = replace(
+        view, rounds=tuple(replace(r, updates={}, aggregate=None) for r in view.rounds), memory={}
+    )
+    here = attack.craft(before, rng=Rng.root(1))
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path / "there"))
+    with pretended(monkeypatch):
+        there = copy_to(attack.craft(copy_to(before, DEVICE), rng=Rng.root(1)), "cpu")
+    for tensor, value in here.default.tensors.items():
+        torch.testing.assert_close(there.default.tensors[tensor], value, rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3])

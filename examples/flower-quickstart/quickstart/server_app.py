@@ -20,9 +20,4 @@ def main(grid: Grid, context: Context) -> None:
     strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()), num_rounds=rounds)
 
 
-app = capture(
-    app,
-    "~/glasshouse/capture",
-    model=("quickstart.task:audited", (1, 8, 8), 10),
-    terms={"batch_size": 16, "local_epochs": 1, "learning_rate": 0.05},
-)
+app = capture(app, "~/glasshouse/capture", model=(Net, (1, 8, 8), 10), normalize=(0.5, 0.5))

@@ -5,8 +5,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from glasshouse.models.adapt import adapt
-
 EXAMPLES = 32
 
 
@@ -24,11 +22,6 @@ class Net(nn.Module):
         """Images (B, 1, 8, 8) → logits (B, 10)."""
         x = torch.sigmoid(self.conv2(torch.sigmoid(self.conv1(x))))
         return self.fc2(torch.sigmoid(self.fc1(x.flatten(1))))
-
-
-def audited(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """The network as an audit builds it: for pixels in [0, 1]."""
-    return adapt(Net(), normalize=(0.5, 0.5))
 
 
 def load_data(partition: int, batch_size: int) -> DataLoader:

@@ -8,7 +8,7 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
 
 from glasshouse.integrations.flower import capture, watch
-from secagg.task import BATCH, RATE, network
+from secagg.task import network
 
 app = ServerApp()
 
@@ -30,9 +30,4 @@ def main(grid: Grid, context: Context) -> None:
     DefaultWorkflow(fit_workflow=secure)(grid, legacy)
 
 
-app = capture(
-    app,
-    "~/glasshouse/capture-secagg",
-    model=("secagg.task:audited", (1, 8, 8), 10),
-    terms={"batch_size": BATCH, "learning_rate": RATE},
-)
+app = capture(app, "~/glasshouse/capture-secagg", model=(network, (1, 8, 8), 10))

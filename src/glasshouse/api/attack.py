@@ -13,7 +13,7 @@ from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.call import declared_grants
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Unit
-from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.audit.preflight.network import Network, derivative_fault
@@ -26,6 +26,7 @@ from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin, freeze
 from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.tensors import copy_to
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -64,15 +65,15 @@ class PreparedAttack:
         if answer is None:
             pairs = [(r.round, client) for r in view.rounds for client in r.updates]
             unit = Unit(rounds=(pairs[0][0],), client=pairs[0][1]) if len(pairs) == 1 else Unit()
-            shown = View(**{**vars(view), "grants": declared_grants(plugin, view.grants)})
+            visible = View(**{**vars(view), "grants": declared_grants(plugin, view.grants)})
             rng = Rng.root(seed).child(f"attack/{self.name}").child(unit.name)
 
-            def work() -> tuple[Claim, ...]:
-                claims = plugin.run(copy_to(shown, device), rng=rng)
-                check_claims(claims, view=shown, unit=unit, subject=subject)
-                return copy_to(claims, "cpu")
+            def work(place: str) -> tuple[Claim, ...]:
+                claims = copy_to(plugin.run(copy_to(visible, place), rng=rng), "cpu")
+                check_claims(claims, view=visible, unit=unit, subject=subject)
+                return claims
 
-            answer = call_plugin(work, subject=subject)
+            answer = call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
         if isinstance(answer, Refusal):
             raise Inapplicable(**vars(answer))
         return answer
@@ -151,7 +152,7 @@ def view(
         learning_rate=learning_rate,
         optimizer=optimizer,
     )
-    sent = Update(
+    update_message = Update(
         round=0,
         client=0,
         kind=sends,
@@ -164,8 +165,8 @@ def view(
         labels={} if labels is None else {(0, 0): torch.tensor(labels)},
     )
     received = Broadcast(round=0, architecture=architecture, tensors=state(network))
-    seen = RoundView(round=0, broadcast=received, updates={0: sent})
-    return View(terms=terms, threat=SERVER, rounds=(seen,), grants=grants)
+    first_round = RoundView(round=0, broadcast=received, updates={0: update_message})
+    return View(terms=terms, threat=SERVER, rounds=(first_round,), grants=grants)
 
 
 def _network(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Architecture, nn.Module]:
@@ -191,8 +192,10 @@ def _classes(name: str, input_shape: tuple[int, int, int]) -> int:
 def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> dict[str, Tensor]:
     """The update by parameter name, of the parameters' shapes."""
     parameters = dict(network.named_parameters())
-    given = dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
-    tensors = {name: torch.as_tensor(t).detach().cpu() for name, t in given.items()}
+    tensors_by_name = (
+        dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
+    )
+    tensors = {name: torch.as_tensor(t).detach().cpu() for name, t in tensors_by_name.items()}
     wrong = [
         *(f"'{name}' is missing" for name in parameters if name not in tensors),
         *(f"'{name}' is unknown" for name in tensors if name not in parameters),
@@ -202,7 +205,7 @@ def _tensors(update: Mapping[str, Any] | Sequence[Any], network: nn.Module) -> d
             if name in tensors and tensors[name].shape != p.shape
         ),
     ]
-    if wrong or len(given) != len(update):
+    if wrong or len(tensors_by_name) != len(update):
         raise BadValue(
             "update in memory",
             needs=f"one tensor for each of the network's {len(parameters)} parameters",

@@ -65,11 +65,11 @@ def audit(
     """
     _check_jobs(jobs)
     folder = run_folder(scenario, sets, out, captured=captured)
-    kept = in_memory(data, model, folder)
-    suite = ask(scenario, [*sets, *kept], captured=captured)
-    if kept:  # what was written is not all that was given: the run records, and resumes, what it came to
-        given = "\n".join(resolved_toml(one) for one in suite.scenarios)
-        suite = suite.model_copy(update={"given": given})
+    memory = in_memory(data, model, folder)
+    suite = ask(scenario, [*sets, *memory], captured=captured)
+    if memory:  # what was written is not all that was given: the run records, and resumes, what it came to
+        toml_text = "\n".join(resolved_toml(one) for one in suite.scenarios)
+        suite = suite.model_copy(update={"given": toml_text})
     with _one_thread():
         result = audit_suite(
             suite, out=folder, jobs=jobs or default_jobs(), resume=resume, device=choose_device(device)

@@ -113,9 +113,9 @@ def _stopwatch() -> Any:
 
 
 def _own_networks(suite: Suite) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    descriptions: dict[str, None] = {}
     for scenario in (cell.scenario for member in suite.scenarios for cell in cells(member)):
         survey = survey_data(scenario)[0]
         if survey is not None:
-            found |= {describe(n): None for _, n in networks(scenario, survey) if ":" in n.name}
-    return tuple(found)
+            descriptions |= {describe(n): None for _, n in networks(scenario, survey) if ":" in n.name}
+    return tuple(descriptions)

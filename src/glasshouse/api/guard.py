@@ -73,8 +73,8 @@ def guard(
     honest = None if reference is None else tensors_of(reference, names)
     tensors = tensors_of(model, names)
     try:
-        seen = inspect(tensors, agreed=expected, reference=honest)
-        return seen if data is None else _with_behaviour(seen, tensors, _network(agreed), data)
+        outcome = inspect(tensors, agreed=expected, reference=honest)
+        return outcome if data is None else _with_behaviour(outcome, tensors, _network(agreed), data)
     except BadValue as error:
         if not isinstance(model, str | Path):
             raise
@@ -107,22 +107,22 @@ def own_examples(name: str, architecture: Architecture, *, most: int = 256) -> t
 
 
 def _with_behaviour(
-    seen: Seen, tensors: dict[str, Tensor], network: nn.Module, data: tuple[Tensor, Tensor]
+    outcome: Seen, tensors: dict[str, Tensor], network: nn.Module, data: tuple[Tensor, Tensor]
 ) -> Seen:
     """What was seen of the weights, and of what they do; that is not tried if the structure is another."""
-    if any(finding.startswith("structure") for finding in seen.inspection.findings):
-        return seen
+    if any(finding.startswith("structure") for finding in outcome.inspection.findings):
+        return outcome
     load(network.train(), tensors)
     inputs, labels = data
     batch = min(_BATCH, len(labels))
     honest = learn_honest_range(network, inputs, labels, batch=batch)
-    found = inspect_behaviour(network, inputs[:batch], labels[:batch], honest=honest)
+    behaviour = inspect_behaviour(network, inputs[:batch], labels[:batch], honest=honest)
     both = replace(
-        seen.inspection,
-        findings=(*found.findings, *seen.inspection.findings),
-        values={**seen.inspection.values, **found.values},
+        outcome.inspection,
+        findings=(*behaviour.findings, *outcome.inspection.findings),
+        values={**outcome.inspection.values, **behaviour.values},
     )
-    return replace(seen, inspection=both)
+    return replace(outcome, inspection=both)
 
 
 def _network(agreed: nn.Module | Mapping[str, Tensor] | str) -> nn.Module:
@@ -147,12 +147,12 @@ def tensors_of(model: Received, names: Sequence[str] = ()) -> dict[str, Tensor]:
     """
     if isinstance(model, nn.Module):
         return state(model)
-    given: Any = read_weights(Path(model)) if isinstance(model, str | Path) else model
-    if isinstance(given, Mapping) and given and all(_POSITION.fullmatch(str(key)) for key in given):
-        given = [given[key] for key in sorted(given, key=lambda k: int(str(k).removeprefix("arr_")))]
-    if isinstance(given, Mapping):
-        return {str(name): _tensor(value, str(name)) for name, value in given.items()}
-    tensors = [_tensor(value, f"number {i}") for i, value in enumerate(given)]
+    weights: Any = read_weights(Path(model)) if isinstance(model, str | Path) else model
+    if isinstance(weights, Mapping) and weights and all(_POSITION.fullmatch(str(key)) for key in weights):
+        weights = [weights[key] for key in sorted(weights, key=lambda k: int(str(k).removeprefix("arr_")))]
+    if isinstance(weights, Mapping):
+        return {str(name): _tensor(value, str(name)) for name, value in weights.items()}
+    tensors = [_tensor(value, f"number {i}") for i, value in enumerate(weights)]
     own = names if len(names) == len(tensors) else [_name(i, t) for i, t in enumerate(tensors)]
     return dict(zip(own, tensors, strict=True))
 

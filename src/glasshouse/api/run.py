@@ -92,13 +92,13 @@ class Run:
             BadFile: a folder cannot be written, or pictures of the run are missing.
         """
         folders = {"csv": csv, "latex": latex, "figures": figures}
-        named = {kind: Path(place) for kind, place in folders.items() if place is not None}
-        return write_export(self.result, self.folder, named, show_private=show_private)
+        targets = {kind: Path(place) for kind, place in folders.items() if place is not None}
+        return write_export(self.result, self.folder, targets, show_private=show_private)
 
     def __repr__(self) -> str:
         leaks = sum(f.verdict == "leaks" for f in self.result.findings if f.primary)
-        judged = sum(f.primary for f in self.result.findings)
-        return f"Run('{self.folder}': {leaks} of {judged} primary findings leak)"
+        primary = sum(f.primary for f in self.result.findings)
+        return f"Run('{self.folder}': {leaks} of {primary} primary findings leak)"
 
     def _repr_html_(self) -> str:
         page = escape(render(self.result, self.folder), quote=True)

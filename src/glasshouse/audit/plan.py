@@ -33,25 +33,25 @@ class Plan:
         return self.cell.scenario.name
 
 
-def plan(suite: Suite, out: Path) -> tuple[Plan, ...]:
-    """All cells of all scenarios, with the groups each one needs."""
+def plan(suite: Suite, out: Path, *, device: str = "cpu") -> tuple[Plan, ...]:
+    """All cells of all scenarios, with the groups each one needs; ``device``: of the audit."""
     return tuple(
-        Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out)))
+        Plan(cell=cell, system=member.system, groups=tuple(_groups(cell, out, device)))
         for member in suite.members
         for cell in cells(member.scenario)
     )
 
 
-def _groups(cell: Cell, out: Path) -> Iterator[Group]:
+def _groups(cell: Cell, out: Path, device: str) -> Iterator[Group]:
     scenario = cell.scenario
     for seed in scenario.audit.seeds or (scenario.seed,):
         repeat = f"-s{seed}" if scenario.audit.seeds else ""
         active = [i for i in range(len(scenario.attacks)) if federation_of(scenario, i) is not None]
         if len(active) < len(scenario.attacks) or not scenario.attacks:
-            yield Group(folder=str(out / "cells" / f"{cell.hash}{repeat}"), seed=seed)
+            yield Group(folder=str(out / "cells" / f"{cell.hash}{repeat}"), seed=seed, device=device)
         for position in active:
             name = f"{cell.hash}{repeat}-{position}-{scenario.attacks[position].name}"
-            yield Group(folder=str(out / "cells" / name), seed=seed, active=position)
+            yield Group(folder=str(out / "cells" / name), seed=seed, active=position, device=device)
 
 
 def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from glasshouse.audit.aside import bring_back, moved_aside
 from glasshouse.audit.attacking.call import AttackTask
 from glasshouse.audit.attacking.claims import Unit, read_outcome, same_claims
+from glasshouse.audit.attacking.pieces import pieces
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
@@ -122,12 +123,12 @@ def _run_apart(tasks: Sequence[AttackTask], run: Path, place: Path, views: Path 
 
 def _start(tasks: Sequence[AttackTask], orders: dict[str, Any], place: Path) -> bool:
     """Whether the processes could be confined as ``orders`` say; if so, all tasks were run."""
-    lanes = [lane for i in range(PROCESSES) if (lane := list(reversed(tasks))[i::PROCESSES])]
+    lanes = [lane for i in range(PROCESSES) if (lane := pieces(tasks)[::-1][i::PROCESSES])]
     files, running = [], []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     for number, lane in enumerate(lanes):
         file = place / f"orders-{number}"
-        file.write_bytes(pickle.dumps({**orders, "tasks": pickle.dumps(lane)}))
+        file.write_bytes(pickle.dumps({**orders, "pieces": pickle.dumps(lane)}))
         command = [sys.executable, "-m", "glasshouse.audit.replay_process", str(file)]
         files.append(file)
         running.append(subprocess.Popen(command, env=environment, cwd=place / "empty"))

@@ -23,14 +23,14 @@ def main(orders: Path) -> int:
     if not _confine(raw):
         return NO_NAMESPACE
     # Imported late: these modules may start threads, and a process with threads cannot enter a namespace.
-    from glasshouse.audit.attacking.call import run_attack  # noqa: PLC0415
+    from glasshouse.audit.attacking.pieces import run_piece  # noqa: PLC0415
     from glasshouse.errors import GlasshouseError  # noqa: PLC0415
     from glasshouse.process import prepare_process  # noqa: PLC0415
 
     prepare_process()
     try:
-        for task in pickle.loads(raw["tasks"]):  # noqa: S301 - as above
-            run_attack(task)
+        for piece in pickle.loads(raw["pieces"]):  # noqa: S301 - as above
+            run_piece(piece)
     except GlasshouseError as error:
         orders.with_suffix(".error").write_bytes(pickle.dumps(error))
         return 1

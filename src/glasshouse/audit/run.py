@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from glasshouse.audit.attacking.call import run_attack
 from glasshouse.audit.attacking.claims import read_outcome
+from glasshouse.audit.attacking.device import processes_on
+from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.captured.group import record
 from glasshouse.audit.code import lives_in_memory, record_code
 from glasshouse.audit.hashes import part_hashes, verify_hashes
@@ -73,7 +74,7 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
     if in_memory := lives_in_memory(suite):
         jobs = 1  # no worker process has the network
     fetch_data(suite)
-    plans = plan(suite, out.resolve())
+    plans = plan(suite, out.resolve(), device=device)
     cards = metric_cards(p.cell.scenario for p in plans)  # before anything long starts
     _prepare(suite, plans, out, resume=resume)
     log = RunLog(out)
@@ -89,11 +90,12 @@ def audit(suite: Suite, *, out: Path, jobs: int, resume: bool = False, device: s
         log.write("note", note="the network is in memory: attacks ran in the process that scored them")
     with tempfile.TemporaryDirectory() as place:
         tests = control_tasks(plans, Path(place), device)
-        with Workers(jobs, apart=not in_memory, preload=_PRELOAD) as plugin_workers:
+        sharing = processes_on(device, jobs)
+        with Workers(sharing, apart=not in_memory, preload=_PRELOAD) as plugin_workers:
             _run_plugins(plans, tests, plugin_workers, device, log)
             epsilons = _measure_epsilons(plans, plugin_workers, log)
         # all claims are filed: the truth meets the attacks' own losses, where no attack runs any more
-        with Workers(jobs, apart=True, preload=_PRELOAD) as workers:
+        with Workers(sharing, apart=True, preload=_PRELOAD) as workers:
             filed = [t for p in plans for t in attack_tasks(p, device)]
             searches = certificates(filed, workers, log)
         # new processes: no attack ran where claims are scored
@@ -150,7 +152,8 @@ def _run_plugins(
     _collect(workers.each(record, groups), len(groups), "federations", log)
     _check_some_ran(groups)
     tasks = [t for p in plans for t in attack_tasks(p, device)]
-    _collect(workers.each(run_attack, tasks), len(tasks), "attacks", log)
+    parts = pieces(tasks)
+    _collect(workers.each(run_piece, parts), len(parts), "attacks", log)
     _collect(workers.each(run_control, controls), len(controls), "controls", log)
 
 

@@ -24,11 +24,11 @@ def card_row(group: str, name: str) -> dict[str, Any]:
     Raises:
         NotInstalled: the plug-in had to be imported, and its extra is missing.
     """
-    written = _read_fields(registry.entry(group, name))
-    if written is None:
+    fields = _read_fields(registry.entry(group, name))
+    if fields is None:
         card = registry.card(group, name)
         return {field: getattr(card, field) for field in FIELDS}
-    return written
+    return fields
 
 
 def missing_packages(extra: str) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def _read_fields(entry: EntryPoint) -> dict[str, Any] | None:
     call = next(_cards(tree, entry.attr), None)
     if call is None or call.args:
         return None
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for keyword in call.keywords:
         if keyword.arg is None:
             return None
@@ -70,11 +70,11 @@ def _read_fields(entry: EntryPoint) -> dict[str, Any] | None:
             value = keyword.value
             value = constants.get(value.id, value) if isinstance(value, ast.Name) else value
             try:
-                given[keyword.arg] = ast.literal_eval(value)
+                fields[keyword.arg] = ast.literal_eval(value)
             except ValueError:
                 return None
     empty = Card(summary="")
-    return {field: given.get(field, getattr(empty, field)) for field in FIELDS}
+    return {field: fields.get(field, getattr(empty, field)) for field in FIELDS}
 
 
 @functools.cache

@@ -80,10 +80,10 @@ def _clients(rows: Sequence[Judged]) -> str:
 
 
 def _observed(rows: Sequence[Judged]) -> str:
-    seen = [row.seen for row in rows]
-    known = [one for one in seen if one.state == "on" and not math.isnan(one.value)]
-    if not known:
-        return "-" if any(one.state == "unclear" for one in seen) else "nothing"
-    middle = sorted(known, key=lambda one: one.value)[len(known) // 2]
-    shows, updates = sum(one.shows for one in seen), sum(one.updates for one in seen)
+    observations = [row.seen for row in rows]
+    strengths = [one for one in observations if one.state == "on" and not math.isnan(one.value)]
+    if not strengths:
+        return "-" if any(one.state == "unclear" for one in observations) else "nothing"
+    middle = sorted(strengths, key=lambda one: one.value)[len(strengths) // 2]
+    shows, updates = sum(one.shows for one in observations), sum(one.updates for one in observations)
     return f"{middle.value:.4g} [{middle.low:.4g}, {middle.high:.4g}], {shows} of {updates} updates"

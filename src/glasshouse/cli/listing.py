@@ -51,9 +51,9 @@ def show(
         print(preset)
         return 0
     if not groups and not preset:
-        known = tuple(n for g in GROUPS for n in names(g)) + presets()
+        everything = tuple(n for g in GROUPS for n in names(g)) + presets()
         raise UnknownName(
-            f"'{name}'", needs="a registered name or a preset", got=name, fix=nearest_names(name, known)
+            f"'{name}'", needs="a registered name or a preset", got=name, fix=nearest_names(name, everything)
         )
     details = [_details(g, name) for g in groups]
     if as_json:
@@ -113,9 +113,9 @@ def _summary(text: str) -> str:
 
 def _details(group: str, name: str) -> dict[str, Any]:
     factory = load(group, name)
-    given = {
+    details = {
         n: "required" if p.default is inspect.Parameter.empty else repr(p.default)
         for n, p in arguments(factory).items()
     }
     described = {**_row(group, name), "details": dict(card(group, name).details)}
-    return {"group": group, **described, "arguments": given, "doc": factory.__doc__ or ""}
+    return {"group": group, **described, "arguments": details, "doc": factory.__doc__ or ""}

@@ -68,11 +68,11 @@ def main(arguments: list[str] | None = None) -> None:
     error that nobody foresaw; 130 interrupted, what is finished is kept.
     """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = DEBUG in given
-    given = [argument for argument in given if argument != DEBUG]
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    debug = DEBUG in command_line
+    command_line = [argument for argument in command_line if argument != DEBUG]
     try:
-        code = application(given)(args=given, standalone_mode=False)
+        code = application(command_line)(args=command_line, standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except ClickException as error:
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("interrupted; what is finished is kept, --resume goes on", file=sys.stderr)
         code = INTERRUPTED
     except GlasshouseError as error:
-        _print_error(error, as_json="--json" in given)
+        _print_error(error, as_json="--json" in command_line)
         code = error.exit_code
     except Exception as error:  # the outermost place: nobody above could report it
         if debug:
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def application(given: list[str]) -> typer.Typer:
+def application(command_line: list[str]) -> typer.Typer:
     """The command line for ``given``; only the command that it names is imported, for most need torch."""
     app = typer.Typer(
         name="glasshouse",
@@ -103,7 +103,7 @@ def application(given: list[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_options)
-    requested = next((argument for argument in given if not argument.startswith("-")), "")
+    requested = next((argument for argument in command_line if not argument.startswith("-")), "")
     for name, (place, line) in COMMANDS.items():
         if name == requested:
             app.command(name)(load_command(place))

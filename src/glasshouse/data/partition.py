@@ -82,10 +82,10 @@ def partition(
             got=f"alpha = {alpha}",
             fix="leave it out",
         )
-    used = torch.randperm(len(labels), generator=rng.child("pool").torch())
-    used = used if examples is None else used[:needed]
+    pool = torch.randperm(len(labels), generator=rng.child("pool").torch())
+    pool = pool if examples is None else pool[:needed]
     divide: Partitioner = factory() if alpha is None else factory(alpha=alpha)
-    parts = divide(labels[used], clients, rng=rng.child(kind))
+    parts = divide(labels[pool], clients, rng=rng.child(kind))
     if empty := sum(len(part) == 0 for part in parts):
         raise BadValue(
             f"partition '{kind}'",
@@ -93,4 +93,4 @@ def partition(
             got=f"{empty} of {clients} clients without",
             fix="raise data.examples, or use fewer clients",
         )
-    return tuple(used[part] for part in parts)
+    return tuple(pool[part] for part in parts)

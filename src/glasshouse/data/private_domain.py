@@ -107,23 +107,23 @@ def deal_classes(
     classes = _classes(source, want, labels, rng.child("classes"))
     new = torch.full((source.classes,), -1)
     new[torch.tensor(classes)] = torch.arange(len(classes))
-    private, known, heldout, shifted = _rows(labels, classes, want, halves=other is None, rng=rng)
-    known = known[torch.randperm(len(known), generator=rng.child("sensitive").torch())]
-    known = known[: want.sensitive or None]
-    moved = Batch(inputs=inputs[shifted], labels=labels[shifted])
+    private, sensitive, heldout, shifted = _rows(labels, classes, want, halves=other is None, rng=rng)
+    sensitive = sensitive[torch.randperm(len(sensitive), generator=rng.child("sensitive").torch())]
+    sensitive = sensitive[: want.sensitive or None]
+    shifted_images = Batch(inputs=inputs[shifted], labels=labels[shifted])
     if other is not None:
-        moved = _of_classes(_pool(other, split), classes, want.per_class)
-    turn = torch.randperm(len(moved), generator=rng.child("shifted").torch())
-    public_inputs = moved.inputs[turn]
+        shifted_images = _of_classes(_pool(other, split), classes, want.per_class)
+    turn = torch.randperm(len(shifted_images), generator=rng.child("shifted").torch())
+    public_inputs = shifted_images.inputs[turn]
     for shift in shifts:
         public_inputs = shift(public_inputs)
     roles = ClassRoles(
         private=Batch(inputs=inputs[private], labels=new[labels[private]]),
         public=Batch(
-            inputs=torch.cat([inputs[known], public_inputs]),
-            labels=new[torch.cat([labels[known], moved.labels[turn]])],
+            inputs=torch.cat([inputs[sensitive], public_inputs]),
+            labels=new[torch.cat([labels[sensitive], shifted_images.labels[turn]])],
         ),
-        sensitive=len(known),
+        sensitive=len(sensitive),
         heldout=Batch(inputs=inputs[heldout], labels=new[labels[heldout]]) if len(heldout) else None,
         targets=want.targets,
         classes=classes,
@@ -196,8 +196,8 @@ def _rows(
         parts[0 if target else 1].append(images[:half])
         parts[2].append(rows[:away])
         parts[3].append(images if half == len(images) else images[half:])
-    private, known, heldout, shifted = (torch.cat(part) for part in parts)
-    return private, known, heldout, shifted
+    private, sensitive, heldout, shifted = (torch.cat(part) for part in parts)
+    return private, sensitive, heldout, shifted
 
 
 def _classes(source: DataSource, want: ClassWant, labels: Tensor, rng: Rng) -> tuple[int, ...]:

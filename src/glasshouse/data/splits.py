@@ -83,11 +83,11 @@ class _Pool:
                 parts.append(self.source.splits[name].batch(self.row[here]))
         if len(parts) == 1:
             return parts[0]
-        known = [part.groups for part in parts if part.groups is not None]
+        groups = [part.groups for part in parts if part.groups is not None]
         return Batch(
             inputs=torch.cat([part.inputs for part in parts]),
             labels=torch.cat([part.labels for part in parts]),
-            groups=torch.cat(known) if len(known) == len(parts) else None,
+            groups=torch.cat(groups) if len(groups) == len(parts) else None,
         )
 
 
@@ -131,12 +131,12 @@ def deal(
     for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
         number = ROLES.index(role)
         free = _eligible(pool, wants[role]) & ~used_rows
-        mine = free & ((owner[pool.content] == -1) | (owner[pool.content] == number))
-        duplicates[role] = int((free & ~mine).sum())
-        mine &= (key_owner[keys] == -1) | (key_owner[keys] == number)
-        index = _choose(mine.nonzero().squeeze(1), keys, wants[role].size, rng.child(f"deal/{role}"))
+        available = free & ((owner[pool.content] == -1) | (owner[pool.content] == number))
+        duplicates[role] = int((free & ~available).sum())
+        available &= (key_owner[keys] == -1) | (key_owner[keys] == number)
+        index = _choose(available.nonzero().squeeze(1), keys, wants[role].size, rng.child(f"deal/{role}"))
         if len(index) < (wants[role].size or 1):
-            raise _too_few(source, role, wants[role], int(mine.sum()), duplicates[role])
+            raise _too_few(source, role, wants[role], int(available.sum()), duplicates[role])
         used_rows[index] = True
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number

@@ -142,7 +142,7 @@ def _npz(where: str) -> Survey | None:
     counts: dict[str, Mapping[int, int]] = {}
     shape: tuple[int, ...] = ()
     with np.load(path, allow_pickle=False) as archive:
-        named = len(archive["class_names"]) if "class_names" in archive.files else 0
+        class_names = len(archive["class_names"]) if "class_names" in archive.files else 0
         for split in SPLITS:
             if f"{split}_labels" in archive.files:
                 counts[split] = Counter(archive[f"{split}_labels"].reshape(-1).tolist())
@@ -153,7 +153,9 @@ def _npz(where: str) -> Survey | None:
     if not counts or len(shape) not in (3, 4):
         return None
     depth = shape[3] if len(shape) == 4 else 1
-    return Survey(counts=counts, shape=(depth, shape[1], shape[2]), classes=named or _highest(counts) + 1)
+    return Survey(
+        counts=counts, shape=(depth, shape[1], shape[2]), classes=class_names or _highest(counts) + 1
+    )
 
 
 def _folder(where: str) -> Survey | None:

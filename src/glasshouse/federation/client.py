@@ -5,7 +5,7 @@ and in the gradient-inversion literature; a protocol that wants dropout switches
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -16,7 +16,7 @@ from glasshouse.errors import BadValue
 from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
 from glasshouse.settings import PLAIN, Optimizer
-from glasshouse.tensors import check_finite
+from glasshouse.tensors import check_finite, map_tensors
 from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 
 
@@ -36,6 +36,7 @@ class LocalTraining:
         trained: prefix of the parameters that are trained; empty for all.
         dropout: run the model in ``train()`` mode.
         order: rows of every step, as they were once taken; None: they are drawn.
+        device: where it trains; model, data and what is sent lie on the CPU before and after.
     """
 
     kind: Kind
@@ -47,9 +48,10 @@ class LocalTraining:
     trained: str = ""
     dropout: bool = False
     order: tuple[Tensor, ...] | None = None
+    device: str = "cpu"
 
     @classmethod
-    def of(cls, terms: Terms, *, round: int) -> "LocalTraining":
+    def of(cls, terms: Terms, *, round: int, device: str = "cpu") -> "LocalTraining":
         """The trainer that these terms ask for in a round."""
         return cls(
             kind=terms.sends,
@@ -60,6 +62,7 @@ class LocalTraining:
             epochs=terms.local_epochs,
             trained=terms.trained,
             dropout=bool(terms.options.get("dropout", False)),
+            device=device,
         )
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -117,7 +120,8 @@ class LocalTraining:
                 got=f"{len(data)}",
                 fix="lower federation.batch_size, or give each client more data",
             )
-        model.train(self.dropout)
+        model.to(self.device).train(self.dropout)
+        data = replace(data, inputs=data.inputs.to(self.device), labels=data.labels.to(self.device))
         parameters = self.parameters(model)
         before = {name: p.detach().clone() for name, p in parameters.items()}
         sign = -1.0 if ascend else 1.0
@@ -138,7 +142,8 @@ class LocalTraining:
                     optimizer.param_groups[0]["lr"] = self.rate(len(order) - 1)
                     optimizer.step()
                     optimizer.zero_grad()
-        tensors = self._sent(parameters, before, gradients)
+        tensors = map_tensors(self._sent(parameters, before, gradients), Tensor.cpu)
+        model.to("cpu")
         return Trained(tensors=tensors, kind=self.kind, steps=len(order), order=tuple(order))
 
     def _sent(

@@ -109,7 +109,8 @@ class Clients:
     ) -> Update:
         """One client's update in one round, after its behaviour and its defences."""
         model = self._loaded(architecture, tensors)
-        train = private(LocalTraining.of(self._setting.terms, round=number), self._setting.defenses)
+        honest = LocalTraining.of(self._setting.terms, round=number, device=self._setting.device)
+        train = private(honest, self._setting.defenses)
         name, behaviour = self._setting.behaviours.get(client, ("honest", None))
         if behaviour is not None:
             train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))

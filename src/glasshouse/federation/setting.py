@@ -39,6 +39,7 @@ class Setting:
         defenses: run by every client.
         behaviours: of the clients that deviate, by id.
         architectures: of clients that run another model than the agreed one (logit protocols), by id.
+        device: where clients train; what they send and what is recorded of it lies on the CPU.
     """
 
     terms: Terms
@@ -51,6 +52,7 @@ class Setting:
     defenses: tuple[Defense, ...] = ()
     behaviours: Mapping[int, tuple[str, Behaviour]] = field(default_factory=dict)
     architectures: Mapping[int, Architecture] = field(default_factory=dict)
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if len(self.shards) != self.terms.clients or self.rounds < 1 or not 0 <= self.dropout < 1:

@@ -51,16 +51,17 @@ def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: in
     """
     count = len(images)
     targets, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
-    points = torch.randn(STARTS * count, latent, generator=rng.torch()).requires_grad_()
+    points = torch.randn(STARTS * count, latent, generator=rng.torch()).to(images.device).requires_grad_()
     optimizer = torch.optim.Adam([points], lr=0.1)
-    best, errors = targets.clone(), torch.full((STARTS * count,), torch.inf)
+    best, errors = targets.clone(), targets.new_full((STARTS * count,), torch.inf)
     for _ in range(STEPS):
         candidates = prior(points, repeated)
         error = (candidates - targets).square().flatten(1).mean(1)
         (points.grad,) = torch.autograd.grad(error.sum(), points)
         with torch.no_grad():
             better = error < errors
-            best[better], errors[better] = candidates.detach()[better], error.detach()[better]
+            best = torch.where(better[:, None, None, None], candidates, best)
+            errors = torch.where(better, error, errors)
         optimizer.step()
     chosen = errors.reshape(STARTS, count).argmin(0)
     return best.reshape(STARTS, count, *images.shape[1:])[chosen, torch.arange(count)]

@@ -60,6 +60,7 @@ class Leak:
         layer: name of the layer.
         by: where in the layer's weight.
         missing: share of its contrast that is not there, below ``RECOGNISED``.
+        rows: all rows of the weight that show it, alone, together or two by two.
     """
 
     example: int
@@ -67,6 +68,7 @@ class Leak:
     layer: str
     by: By
     missing: float
+    rows: tuple[int, ...]
 
 
 @final
@@ -177,7 +179,7 @@ def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTr
     ``passes``: of the model before and after training; what entered a row in neither is there by chance.
     """
     rows, goal = rows.detach().double(), one.inputs.double()
-    signed = _signed(one)
+    signed = torch.where(rows.any(1, keepdim=True), _signed(one), 0.0)  # rows of zeros show nobody
     shares = _shares(signed)
     pairs = differences(signed.T)
     of_two = _shares(signed[pairs.rows] - pairs.multiples[:, None] * signed[pairs.others])
@@ -204,12 +206,20 @@ def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTr
     }
     luck = missing(torch.maximum(_most(row, strange), _most(pair, strange_pair)))
     near = min(RECOGNISED, float(luck.min()))
+    in_row = (shares >= MOST) & (missing(row) < near)
+    in_pair = (of_two >= MOST) & (missing(pair) < near)
     leaks = []
     for example in range(len(goal)):
         nearest = min(by, key=lambda name: float(by[name][example]))
         least = float(by[nearest][example])
         if least < near:
-            leaks.append(Leak(example=example, what=what, layer=one.name, by=nearest, missing=least))
+            shown = in_row[:, example] | ((shares[:, example] >= OWNED) & (nearest == "several rows"))
+            two = in_pair[:, example]
+            of_all = torch.cat([shown.nonzero()[:, 0], pairs.rows[two], pairs.others[two]])
+            where = tuple(torch.unique(of_all).tolist())
+            leaks.append(
+                Leak(example=example, what=what, layer=one.name, by=nearest, missing=least, rows=where)
+            )
     return leaks
 
 
@@ -274,7 +284,7 @@ def _control(inputs: Tensor) -> bool:
     seen = inputs.flatten(1)[:8].detach().float()
     pulls = torch.zeros(len(seen), 2)
     pulls[0] = torch.tensor([1.0, -0.5])
-    layer = nn.Linear(seen.shape[1], 2)
+    layer = nn.Linear(seen.shape[1], 2, device="meta")  # draws no random numbers
     one = LayerTrace(name="control", layer=layer, inputs=seen.cpu(), pulls=pulls)
     leaks = _look(torch.outer(pulls[0], seen[0].cpu()), one, "input", passes=[one])
     return [leak.example for leak in leaks] == [0]

@@ -113,8 +113,8 @@ class AttackAccuracy(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, others, known = sides(claimed, labels, gallery)
-        return mine > torch.maximum(others, known)
+        own, others, public = sides(claimed, labels, gallery)
+        return own > torch.maximum(others, public)
 
 
 @final
@@ -138,8 +138,8 @@ class TooClose(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, others, known = sides(claimed, labels, gallery)
-        return known > torch.maximum(others, mine)
+        own, others, public = sides(claimed, labels, gallery)
+        return public > torch.maximum(others, own)
 
 
 @final
@@ -163,8 +163,8 @@ class IdentityMatch(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, others, known = sides(claimed, labels, gallery)
-        return torch.maximum(mine, known) > others
+        own, others, public = sides(claimed, labels, gallery)
+        return torch.maximum(own, public) > others
 
 
 def points_to(
@@ -298,8 +298,8 @@ class SsimGap(ClassSimilarity):
     range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, _, known = sides(claimed, labels, gallery)
-        return mine - known
+        own, _, public = sides(claimed, labels, gallery)
+        return own - public
 
 
 @final

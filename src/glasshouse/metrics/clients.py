@@ -86,10 +86,10 @@ class F1(ClientMetric):
         return max(context.prior, 2 * context.prior * context.called / (context.prior + context.called))
 
     def values(self, claimed: Floats, truths: Bools) -> Floats:
-        called = np.asarray(claimed.sum() + truths.sum(1), dtype=np.float64)
-        if not called.all():
+        positives = np.asarray(claimed.sum() + truths.sum(1), dtype=np.float64)
+        if not positives.all():
             raise _undefined("f1")
-        return 2 * _hit_counts(claimed, truths) / called
+        return 2 * _hit_counts(claimed, truths) / positives
 
 
 @final

@@ -80,8 +80,8 @@ class LabelAccuracy(Hits):
                 got=f"claimed {claimed.tolist()}, true {truth.tolist()}",
                 fix="turn labels into counts with label_counts",
             )
-        size, named = int(truth.sum()), int(claimed.sum())
+        size, claims = int(truth.sum()), int(claimed.sum())
         overlap = int(torch.minimum(claimed.cpu(), truth.cpu()).sum())
         hits = np.zeros(size)
-        hits[:overlap] = min(1.0, size / named) if named else 0.0
+        hits[:overlap] = min(1.0, size / claims) if claims else 0.0
         return hits

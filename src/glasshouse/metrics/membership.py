@@ -151,9 +151,9 @@ def precision(
         >>> precision(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
         0.5
     """
-    called = _decisions("precision", decisions, member, level)
-    _need("precision", called, "a client called a member")
-    return _share_among(called, called & member, runs, level)
+    decided = _decisions("precision", decisions, member, level)
+    _need("precision", decided, "a client called a member")
+    return _share_among(decided, decided & member, runs, level)
 
 
 def recall(
@@ -178,9 +178,9 @@ def recall(
         >>> recall(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
         0.5
     """
-    called = _decisions("recall", decisions, member, level)
+    decided = _decisions("recall", decisions, member, level)
     _need("recall", member, "a member")
-    return _share_among(member, called & member, runs, level)
+    return _share_among(member, decided & member, runs, level)
 
 
 def f1(
@@ -210,26 +210,26 @@ def f1(
         >>> f1(np.array([1.0, 1.0, 0.0]), np.array([True, False, True])).value
         0.5
     """
-    called = _decisions("f1", decisions, member, level)
-    _need("f1", called | member, "a member or a client called one")
-    among = _share_among(called | member, called & member, runs, level)
+    decided = _decisions("f1", decisions, member, level)
+    _need("f1", decided | member, "a member or a client called one")
+    among = _share_among(decided | member, decided & member, runs, level)
     value, low, high = (2 * x / (1 + x) for x in (among.value, among.low, among.high))
     return Interval(value=value, low=low, high=high, n=among.n, level=level)
 
 
-def _need(name: str, chosen: Bools, needs: str) -> None:
-    if not chosen.any():
+def _need(name: str, selection: Bools, needs: str) -> None:
+    if not selection.any():
         raise Undefined(
             f"metric '{name}'",
             needs=f"at least {needs}",
-            got=f"none among {len(chosen)} clients",
+            got=f"none among {len(selection)} clients",
             fix="pool more runs; report the metric as missing here",
         )
 
 
-def _share_among(chosen: Bools, hits: Bools, runs: Ints | None, level: float) -> Interval:
-    clusters = None if runs is None else _several(runs[chosen])
-    return share_interval(hits[chosen], clusters, level=level)
+def _share_among(selection: Bools, hits: Bools, runs: Ints | None, level: float) -> Interval:
+    clusters = None if runs is None else _several(runs[selection])
+    return share_interval(hits[selection], clusters, level=level)
 
 
 def _several(runs: Ints | None) -> Ints | None:

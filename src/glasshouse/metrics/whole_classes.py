@@ -39,8 +39,8 @@ class AttackAccuracyWhole(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        mine, others, known = sides(claimed, labels, gallery, whole=True)
-        return mine > torch.maximum(others, known)
+        own, others, public = sides(claimed, labels, gallery, whole=True)
+        return own > torch.maximum(others, public)
 
 
 @final

@@ -2,7 +2,9 @@
 
 A registered model comes from the zoo (or a plug-in); ``module:factory`` is the user's own. Both are
 called as ``factory(input_shape, classes, **arguments)`` and return a classifier of images; one that is not
-made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`).
+made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network's class, which
+wants neither images nor classes, is called with its own arguments alone; ``mean`` and ``std`` beside them
+say what pixels are normalised with before they enter it.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import RENAMINGS, SplitModel
 from glasshouse.rng import Rng
+from glasshouse.settings import NORMALISATION, model_arguments, takes_images
 from glasshouse.wire import Architecture
 
 
@@ -35,10 +38,11 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
     """
     factory = registry.load_model(architecture.name)
     _check_arguments(factory, architecture)
+    handed, own, normalize = _call_of(factory, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
         try:
-            model = factory(architecture.input_shape, architecture.classes, **architecture.arguments)
+            model = factory(*handed, **own)
         except TypeError as error:
             raise BadValue(
                 f"model '{architecture.name}'",
@@ -54,7 +58,7 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
                 fix="return the network, or glasshouse.adapt(network)",
             )
         if not isinstance(model, SplitModel):
-            model = adapt(model)
+            model = adapt(model, normalize=normalize)
         if ":" in architecture.name:
             _check_forward(model, architecture)
     built: nn.Module = model
@@ -149,8 +153,22 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def _call_of(
+    factory: Callable[..., Any], architecture: Architecture
+) -> tuple[tuple[Any, ...], dict[str, Any], tuple[float, float] | None]:
+    """What a factory is called with, by position and by name; and what to normalise with around it."""
+    if takes_images(factory):
+        return (architecture.input_shape, architecture.classes), dict(architecture.arguments), None
+    told, takes = architecture.arguments, registry.arguments(factory)
+    own = {name: value for name, value in told.items() if name in takes}
+    if own.keys() == told.keys():
+        return (), own, None
+    mean, std = (float(told.get(name, default)) for name, default in zip(NORMALISATION, (0, 1), strict=True))
+    return (), own, (mean, std)
+
+
 def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:
-    known = list(registry.arguments(factory))[2:]
+    known = list(model_arguments(factory))
     for name in architecture.arguments:
         if name not in known:
             raise BadValue(

@@ -17,6 +17,7 @@ from glasshouse.errors import BadValue, Undefined
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
+from glasshouse.tensors import wide_type
 from glasshouse.wire import Batch
 
 Perturb = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
@@ -127,7 +128,7 @@ def _epoch(
     draws = rng.child("augment").torch()
     noise = rng.child("perturb").torch(device)
     parts = torch.split(order, recipe.batch_size)
-    total = 0.0
+    total = torch.zeros((), dtype=wide_type(device), device=device)
     for step, index in enumerate(parts):
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate((epoch + step / len(parts)) / recipe.epochs)
@@ -143,8 +144,8 @@ def _epoch(
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        total += float(loss.detach()) * len(index)
-    return total / len(batch)
+        total += loss.detach().to(total.dtype) * len(index)
+    return float(total) / len(batch)
 
 
 def _augment(inputs: Tensor, recipe: Recipe, draws: torch.Generator) -> Tensor:

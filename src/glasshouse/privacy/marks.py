@@ -21,7 +21,7 @@ def zero_sums(weight: Tensor) -> Tensor:
     Under cross-entropy they are zero (an example's probabilities and its one-hot label both sum to 1), and so
     are sums of such gradients. Independent noise of standard deviation σ on every entry makes them N(0, σ²).
     """
-    sums: Tensor = weight.double().sum(0) / len(weight) ** 0.5
+    sums: Tensor = weight.cpu().double().sum(0) / len(weight) ** 0.5
     return sums
 
 
@@ -34,7 +34,7 @@ def noise_of(weight: Tensor) -> float:
         (0.0, 0.141)
     """
     noise = float(zero_sums(weight).square().mean()) ** 0.5
-    return noise if noise > ROUNDING * float(weight.double().square().mean()) ** 0.5 else 0.0
+    return noise if noise > ROUNDING * float(weight.cpu().double().square().mean()) ** 0.5 else 0.0
 
 
 def scattered_zeros(tensor: Tensor) -> float:
@@ -52,7 +52,7 @@ def scattered_zeros(tensor: Tensor) -> float:
     if tensor.ndim == 1:
         columns = torch.ones_like(columns)
     visible = alive[rows][:, columns]
-    return 1.0 - float(visible.double().mean()) if visible.numel() else 0.0
+    return 1.0 - float(visible.cpu().double().mean()) if visible.numel() else 0.0
 
 
 def grid_bits(tensors: Mapping[str, Tensor], *, rounding: float = 0.0) -> int | None:
@@ -70,7 +70,7 @@ def grid_bits(tensors: Mapping[str, Tensor], *, rounding: float = 0.0) -> int | 
         (3, 1)
         >>> grid_bits({"w": torch.linspace(0.1, 1, 99) ** 2})
     """
-    entries = [t[t != 0].double().abs() for t in tensors.values()]
+    entries = [t[t != 0].cpu().double().abs() for t in tensors.values()]
     entries = [t for t in entries if len(t) >= _SMALLEST_GRID]
     if not entries:
         return None

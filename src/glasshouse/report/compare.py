@@ -131,13 +131,13 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
     both = [
         _change(before[key], after[key], cards, decides=key in deciding) for key in before if key in after
     ]
-    moved = [c for c in both if c.said]
-    changed = [c for c in moved if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
+    changes = [c for c in both if c.said]
+    changed = [c for c in changes if c.before.verdict != c.after.verdict or _apart(c.before, c.after)]
     worse = [c for c in changed if c.worse and c.decides]
     answer = "More leaks than before" if worse else "Something changed" if changed else "No clear change"
     powerless = [c.before for c in both if c.decides and c.after.verdict == "no power" != c.before.verdict]
     unshown = [*powerless, *(f for f in choose(a).findings if _finding_key(f) not in after)]
-    mine, theirs = _refusals(a.refusals, b.refusals)
+    before_only, after_only = _refusals(a.refusals, b.refusals)
     title = names or ((a.suite, b.suite) if a.suite != b.suite else (f"{a.suite} (1)", f"{b.suite} (2)"))
     return Comparison(
         before=title[0],
@@ -148,12 +148,12 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
         unshown=tuple(_alone(f, cards) for f in unshown),
         facts=tuple(_facts(a, b)),
         changed=tuple(sorted(changed, key=lambda c: (not (c.worse and c.decides), not c.worse))),
-        unclear=tuple(c for c in moved if c not in changed),
-        same=len(both) - len(moved),
+        unclear=tuple(c for c in changes if c not in changed),
+        same=len(both) - len(changes),
         only_before=tuple(_alone(before[key], cards) for key in before if key not in after),
         only_after=tuple(_alone(after[key], cards) for key in after if key not in before),
-        refused_before=tuple(mine),
-        refused_after=tuple(theirs),
+        refused_before=tuple(before_only),
+        refused_after=tuple(after_only),
         utility=tuple(_utilities(one_per_setting(a.utility), one_per_setting(b.utility))),
     )
 
@@ -240,8 +240,8 @@ def _change(a: Finding, b: Finding, cards: Cards, *, decides: bool) -> Change:
     elif apart:
         words_of = "gain is higher" if b.gain > a.gain else "gain is lower"
     else:
-        moved = (a.gain, a.gain_low, a.gain_high) != (b.gain, b.gain_low, b.gain_high)
-        words_of = "within the intervals" if moved else ""
+        differs = (a.gain, a.gain_low, a.gain_high) != (b.gain, b.gain_low, b.gain_high)
+        words_of = "within the intervals" if differs else ""
     return Change(
         scenario=a.scenario,
         setting=tables.setting(a),
@@ -267,8 +267,8 @@ def _qualification(both: int, changed: int, worse: int, unshown: int) -> str:
         return "No finding is in both results, so nothing can be compared."
     text = f"{changed} of {words.count(both, 'findings')} in both changed beyond their intervals"
     text = f"{text}; {worse} for the worse." if changed else f"{text}."
-    lost = f" {words.count(unshown, 'findings')} of the earlier run cannot be compared: missing, or no power."
-    return text + (lost if unshown else "")
+    rest = f" {words.count(unshown, 'findings')} of the earlier run cannot be compared: missing, or no power."
+    return text + (rest if unshown else "")
 
 
 def _facts(a: Result, b: Result) -> Iterable[tuple[str, str, str]]:
@@ -305,10 +305,10 @@ def _utilities(a: Sequence[Utility], b: Sequence[Utility]) -> Iterable[UtilityCh
 def _refusals(
     a: Sequence[Refused], b: Sequence[Refused]
 ) -> tuple[list[tables.RefusalRow], list[tables.RefusalRow]]:
-    mine, theirs = {_refusal_key(r) for r in a}, {_refusal_key(r) for r in b}
+    before, after = {_refusal_key(r) for r in a}, {_refusal_key(r) for r in b}
     return (
-        tables.refusals(r for r in a if _refusal_key(r) not in theirs),
-        tables.refusals(r for r in b if _refusal_key(r) not in mine),
+        tables.refusals(r for r in a if _refusal_key(r) not in after),
+        tables.refusals(r for r in b if _refusal_key(r) not in before),
     )
 
 

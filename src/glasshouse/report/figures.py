@@ -138,11 +138,13 @@ def _row(f: Finding, scale: svg.Scale, common: Sequence[str], cards: Cards) -> R
 
 def _notes(f: Finding) -> list[str]:
     """What must stand beside a number: units, choice, grants, the null, whom it is about."""
-    given = f"given {words.grants(f.given)}" if f.given else ""
+    grants = f"given {words.grants(f.given)}" if f.given else ""
     null = f"compared with {words.null(f.baseline)}"
     luck = "would be expected by luck among this many findings" if expected_by_luck(f) else ""
     about = f"about {f.about}" if f.about else ""
-    return [n for n in (words.count(f.n, f.unit), f.chosen, given, null, about, luck, strength.brief(f)) if n]
+    return [
+        n for n in (words.count(f.n, f.unit), f.chosen, grants, null, about, luck, strength.brief(f)) if n
+    ]
 
 
 def _common(findings: Sequence[Finding]) -> list[str]:

@@ -46,7 +46,7 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
     result = replace(result, utility=one_per_setting(result.utility))
     choice = choose(result)
     parts = sections.sections(result, run, choice, show_private=show_private)
-    found, told = leaks.leaks(result, choice), stories.stories(result, choice)
+    leak_list, all_stories = leaks.leaks(result, choice), stories.stories(result, choice)
     return (
         environment()
         .get_template("report.html")
@@ -55,9 +55,9 @@ def render(result: Result, run: Path, *, show_private: bool = False) -> str:
             version=__version__,
             answer=overall(result, choice),
             facts=facts(result),
-            leaks=found,
-            quiet=leaks.quiet(told, found),
-            glossary=[*leaks.GLOSSARY, *leaks.explain(result, found)],
+            leaks=leak_list,
+            quiet=leaks.quiet(all_stories, leak_list),
+            glossary=[*leaks.GLOSSARY, *leaks.explain(result, leak_list)],
             anchors={part.name: part.anchor for part in parts},
             terms=terms(choice),
             policy=policy(result),
@@ -104,7 +104,7 @@ def keep_intervals_together(text: str) -> str:
         >>> keep_intervals_together("SSIM 0.6 [0.5, 0.7] here").count(numbers.NBSP)
         1
     """
-    return re.sub(r"\[[^\[\]]{1,40}\]", lambda found: found[0].replace(" ", numbers.NBSP), text)
+    return re.sub(r"\[[^\[\]]{1,40}\]", lambda match: match[0].replace(" ", numbers.NBSP), text)
 
 
 def save(page: str, path: Path) -> Path:

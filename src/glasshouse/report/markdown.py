@@ -26,14 +26,14 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
     """
     cards, parts = Cards.of(result), []
     for threat in result.threats:
-        mine = [
+        rows = [
             f
             for f in result.findings
             if f.scenario == threat.scenario and (not metrics or f.metric in metrics)
         ]
-        if mine:
+        if rows:
             parts.append(
-                f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(mine, cards)}"
+                f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(rows, cards)}"
             )
         pairs = [
             c

@@ -47,14 +47,14 @@ def summary(result: Result) -> Group:
     """
     result = replace(result, utility=readings.one_per_setting(result.utility))
     choice = choose(result)
-    answer, found = overall(result, choice), leaks(result, choice)
+    answer, leak_list = overall(result, choice), leaks(result, choice)
     parts: list[RenderableType] = [heading(answer.text, answer.kind or ""), line(answer.qualification)]
     if answer.count:
         parts.append(line(answer.count, "dim"))
     for story in stories.stories(result, choice):
         parts += [Text(), line(story.scenario, "bold")]
         parts += [_sentence(s.kind, s.text) for s in story.sentences]
-        advice = [f"{leak.action} {leak.advice}" for leak in found if leak.scenario == story.scenario]
+        advice = [f"{leak.action} {leak.advice}" for leak in leak_list if leak.scenario == story.scenario]
         parts += [_sentence("note", f"What to do: {text}") for text in advice]
         rows = list(_strongest(result, choice.of(story.scenario)))
         if len(rows) > 1:

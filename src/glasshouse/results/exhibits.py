@@ -64,8 +64,8 @@ class Place:
 
     def without(self, *paths: str) -> "Place":
         """The same place, named without these axes: for what is joined along them."""
-        kept = {path: value for path, value in self.axes.items() if path not in paths}
-        return Place(scenario=self.scenario, axes=kept, run=self.run)
+        axes = {path: value for path, value in self.axes.items() if path not in paths}
+        return Place(scenario=self.scenario, axes=axes, run=self.run)
 
 
 def line(

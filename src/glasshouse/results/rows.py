@@ -30,13 +30,13 @@ class Rows(tuple[T, ...]):
             UnknownName: the records have no such field.
         """
         for name in values:
-            known = tuple(f.name for f in fields(self[0])) if self else (name,)  # type: ignore[arg-type]
-            if name not in known:
+            columns = tuple(f.name for f in fields(self[0])) if self else (name,)  # type: ignore[arg-type]
+            if name not in columns:
                 raise UnknownName(
                     f"field '{name}'",
                     needs=f"a field of {type(self[0]).__name__}",
                     got=f"'{name}'",
-                    fix=nearest_names(name, known),
+                    fix=nearest_names(name, columns),
                 )
         return Rows(row for row in self if all(getattr(row, k) == v for k, v in values.items()))
 

@@ -32,8 +32,8 @@ class Search:
     @property
     def finished(self) -> bool:
         """Whether no point is known that fits better than the claim: the truth, or its projection."""
-        known = self.truth if self.projected is None else self.projected
-        return self.loss <= known + self.noise
+        threshold = self.truth if self.projected is None else self.projected
+        return self.loss <= threshold + self.noise
 
     @property
     def falling(self) -> bool:

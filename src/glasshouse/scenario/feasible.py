@@ -44,8 +44,9 @@ def _overflowing(path: tuple[str | int, ...], value: Any) -> Iterator[Problem]:
 def _takers(scenario: Scenario) -> Iterator[Problem]:
     """Contradictions in who takes part in a round and what the server sees of it."""
     federation, threat = scenario.federation, scenario.threat
-    known = federation.protocol in registry.names("protocols")  # an unknown protocol is reported elsewhere
-    if known and traits_of(federation.protocol).sends == "logits":
+    # an unknown protocol is reported elsewhere
+    registered = federation.protocol in registry.names("protocols")
+    if registered and traits_of(federation.protocol).sends == "logits":
         wrong = {
             "federation.cohort": (federation.cohort_size < federation.clients, "1.0", str(federation.cohort)),
             "federation.dropout": (federation.dropout > 0, "0", str(federation.dropout)),

@@ -196,9 +196,9 @@ def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> lis
                 if parts[1] in ("*", str(i), entry.use, raw.get("name"))
             ]
             path = join_path(parts[2:])
-            known = tuple(str(raw.get("name")) for _, raw in raws)
+            names = tuple(str(raw.get("name")) for _, raw in raws)
             if not targets:
-                hint = nearest_names(parts[1], known)
+                hint = nearest_names(parts[1], names)
                 problems.append(
                     Problem(path=text, needs="a scenario of the suite", got=f"'{parts[1]}'", hint=hint)
                 )

@@ -154,8 +154,8 @@ def _matching_entries(entries: list[Any], key: str, rest: list[str], path: str, 
     names = [{"name": e} if isinstance(e, str) else e if isinstance(e, dict) else {} for e in entries]
     hits = [i for i, e in enumerate(names) if key in ("*", e.get("name"), e.get("label"), e.get("use"))]
     if not hits:
-        known = tuple(str(e[k]) for e in names for k in ("name", "label") if k in e)
-        hint = registry.nearest_names(key, known)
+        alternatives = tuple(str(e[k]) for e in names for k in ("name", "label") if k in e)
+        hint = registry.nearest_names(key, alternatives)
         raise PathError(path, needs="an index, '*', or the name of an entry", got=f"'{key}'", hint=hint)
     taking = [i for i in hits if not rest or _takes(group, names[i].get("name"), rest)]
     if key == "*" and not taking:

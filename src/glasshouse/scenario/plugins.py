@@ -13,9 +13,8 @@ from glasshouse.errors import GlasshouseError, Problem
 from glasshouse.scenario.problems import condition, show_value
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin, canonical
+from glasshouse.settings import model_arguments
 
-# Number of leading arguments that the builder supplies (models: image shape and number of classes).
-HANDED = {"models": 2}
 # Cheap to construct, so their own checks can run during validation.
 CONSTRUCTED = frozenset({"attacks", "defenses", "behaviours", "transforms"})
 # The scenario key of the name, where it is not below the plug-in's own path.
@@ -60,7 +59,7 @@ def plugin_problems(group: str, path: str, plugin: Plugin) -> list[Problem]:
 
 
 def _argument_problems(group: str, path: str, plugin: Plugin, factory: Callable[..., Any]) -> list[Problem]:
-    takes = dict(list(registry.arguments(factory).items())[HANDED.get(group, 0) :])
+    takes = model_arguments(factory) if group == "models" else registry.arguments(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     keys = (*takes, *(type(plugin).model_fields.keys() - {"arguments"}))
     problems: list[Problem] = []

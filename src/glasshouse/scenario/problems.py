@@ -55,8 +55,8 @@ def condition(schema: Schema, root: Schema) -> str:
     if "description" in schema and "type" not in schema and "$ref" not in schema:
         return str(schema["description"])
     if "$ref" in schema:
-        named = {"arguments", "use"} & _deref(schema, root).get("properties", {}).keys()
-        return "a name, or a table with one" if named else "a table"
+        present = {"arguments", "use"} & _deref(schema, root).get("properties", {}).keys()
+        return "a name, or a table with one" if present else "a table"
     if "anyOf" in schema:
         branches = [s for s in schema["anyOf"] if s.get("type") != "null"]
         return " or ".join(condition(s, root) for s in branches)

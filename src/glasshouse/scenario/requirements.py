@@ -9,11 +9,11 @@ def metrics_requiring(scenario: Scenario, requirement: str) -> tuple[str, ...]:
 
     Unknown names are left out: another rule reports them.
     """
-    known = registry.names("metrics")
+    names = registry.names("metrics")
     return tuple(
         m.name
         for m in scenario.audit.metrics
-        if m.name in known and requirement in registry.load("metrics", m.name).requires  # type: ignore[attr-defined]  # a metric's class
+        if m.name in names and requirement in registry.load("metrics", m.name).requires  # type: ignore[attr-defined]  # a metric's class
     )
 
 

@@ -284,14 +284,14 @@ def _kept(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _contrast(scenario: Scenario) -> Iterator[Problem]:
-    chosen = scenario.audit.contrast
+    contrast = scenario.audit.contrast
     labels = tuple(a.label or a.name for a in scenario.attacks)
-    if chosen and (chosen not in labels or len(labels) < 2):
+    if contrast and (contrast not in labels or len(labels) < 2):
         yield Problem(
             path="audit.contrast",
             needs=f"one of several attacks: {', '.join(labels)}",
-            got=f"'{chosen}'",
-            hint=registry.nearest_names(chosen, labels),
+            got=f"'{contrast}'",
+            hint=registry.nearest_names(contrast, labels),
         )
 
 

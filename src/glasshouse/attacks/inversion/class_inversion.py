@@ -25,6 +25,7 @@ from glasshouse.attacks.objective import SearchedLoss, record_loss
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.search.adam import Descent
+from glasshouse.attacks.parts.search.rows import LOOKS
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.images import total_variation
 from glasshouse.limits import NotNegative, check_ranges
@@ -33,6 +34,7 @@ from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
+from glasshouse.tensors import device_of
 from glasshouse.transcript.view import RoundView, View
 
 EASY: Mapping[str, Any] = {
@@ -116,7 +118,8 @@ class ClassInversion:
             )
         owners = classes_of_clients(rounds[0], view.terms.targets)
         shape = view.terms.architecture.input_shape
-        images = torch.randn(len(owners), *shape, generator=rng.child("start").torch())
+        device = device_of(rounds[0].broadcast.tensors)
+        images = torch.randn(len(owners), *shape, generator=rng.child("start").torch()).to(device)
         claims, labels = [], torch.arange(len(owners))
         for i, one in enumerate(track(rounds, "class inversion", total=len(rounds))):
             for client, update in one.updates.items():
@@ -124,7 +127,7 @@ class ClassInversion:
                 if len(mine):
                     noise = rng.child(f"noise/{one.round}/{client}").torch()
                     images[mine] = self._match(
-                        _received(one, client), update.tensors, images[mine], mine, noise
+                        _received(one, client), update.tensors, images[mine], mine.to(device), noise
                     )
             claims.append(
                 ClassRepresentatives(
@@ -149,7 +152,7 @@ class ClassInversion:
             for images, classes in zip(2 * pixels - 1, labels, strict=True):
                 each = []
                 for client in chosen:
-                    mine = torch.isin(classes, (owners == client).nonzero().squeeze(1))
+                    mine = torch.isin(classes, (owners == client).nonzero().squeeze(1).to(classes.device))
                     model, update = _received(last, client), last.updates[client].tensors
                     parameters = {n: p for n, p in model.named_parameters() if n in update}
                     target = -torch.cat([update[n].flatten() for n in parameters])
@@ -188,17 +191,18 @@ class ClassInversion:
         target_gradient = -torch.cat([update[n].flatten() for n in parameters])
         x = start.clone().requires_grad_()
         optimizer = torch.optim.Adam([x], lr=self.search.learning_rate)
-        best, since = torch.inf, 0
+        best = target_gradient.new_full((), torch.inf)
+        since = torch.zeros_like(best)
         for i in range(self.search.iterations):
             value = self._mismatch(model, parameters, target_gradient, x, labels)
             record_loss(i, value)
             (slope,) = torch.autograd.grad(value, x)
-            self.search.step(optimizer, slope, iteration=i, noise=noise)
+            self.search.step(optimizer, slope, iteration=i, noise=[noise])
             with torch.no_grad():
                 x.clamp_(-1, 1)
-            now = float(value.detach())
-            since, best = (0, now) if now < best else (since + 1, best)
-            if since >= self.search.patience:
+                since = torch.where(value < best, 0.0, since + 1)
+                best = torch.minimum(best, value.detach())
+            if i % LOOKS == 0 and bool(since >= self.search.patience):
                 break
         return x.detach()
 
@@ -208,7 +212,7 @@ def _received(one: RoundView, client: int) -> nn.Module:
     broadcast = one.received_by(client)
     model = build(broadcast.architecture)
     load(model, dict(broadcast.tensors))
-    return model.eval()
+    return model.to(device_of(broadcast.tensors)).eval()
 
 
 def classes_of_clients(one: RoundView, targets: int) -> Tensor:
@@ -231,4 +235,4 @@ def _row_minima(update: Mapping[str, Tensor], targets: int) -> np.ndarray:
     """Smallest entry of each private class's row of the last layer's gradient, in units of the largest."""
     weight = [t for t in update.values() if t.ndim == 2][-1]
     gradient = -weight[:targets]
-    return np.asarray((gradient.amin(1) / weight.abs().max().clamp_min(1e-30)).numpy())
+    return np.asarray((gradient.amin(1) / weight.abs().max().clamp_min(1e-30)).cpu().numpy())

@@ -14,6 +14,7 @@ Breaks when: the activations are not smooth (with ReLU the distance jumps), the 
 (PyTorch's default initialisation), the batch is large, or the update was made noisy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
@@ -21,6 +22,7 @@ from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.matching.distance import can_share
 from glasshouse.attacks.parts.matching.exact import (
     QuasiNewton,
     claim_images,
@@ -59,6 +61,7 @@ class DLG:
     needs: ClassVar[Needs] = Needs(
         sees=frozenset({"broadcast", "update"}), scope="update", optimizers=LINEAR, repeats=True
     )
+    shares: ClassVar[bool] = True
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False
@@ -74,15 +77,25 @@ class DLG:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        client = replica(view, subject="attack 'dlg'")
-        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        match = minimize_distance(client, distance, self.search, labels=None, rng=rng)
-        assert match.scores is not None  # labels were searched
-        return (claim_images(client, match.inputs, match.scores.argmax(1), loss=match.loss),)
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
+
+    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
+        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        clients = [replica(view, subject="attack 'dlg'") for view in views]
+        if not can_share(clients, "one_step"):
+            return ()
+        distance = exact_distance(clients, adaptive=self.adaptive, rngs=rngs)
+        matches = minimize_distance(clients, distance, self.search, labels=None, rngs=rngs)
+        claims = []
+        for client, match in zip(clients, matches, strict=True):
+            assert match.scores is not None  # labels were searched
+            claims.append((claim_images(client, match.inputs, match.scores.argmax(1), loss=match.loss),))
+        return tuple(claims)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """The squared distance of gradients."""
         del about  # a view of one update
         client = replica(view, subject="attack 'dlg'")
-        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
+        distance = exact_distance([client], adaptive=self.adaptive, rngs=[rng])
         return searched_loss(distance, goal=self.search.goal)

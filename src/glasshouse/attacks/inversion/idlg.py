@@ -6,14 +6,16 @@ As ``dlg``, with labels from the last layer's gradient (the sign rule for one im
 the paper covers one image). Granted labels are used instead where there are any.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
-from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.matching.distance import can_share
 from glasshouse.attacks.parts.matching.exact import (
     QuasiNewton,
     claim_images,
@@ -56,6 +58,7 @@ class IDLG:
         repeats=True,
         uses=frozenset({"labels"}),
     )
+    shares: ClassVar[bool] = True
 
     search: QuasiNewton = field(default_factory=QuasiNewton)
     adaptive: bool = False
@@ -71,15 +74,23 @@ class IDLG:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        client = replica(view, subject="attack 'idlg'")
-        labels = known_labels(view, client, rng=rng.child("labels"))
-        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        match = minimize_distance(client, distance, self.search, labels=labels, rng=rng)
-        return (claim_images(client, match.inputs, labels, loss=match.loss),)
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
+
+    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
+        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        clients = [replica(view, subject="attack 'idlg'") for view in views]
+        if not can_share(clients, "one_step"):
+            return ()
+        labels = labels_of_each(views, clients, rngs=rngs)
+        distance = exact_distance(clients, adaptive=self.adaptive, rngs=rngs)
+        matches = minimize_distance(clients, distance, self.search, labels=labels, rngs=rngs)
+        found = zip(clients, matches, labels, strict=True)
+        return tuple((claim_images(client, m.inputs, y, loss=m.loss),) for client, m, y in found)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """The squared distance of gradients."""
         del about  # a view of one update
         client = replica(view, subject="attack 'idlg'")
-        distance = exact_distance(client, adaptive=self.adaptive, rng=rng.child("detect"))
+        distance = exact_distance([client], adaptive=self.adaptive, rngs=[rng])
         return searched_loss(distance, goal=self.search.goal)

@@ -17,24 +17,27 @@ Breaks when: the update is noisy (a smooth image without content fits as well), 
 network pools early and is trained to convergence.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs
 from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching import step_order
-from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, objective
-from glasshouse.attacks.parts.matching.exact import claim_images
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, can_share, objective
+from glasshouse.attacks.parts.matching.exact import best_claim
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
+from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
+from glasshouse.attacks.parts.search.rows import Labelled, with_labels
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -77,6 +80,7 @@ class InvertingGradients:
         repeats=True,
         uses=frozenset({"labels"}),
     )
+    shares: ClassVar[bool] = True
 
     search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01
@@ -98,41 +102,50 @@ class InvertingGradients:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        client = replica(view, subject="attack 'inverting_gradients'")
-        labels = known_labels(view, client, rng=rng.child("labels"))
-        start = random_start(client, self.search, rng=rng)
-        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = self._loss(client, self.local_steps, adaptive)
-        if self.local_steps == "simulate" and step_order.unknown(client):
-            as_one = self._loss(client, "one_step", adaptive)
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
+
+    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
+        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        clients = [replica(view, subject="attack 'inverting_gradients'") for view in views]
+        if not can_share(clients, self.local_steps):
+            return ()
+        labels = labels_of_each(views, clients, rngs=rngs)
+        start = random_starts(clients, self.search, rngs=rngs)
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        loss = self._loss(clients, self.local_steps, adaptive)
+        if self.local_steps == "simulate" and step_order.unknown(clients[0]):
+            as_one = self._loss(clients, "one_step", adaptive)
             descent, orders = step_order.match(
-                client, start, labels, self.search, as_one=as_one, simulated=loss, rng=rng
+                clients[0], start, labels[0], self.search, as_one=as_one, simulated=loss, rng=rngs[0]
             )
-            labels = orders[descent.best()]
-        else:
-            every = labels.expand(len(start), -1)
-            descent = adam(lambda x: loss(x, every, True), start, self.search, box=client.box(), rng=rng)
-        best = descent.best()
-        low, high = client.terms.image_range
-        pixels = client.to_pixels(descent.points[best]).clamp(low, high)
-        return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
+            return (best_claim(clients[0], descent, orders[descent.best()]),)
+        every = torch.stack(labels).repeat_interleave(self.search.restarts, 0)
+        descent = adam(with_labels(loss, every), start, self.search, box=clients[0].box(), rngs=rngs)
+        found = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
+        return tuple(best_claim(client, one, y) for client, one, y in found)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """Cosine distance and total variation."""
         del about  # a view of one update
         client = replica(view, subject="attack 'inverting_gradients'")
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = replace(self, bf16=False)._loss(client, self.local_steps, adaptive)
+        loss = replace(self, bf16=False)._loss([client], self.local_steps, [adaptive])
         return SearchedLoss(
             loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
             noise=ROUNDING,
         )
 
-    def _loss(self, client: Replica, steps: Steps, adaptive: Adaptation | bool) -> step_order.Labelled:
-        distance = objective(client, distance="cosine", steps=steps, adaptive=adaptive, bf16=self.bf16)
+    def _loss(
+        self, clients: Sequence[Replica], steps: Steps, adaptive: Sequence[Adaptation | bool]
+    ) -> Labelled:
+        distance = objective(*clients, distance="cosine", steps=steps, adaptive=adaptive, bf16=self.bf16)
 
-        def loss(points: Tensor, labels: Tensor, derivative: bool) -> Tensor:
-            match = distance(client.to_pixels(points), labels, create_graph=derivative)
+        def loss(
+            points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None
+        ) -> Tensor:
+            pixels = clients[0].to_pixels(points)
+            match = distance(pixels, labels, create_graph=derivative, victims=victims)
             return match + self.tv * roughness(points)
 
         return loss

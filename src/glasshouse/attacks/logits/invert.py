@@ -20,6 +20,9 @@ from glasshouse.rng import Rng
 QUERIES = 64
 """Queries per step of the fine-tuning, at most."""
 
+FUSED = ("cpu", "cuda")
+"""Devices whose Adam steps are fused."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +84,9 @@ def invert_queries(task: Task) -> Tensor:
     net = network(
         task.queries.shape[1], shape, width=how.width, rng=rng.child("start"), bfloat16=how.bfloat16
     ).to(task.images.device)
+    fused = task.images.device.type in FUSED
     optimizer = torch.optim.Adam(
-        net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay, fused=True
+        net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay, fused=fused
     )
     images_by_round = []
     for number, vectors in enumerate(task.vectors):

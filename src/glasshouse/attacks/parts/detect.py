@@ -22,6 +22,7 @@ features changed nothing, and nothing is found. Noise on top of Soteria or pruni
 Under Adam and AdamW every finding is ``unknown``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -36,7 +37,7 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.privacy.marks import ROUNDING, grid_bits, noise_of, scattered_zeros
 from glasshouse.rng import Rng
-from glasshouse.tensors import norm
+from glasshouse.tensors import norm, widen
 from glasshouse.wire import Value
 
 NONE, UNKNOWN = "none", "unknown"
@@ -79,7 +80,7 @@ def detect(replica: Replica, *, images: Tensor | None = None, rng: Rng) -> Findi
     if bound is not None:
         return Finding(name="clip_layers", parameters={"norm": bound})
     if replica.images == 1 and replica.update.steps == 1 and bias is not None and bool(bias.any()):
-        return _single(replica, weight.double(), bias.double(), noise)
+        return _single(replica, widen(weight), widen(bias), noise)
     if noise:
         return Finding(name="gaussian_noise", parameters={"std": noise})
     return _several(replica, weight, last, images=images, rng=rng)
@@ -98,7 +99,7 @@ def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Fin
             return Finding(name="clip + gaussian_noise", parameters={"std": noise})
         return Finding(name="gaussian_noise", parameters={"std": noise})
     if miss > ROUNDING:
-        hidden = float((weight == 0).all(0).double().mean())
+        hidden = float((weight == 0).all(0).float().mean())
         known = "soteria" if hidden > 0 else UNKNOWN
         return Finding(name=known, parameters={"share": hidden} if hidden > 0 else {})
     if length < SHORT:
@@ -111,9 +112,9 @@ def _expected_bias(replica: Replica, weight: Tensor, bias: Tensor) -> Tensor:
     layer = replica.model.get_submodule(replica.last_linear())
     assert isinstance(layer, nn.Linear)
     features = bias @ weight / bias.square().sum()  # (F,)
-    logits = layer.weight.double() @ features
+    logits = widen(layer.weight) @ features
     if layer.bias is not None:
-        logits = logits + layer.bias.double()
+        logits = logits + widen(layer.bias)
     expected = logits.softmax(0)
     expected[int(sums(replica).argmin())] -= 1
     return expected
@@ -125,7 +126,7 @@ def _entries(replica: Replica) -> int:
 
 def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | None, rng: Rng) -> Finding:
     """Several examples: more zero columns than groups of B images ever leave?"""
-    hidden = float((weight == 0).all(0).double().mean())
+    hidden = float((weight == 0).all(0).float().mean())
     if images is None or len(images) < PROBES:
         low, high = replica.terms.image_range
         shape = (PROBES, *replica.shape)
@@ -133,7 +134,7 @@ def _several(replica: Replica, weight: Tensor, last: str, *, images: Tensor | No
         images = probes * (high - low) + low
     dead = _features(replica, last, images[: 4 * PROBES]) == 0
     whole = len(dead) // replica.images * replica.images
-    groups = dead[:whole].reshape(-1, replica.images, dead.shape[1]).all(1).double().mean(1)
+    groups = dead[:whole].reshape(-1, replica.images, dead.shape[1]).all(1).float().mean(1)
     usual = float(groups.max()) if len(groups) else 1.0
     if hidden > usual + 1.0 / weight.shape[1]:
         return Finding(name="soteria", parameters={"share": hidden})
@@ -188,6 +189,14 @@ def detect_adaptation(replica: Replica, *, adaptive: bool, rng: Rng) -> Adaptati
     if not adaptive or replica.images > 1 or replica.update.steps > 1:
         return adaptive
     return adaptation(detect(replica, rng=rng), replica)
+
+
+def adaptation_of_each(
+    clients: Sequence[Replica], *, adaptive: bool, rngs: Sequence[Rng]
+) -> list[Adaptation | bool]:
+    """:func:`detect_adaptation` of every client; ``rngs``: of the attack, a stream for each."""
+    every = zip(clients, rngs, strict=True)
+    return [detect_adaptation(one, adaptive=adaptive, rng=rng.child("detect")) for one, rng in every]
 
 
 def guess_claim(finding: Finding, replica: Replica) -> DefenseGuess:

@@ -14,6 +14,7 @@ examples are shared over them in proportion to how far their biases rose, which 
 A class that occurs less often than the model expects is then missed.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.rng import Rng
-from glasshouse.tensors import scale_tensors
+from glasshouse.tensors import scale_tensors, widen
 from glasshouse.transcript.view import View
 
 Rule = Literal["sums", "minima"]
@@ -49,9 +50,7 @@ def sums(replica: Replica) -> Tensor:
     for part in (f"{name}.bias", f"{name}.weight"):
         if part in gradient and bool(gradient[part].any()):
             return (
-                gradient[part].double().flatten(1).sum(1)
-                if part.endswith("weight")
-                else gradient[part].double()
+                widen(gradient[part]).flatten(1).sum(1) if part.endswith("weight") else widen(gradient[part])
             )
     raise _hidden(replica, name)
 
@@ -61,7 +60,7 @@ def minima(weight: Tensor) -> Tensor:
 
     Source: Yin et al. 2021 (GradInversion), arXiv:2104.07586, equation 6.
     """
-    return weight.double().min(1).values
+    return widen(weight).min(1).values
 
 
 def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
@@ -89,7 +88,7 @@ def counts(sums: Tensor, expected: Tensor, examples: int) -> Tensor:
     negative, unit = sums < 0, 1.0
     if examples <= len(sums) and bool(negative.any()):
         unit = float(sums[negative].sum() / (expected[negative].sum() - 1))
-    owed = examples * (expected.double() - sums / max(unit, 1e-12))
+    owed = examples * (widen(expected) - sums / max(unit, 1e-12))
     class_counts = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
     for _ in range(examples):
         class_counts[int((owed - class_counts).argmax())] += 1
@@ -109,7 +108,7 @@ def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
     smooth = torch.cat([F.interpolate(x, size=shape[1:], mode="bilinear") for x in coarse]).to(replica.device)
     with torch.no_grad():
         logits: Tensor = replica.model(smooth * (high - low) + low)
-    each = logits.double().softmax(1)
+    each = widen(logits).softmax(1)
     told_apart = _entropy(each.mean(0)) - _entropy(each).mean()
     if float(told_apart) > LEARNT:
         return torch.full_like(each[0], 1 / replica.classes)
@@ -170,6 +169,14 @@ def known_labels(view: View, replica: Replica, *, rng: Rng, rule: Rule = "sums")
             fix="grant one label per example behind the update",
         )
     return granted
+
+
+def labels_of_each(
+    views: Sequence[View], clients: Sequence[Replica], *, rngs: Sequence[Rng], rule: Rule = "sums"
+) -> list[Tensor]:
+    """:func:`known_labels` of every view; ``rngs``: of the attack, a stream for each."""
+    every = zip(views, clients, rngs, strict=True)
+    return [known_labels(view, one, rng=rng.child("labels"), rule=rule) for view, one, rng in every]
 
 
 def _hidden(replica: Replica, name: str) -> Inapplicable:

@@ -23,6 +23,7 @@ from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
+from glasshouse.tensors import copy_to
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Batch, Value
 
@@ -49,6 +50,7 @@ def gather(
     Raises:
         Inapplicable: no sums, or what the property needs was not granted.
     """
+    view = copy_to(view, "cpu")  # shadow clients are many and small: a GPU is no faster
     what: Property = create(load("properties", looks_for), settings)
     subject = f"property '{looks_for}' from sums"
     rounds = [r for r in view.rounds if r.aggregate is not None]

@@ -14,13 +14,14 @@ from glasshouse.attacks.base import Attack, Claim
 from glasshouse.attacks.objective import collect_losses, thinned
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Outcome, Unit, is_finished, write_outcome
-from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.rng import Rng
 from glasshouse.store import read_jsonl, read_tensors
+from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
     read_grants,
@@ -127,12 +128,12 @@ def _call(task: AttackTask, attack: Attack, side: Side) -> tuple[Claim, ...] | R
     except GlasshouseError as error:
         return refusal_of(error)
 
-    def work() -> tuple[Claim, ...]:
-        claims = attack.run(copy_to(view, task.device), rng=rng)
+    def work(device: str) -> tuple[Claim, ...]:
+        claims = copy_to(attack.run(copy_to(view, device), rng=rng), "cpu")
         check_claims(claims, view=view, unit=task.unit, subject=subject)
-        return copy_to(claims, "cpu")
+        return claims
 
-    return call_plugin(work, subject=subject)
+    return call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
 
 
 def stream_of(task: AttackTask) -> Rng:

@@ -1,43 +1,75 @@
-"""Hand an attack copies of its own of everything, on the device that it computes on."""
+"""Where work is done: on the device asked for, or with a word on the CPU; how many processes share a GPU."""
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import logging
+import multiprocessing
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import torch
-from torch import Tensor
 
 T = TypeVar("T")
 
+LOG: Final = logging.getLogger("glasshouse")
 
-def copy_to(value: T, device: torch.device | str) -> T:
-    """Copy every tensor in ``value`` to ``device``; dataclasses, mappings and tuples are rebuilt.
+SHARING: Final = 4
+"""Worker processes per GPU: each has a context of half a gigabyte there, and small networks leave it idle."""
 
-    A tensor that occurs several times is copied once, so that the copy takes no more memory than ``value``.
+_CANNOT: Final = (
+    "same device",
+    "other device",
+    "device type",
+    "expected to be on",
+    "not implemented for",
+    "not currently implemented for",
+    "support float64",
+    "of supported devices",
+    "no kernel image",
+    "for tensor subclasses",
+)
+"""What torch says of an operation that a device lacks, or of tensors that lie on two of them."""
+
+
+def run_on(device: str, work: Callable[[str], T], *, subject: str) -> T:
+    """``work(device)``; what cannot be done there is done on the CPU, and a note says so.
 
     Args:
-        value: a tensor, a dataclass, a mapping, a tuple, or several of these in each other.
-        device: where the copies lie.
+        device: as ``--device`` names it.
+        work: given the device; may be called twice.
+        subject: who runs, for the note.
+    """
+    place = own_device(device)
+    try:
+        return work(place)
+    except (RuntimeError, TypeError) as error:
+        words = str(error)
+        memory = isinstance(error, torch.OutOfMemoryError)
+        if place == "cpu" or memory or not any(one in words for one in _CANNOT):
+            raise
+        LOG.warning("%s runs on the CPU: %s", subject, words.splitlines()[0])
+    return work("cpu")
+
+
+def own_device(device: str) -> str:
+    """The one of several GPUs that this worker process uses: they take turns.
 
     Examples:
-        >>> original = torch.zeros(1)
-        >>> copy = copy_to({"a": original, "b": original}, "cpu")
-        >>> copy["a"] is copy["b"], copy["a"] is original
-        (True, False)
+        >>> own_device("cpu")
+        'cpu'
     """
-    return _copy(value, device, {})  # type: ignore[no-any-return]  # same type as value
+    count = torch.cuda.device_count() if device == "cuda" else 0
+    if count < 2:
+        return device
+    identity = getattr(multiprocessing.current_process(), "_identity", ()) or (1,)
+    return f"cuda:{(identity[0] - 1) % count}"
 
 
-def _copy(value: Any, device: torch.device | str, copies: dict[int, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        if id(value) not in copies:
-            copies[id(value)] = value.detach().to(device, copy=True)
-        return copies[id(value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _copy(getattr(value, f.name), device, copies) for f in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
-    if isinstance(value, Mapping):
-        return {name: _copy(item, device, copies) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_copy(item, device, copies) for item in value)
-    return value
+def processes_on(device: str, jobs: int) -> int:
+    """Of ``jobs`` worker processes, as many as may share the device.
+
+    Examples:
+        >>> processes_on("cpu", 64)
+        64
+    """
+    if device == "cpu":
+        return jobs
+    return min(jobs, SHARING * max(1, torch.cuda.device_count() if device == "cuda" else 1))

@@ -1,14 +1,12 @@
 """Capture → federation, roles, grants: as of a simulation, with what ran in place of what would be played."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.simulation.build import Built, data_words, defense_of, scoring_of, spare_of, wants_of
-from glasshouse.audit.simulation.property import holders
-from glasshouse.audit.simulation.record import Facts
+from glasshouse.audit.simulation.build import Built, built_on, defense_of, spare_of, wants_of
 from glasshouse.data.sources import load as load_source
 from glasshouse.data.splits import Roles, deal
 from glasshouse.errors import BadFile, BadValue
@@ -17,7 +15,7 @@ from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.tensors import check_finite
-from glasshouse.transcript.record import Keep, Transcript
+from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch
 
@@ -44,26 +42,9 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
     )
     truth = truth_of(Path(scenario.captured), architecture)
     _check_strangers(roles, truth.private)
-    setting = _setting(scenario, transcript, truth)
-    return Built(
-        setting=setting,
-        rng=rng,
-        threat=threat_of(scenario),
-        grants=scenario.grants,
-        auxiliary=roles.auxiliary,
-        challenge=None,
-        heldout=roles.heldout if scenario.audit.utility else None,
-        public=roles.public,
-        attacked=frozenset(r % setting.rounds for r in scenario.audit.rounds),
-        keep=Keep(),
-        scoring=scoring_of(scenario, roles, architecture, rng),
-        marked={**truth.marked, **holders(scenario, setting)},
-        facts=Facts(
-            data=f"{len(truth.private)} images of test clients; {data_words(source, roles)}",
-            public=source.public if data.images_are_public is None else data.images_are_public,
-            model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
-        ),
-    )
+    built = built_on(scenario, _setting(scenario, transcript, truth), roles, source, rng=rng)
+    images = f"{len(truth.private)} images of test clients; {built.facts.data}"
+    return replace(built, marked={**truth.marked, **built.marked}, facts=replace(built.facts, data=images))
 
 
 def truth_of(capture: Path, architecture: Architecture) -> Truth:

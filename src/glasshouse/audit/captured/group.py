@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from glasshouse.audit.captured.build import build_captured, truth_of
+from glasshouse.audit.captured.defenses import defense_notes
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
 from glasshouse.audit.hashes import write_hashes
 from glasshouse.audit.simulation.group import Group, file_group, simulate, utility_of
@@ -41,6 +42,7 @@ def _take(scenario: Scenario, group: Group) -> None:
     file_group(folder, built, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
     write_hashes(folder)
     checked = check_terms(capture, transcript, truth)
+    ran = defense_notes(transcript, [defense.describe() for defense in built.setting.defenses])
     last = [b for r in transcript.rounds for b in r.broadcasts if b.client is None][-1]
     agreed = last.architecture == transcript.terms.architecture
     write_record(
@@ -55,7 +57,7 @@ def _take(scenario: Scenario, group: Group) -> None:
             entropies={},
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
-            facts=replace(built.facts, notes=_notes(checked)),
+            facts=replace(built.facts, notes=(*_notes(checked), *ran)),
             terms=checked,
         ),
         folder,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.attacks.base import (
     Attack,
@@ -26,7 +26,7 @@ from glasshouse.attacks.base import (
 from glasshouse.attacks.objective import SearchedLoss, SearchingAttack
 from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_of, view_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
-from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.log import RunLog
@@ -37,6 +37,7 @@ from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
+from glasshouse.tensors import copy_to
 from glasshouse.transcript.view import View
 from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Refusal
@@ -69,20 +70,26 @@ def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
     if not isinstance(attack, SearchingAttack) or not claims:
         return task.out, ()
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
-    return task.out, call_plugin(lambda: tuple(_rows(task, attack, claims, outcome)), subject=subject)
+
+    def work(device: str) -> tuple[Search, ...]:
+        return tuple(_rows(task, attack, claims, outcome, device=device))
+
+    return task.out, call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
 
 
-def _rows(task: AttackTask, attack: Attack, claims: list[Searched], outcome: Outcome) -> Iterator[Search]:
+def _rows(
+    task: AttackTask, attack: Attack, claims: list[Searched], outcome: Outcome, *, device: str
+) -> Iterator[Search]:
     assert isinstance(attack, SearchingAttack)
     side = adversary_side(task.folder, trust_factory=task.trust_factory)
-    view = copy_to(view_of(task, attack, side), task.device)
+    view = copy_to(view_of(task, attack, side), device)
     losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
     truth = read_truth(Path(task.folder) / "truth")  # from here on, no claim can change
     for claim, searched in zip(claims, losses, strict=True):
-        search = _certificate(claim, searched, truth, outcome, device=task.device)
+        search = _certificate(claim, searched, truth, outcome, device=device)
         if isinstance(attack, GenerativeAttack):
             nearest = _projection(attack, view, claim, truth)
-            search = replace(search, projected=_loss(searched, *nearest, task.device))
+            search = replace(search, projected=_loss(searched, *nearest, device))
         if all(math.isfinite(x) for x in (search.loss, search.truth, search.projected or 0.0)):
             yield search
 
@@ -112,7 +119,9 @@ def _projection(attack: GenerativeAttack, view: View, claim: Searched, truth: Tr
     images, labels = next(_true_orders(claim, truth))
     prior = attack.prior(view.terms, view.grants.auxiliary)
     rng = Rng.root(0).child("projection")
-    return invert_generator(prior, images, labels, latent=attack.latent, rng=rng), labels
+    place = next(prior.parameters(), images).device if isinstance(prior, nn.Module) else images.device
+    nearest = invert_generator(prior, images.to(place), labels.to(place), latent=attack.latent, rng=rng)
+    return nearest.cpu(), labels
 
 
 def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -> float:

@@ -41,6 +41,8 @@ from glasshouse.transcript.threat import Threat
 from glasshouse.wire import Architecture, Batch, Terms
 
 PERCEPTUAL = Pretraining(epochs=12, batch_size=64, learning_rate=0.02)
+LARGE = 500_000
+"""Parameters from which clients train on the device."""
 SPARE_NUMBERS = 2**24
 """Pixels of the further held-out images that are stored at most (64 MiB)."""
 
@@ -81,8 +83,8 @@ class Built:
     facts: Facts
 
 
-def build(scenario: Scenario, *, seed: int) -> Built:
-    """Everything that one simulation of ``scenario`` needs.
+def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
+    """Everything that one simulation of ``scenario`` needs; ``device``: where large models are trained.
 
     Raises:
         GlasshouseError: data, model, defence and federation do not fit each other; says which.
@@ -98,37 +100,57 @@ def build(scenario: Scenario, *, seed: int) -> Built:
         arguments=scenario.model.arguments,
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
-    start = start_of(scenario, architecture, roles.public, rng)
+    start = start_of(scenario, architecture, roles.public, rng, device=device)
     setting = _setting(scenario, architecture, roles, start, behaviours, domain_roles=domain_roles, rng=rng)
+    setting = replace(setting, device=device if _is_large(start) else "cpu")
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
-    marked |= members | holders(scenario, setting)
-    attacked = frozenset(r % setting.rounds for r in scenario.audit.rounds)
+    built = built_on(scenario, setting, roles, source, rng=rng)
+    return replace(
+        built,
+        challenge=challenge,
+        keep=_keep(scenario, built.attacked),
+        scoring={
+            **built.scoring,
+            **({} if domain_roles is None else gallery_tensors(scenario, domain_roles)),
+        },
+        marked={**marked, **members, **built.marked},
+        facts=replace(
+            built.facts,
+            guarantee=guarantee_of(setting),
+            pretrained=measure_accuracy(start, built.heldout, device=device),
+        ),
+    )
+
+
+def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSource, *, rng: Rng) -> Built:
+    """What an audit needs beside a federation, simulated or captured, that all of them have."""
+    architecture = setting.terms.architecture
     return Built(
         setting=setting,
         rng=rng,
         threat=threat_of(scenario),
         grants=scenario.grants,
         auxiliary=roles.auxiliary,
-        challenge=challenge,
+        challenge=None,
         heldout=roles.heldout if scenario.audit.utility else None,
         public=roles.public,
-        attacked=attacked,
-        keep=_keep(scenario, attacked),
-        scoring={
-            **scoring_of(scenario, roles, architecture, rng),
-            **({} if domain_roles is None else gallery_tensors(scenario, domain_roles)),
-        },
-        marked=marked,
+        attacked=frozenset(r % setting.rounds for r in scenario.audit.rounds),
+        keep=Keep(),
+        scoring=scoring_of(scenario, roles, architecture, rng),
+        marked=holders(scenario, setting),
         facts=Facts(
             data=data_words(source, roles),
             public=source.public
             if scenario.data.images_are_public is None
             else scenario.data.images_are_public,
             model=f"{architecture.name}, {sum(t.numel() for t in setting.start.values()):,} parameters",
-            guarantee=guarantee_of(setting),
-            pretrained=measure_accuracy(start, roles.heldout if scenario.audit.utility else None),
         ),
     )
+
+
+def _is_large(start: Start) -> bool:
+    """Whether local training on a GPU pays for the way there and back."""
+    return sum(t.numel() for t in start.tensors.values()) >= LARGE
 
 
 def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.call import declared_grants
-from glasshouse.audit.attacking.device import copy_to
+from glasshouse.audit.attacking.device import own_device, run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.hashes import write_hashes
@@ -36,6 +36,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import write_json, write_tensors
+from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import (
     write_grants,
@@ -58,11 +59,13 @@ class Group:
         folder: of the group, absolute.
         seed: of this repetition.
         active: position of the active attack in the scenario, or None for the passive ones.
+        device: where models are trained, where that pays, and attacks craft what the server sends.
     """
 
     folder: str
     seed: int
     active: int | None = None
+    device: str = "cpu"
 
 
 def simulate(group: Group) -> str:
@@ -72,7 +75,7 @@ def simulate(group: Group) -> str:
         return group.folder
     started = time.process_time()
     scenario = read_resolved(folder / "scenario.toml")
-    built = build(scenario, seed=group.seed)
+    built = build(scenario, seed=group.seed, device=own_device(group.device))
     log = Log(terms=built.setting.terms, keep=built.keep)
     watch = _watch(built)
     recorder = BothSides(
@@ -91,7 +94,8 @@ def simulate(group: Group) -> str:
         refusal = find_refusal(attack, spec.name, built.threat, grants, built.setting.terms)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
-            tamper = _tamper(attack, built, log, declared_grants(attack, grants), memory, rng=root)
+            allowed = declared_grants(attack, grants)
+            tamper = _tamper(attack, built, log, allowed, memory, rng=root, device=group.device)
     protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
@@ -137,7 +141,14 @@ def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:
 
 
 def _tamper(
-    attack: Attack, built: Built, log: Log, grants: Grants, memory: dict[str, Tensor], *, rng: Rng
+    attack: Attack,
+    built: Built,
+    log: Log,
+    grants: Grants,
+    memory: dict[str, Tensor],
+    *,
+    rng: Rng,
+    device: str,
 ) -> Tamper | None:
     if not isinstance(attack, ActiveAttack):
         return None
@@ -158,7 +169,7 @@ def _tamper(
             grants=grants,
             memory=memory,
         )
-        crafted = _craft(active, copy_to(view, "cpu"), rng=rng.child(f"craft/{number}"))
+        crafted = _craft(active, view, rng=rng.child(f"craft/{number}"), device=device)
         if crafted is not None:
             memory.update(crafted.memory)
         return crafted
@@ -166,14 +177,18 @@ def _tamper(
     return ask
 
 
-def _craft(attack: ActiveAttack, view: View, *, rng: Rng) -> Crafted | None:
+def _craft(attack: ActiveAttack, view: View, *, rng: Rng, device: str) -> Crafted | None:
     """What the attack sends.
 
     Raises:
         Inapplicable: whatever it raised, as the refusal of this group.
     """
     subject = f"attack '{type(attack).__name__}' while it crafted round {view.rounds[-1].round}"
-    answer = call_plugin(lambda: attack.craft(view, rng=rng), subject=subject)
+
+    def work(place: str) -> Crafted | None:
+        return copy_to(attack.craft(copy_to(view, place), rng=rng), "cpu")
+
+    answer = call_plugin(lambda: run_on(device, work, subject=subject), subject=subject)
     if isinstance(answer, Refusal):
         raise Inapplicable(answer.subject, needs=answer.needs, got=answer.got, fix=answer.fix)
     return answer

@@ -3,8 +3,8 @@
 In a transfer federation the whole agreed model is trained, or (``behind = "linear"``) its features behind one
 linear layer, as published feature extractors are: that layer is thrown away then. Features that somebody else
 published come from a file (``model.weights``), which need not hold a head. The agreed head then starts fresh
-or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. Like the federation itself it
-runs on the CPU: ``--device`` is where attacks run.
+or (``head_epochs``) fitted to the frozen features. See docs/decisions/0030. It runs on the
+device of the audit.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,9 @@ class Start:
     public: nn.Module | None = None
 
 
-def start_of(scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng) -> Start:
+def start_of(
+    scenario: Scenario, architecture: Architecture, public: Batch | None, rng: Rng, *, device: str = "cpu"
+) -> Start:
     """The server's model before round 0: fresh, from a file, and pre-trained where asked.
 
     Raises:
@@ -69,10 +71,10 @@ def start_of(scenario: Scenario, architecture: Architecture, public: Batch | Non
         return Start(tensors=models.state(model))
     data = _some(public, "pre-training of the model", "model.pretraining.epochs")
     if not (transfer and how.behind == "linear"):
-        models.load(model, train_publicly(model, architecture, data, how, rng=stream))
+        models.load(model, train_publicly(model, architecture, data, how, rng=stream, device=device))
         return Start(tensors=models.state(model), public=model if transfer else None)
     probe = _probe(model, architecture, rng=stream)
-    models.load(probe, train_publicly(probe, architecture, data, how, rng=stream))
+    models.load(probe, train_publicly(probe, architecture, data, how, rng=stream, device=device))
     if how.head_epochs:
         _fit_head(model, data, how, rng=stream.child("head"))
     return Start(tensors=models.state(model), public=probe)
@@ -108,14 +110,22 @@ def _some(public: Batch | None, subject: str, key: str) -> Batch:
 
 
 def train_publicly(
-    model: nn.Module, architecture: Architecture, data: Batch, how: Pretraining, *, rng: Rng
+    model: nn.Module,
+    architecture: Architecture,
+    data: Batch,
+    how: Pretraining,
+    *,
+    rng: Rng,
+    device: str = "cpu",
 ) -> dict[str, Tensor]:
     """``model`` trained on ``data``, from the cache where it was done before."""
     start = models.state(model)
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        fit(model, data, how, rng=rng, checkpoint=checkpoint, perturb=ascent_of(how), label="pre-training")
-        return models.state(model)
+        perturb = ascent_of(how)
+        model.to(device)
+        fit(model, data, how, rng=rng, checkpoint=checkpoint, perturb=perturb, label="pre-training")
+        return models.state(model.to("cpu"))
 
     key = {
         "architecture": repr(architecture),
@@ -127,7 +137,7 @@ def train_publicly(
     return load_or_make("pretraining", key, make)
 
 
-def measure_accuracy(start: Start, heldout: Batch | None) -> dict[str, float] | None:
+def measure_accuracy(start: Start, heldout: Batch | None, *, device: str = "cpu") -> dict[str, float] | None:
     """Natural and PGD-10 accuracy of the public features with what they were trained behind, if any."""
     probe = start.public
     if probe is None or heldout is None:
@@ -135,8 +145,11 @@ def measure_accuracy(start: Start, heldout: Batch | None) -> dict[str, float] | 
     few = heldout.pick(torch.arange(min(ROBUST, len(heldout))))
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
+        probe.to(device)
         robust = robust_accuracy(probe, few, rng=Rng.root(0, salt="robust accuracy"))
-        return {"found": torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)}
+        found = torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)
+        probe.to("cpu")
+        return {"found": found}
 
     key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(few)}
     natural, robust = load_or_make("robustness", key, make)["found"].tolist()

@@ -75,13 +75,13 @@ class _Unpickler(pickle.Unpickler):
     """Reads plain containers and the bytes of arrays; refuses every other name."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        known = {
+        allowed = {
             ("numpy.core.multiarray", "_reconstruct"),
             ("numpy._core.multiarray", "_reconstruct"),
             ("numpy", "ndarray"),
             ("numpy", "dtype"),
         }
-        if (module, name) not in known:
+        if (module, name) not in allowed:
             raise pickle.UnpicklingError(f"the file asks for {module}.{name}")
         return _Array
 

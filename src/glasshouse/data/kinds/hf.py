@@ -123,10 +123,10 @@ def _read(path: Path, root: Path, name: str) -> Any:
 def _used(dataset: Any, *, name: str) -> dict[str, Any]:
     """The splits that are read here, by their names on the Hub."""
     splits = {"train": dataset} if isinstance(dataset, datasets.Dataset) else dict(dataset)
-    used = {split: part.with_format(None) for split, part in splits.items() if split in SPLITS}
-    if not used:
+    usable = {split: part.with_format(None) for split, part in splits.items() if split in SPLITS}
+    if not usable:
         raise _bad(name, f"a split among {', '.join(SPLITS)}", ", ".join(splits) or "no splits")
-    return used
+    return usable
 
 
 def _caches() -> tuple[Path, ...]:

@@ -26,5 +26,5 @@ class Classes:
         present = torch.tensor(sorted(set(labels.tolist())))
         order = present[torch.randperm(len(present), generator=rng.torch())]
         return tuple(
-            torch.isin(labels, mine).nonzero().squeeze(1) for mine in torch.tensor_split(order, clients)
+            torch.isin(labels, own).nonzero().squeeze(1) for own in torch.tensor_split(order, clients)
         )

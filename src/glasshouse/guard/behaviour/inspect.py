@@ -1,27 +1,55 @@
 """Is a received model like honest ones, in what it does to a client's own batch?"""
 
 import copy
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
+import numpy as np
 import torch
+from scipy.stats import nbinom
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.measures import concentration, isolated
+from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
 from glasshouse.guard.behaviour.trace import trace
 from glasshouse.wire import Inspection
 
 NAME = "behaviour"
 STEPS = (0, 2, 8, 32)
 """Steps of training after which honest models are measured."""
-MORE_ISOLATED = 0.08
-"""Share of the batch by which more examples may stand alone than under any honest model that was measured.
+FRESH = 12
+"""Honest models that are measured as they were initialised; as many as there are recipes are also trained."""
+CHANCE = 1e-5
+"""Share of honest models in which more examples of a layer may stand alone than the limit allows."""
+MORE_ISOLATED = 0.05
+"""Share of the batch by which more examples may stand alone than under any honest model that was measured."""
+MORE_NARROW = 0.1
+"""Narrowness beyond that of honest models from which on that is all that more may stand alone."""
+FEWER = 1 / 5
+"""A layer's update may be as if this part of the examples had been used that honest models use at least."""
 
-Three standard deviations of a count among so many examples, where that is more."""
-MORE_CONCENTRATED = 0.15
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How an honest model is trained.
+
+    Attributes:
+        optimizer: of its parameters.
+        every: only every so manieth class is known to it; 1: all are.
+    """
+
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    every: int = 1
+
+
+RECIPES = (
+    Recipe(optimizer=torch.optim.Adam),
+    Recipe(optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9)),
+    Recipe(optimizer=torch.optim.Adam, every=3),
+)
 
 
 @final
@@ -30,15 +58,39 @@ class LayerBehaviour:
     """What one layer did with a batch.
 
     Attributes:
-        isolated: share of the examples that stand alone in a row of its gradient, or in a difference of two.
+        isolated: share of the examples that stand alone in a row of its gradient.
+        paired: share of those that stand alone in a difference of two rows.
         concentration: how few of the examples shape its gradient, from 0 (all alike) to 1.
+        narrowness: how few shape the gradient of one of its units, on average.
     """
 
     isolated: float
+    paired: float
     concentration: float
+    narrowness: float
 
 
 Behaviour = dict[str, LayerBehaviour]
+"""By name of the layer."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class HonestLayer:
+    """How far one layer of honest models goes.
+
+    Attributes:
+        most: the largest value of each measure.
+        isolated_limit: share beyond which a model is refused.
+        paired_limit: likewise, of examples in differences.
+    """
+
+    most: LayerBehaviour
+    isolated_limit: float
+    paired_limit: float
+
+
+HonestRange = dict[str, HonestLayer]
 """By name of the layer."""
 
 
@@ -50,44 +102,80 @@ def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
     """
     return {
         one.name: LayerBehaviour(
-            isolated=float(isolated(one).double().mean()), concentration=concentration(one)
+            isolated=float(isolated(one).double().mean()),
+            paired=float(paired(one).double().mean()),
+            concentration=concentration(one),
+            narrowness=narrowness(one),
         )
         for one in trace(model, inputs, labels, balanced=True).layers
     }
 
 
-def learn_honest_range(
-    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, models: int = 3
-) -> Behaviour:
-    """The largest values that honest models of the same architecture reach, each trained a little.
+def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int) -> HonestRange:
+    """How far honest models of the same architecture go: fresh ones, and some that are trained a little.
+
+    How many examples stand alone varies between honest models as a count does, or more. The limit is the
+    count that a share of ``CHANCE`` of fresh ones exceeds (Poisson, overdispersed as those are that were
+    measured; the predictive distribution under Jeffreys's prior), and at least ``MORE_ISOLATED`` more than
+    any model showed.
 
     Args:
         model: its weights are not read; all layers that can be initialised again are.
         inputs: the client's own examples, or public ones like them.
         labels: their classes.
         batch: examples in a batch.
-        models: fresh models that are trained.
     """
-    seen = [
-        observe(one, inputs[:batch], labels[:batch])
-        for seed in range(models)
-        for one in _train(initialise_again(model, seed=seed), inputs, labels, batch=batch)
-    ]
-    return join(seen)
-
-
-def join(observed: list[Behaviour]) -> Behaviour:
-    """The largest values of each layer."""
-    return {
-        name: LayerBehaviour(
-            isolated=max(one[name].isolated for one in observed),
-            concentration=max(one[name].concentration for one in observed),
+    seen = watch_honest_models(model, inputs, labels, batch=batch)
+    every = [one for observed in seen.values() for one in observed]
+    learnt = {}
+    for name in every[0]:
+        most = LayerBehaviour(
+            isolated=max(one[name].isolated for one in every),
+            paired=max(one[name].paired for one in every),
+            concentration=max(one[name].concentration for one in every),
+            narrowness=max(one[name].narrowness for one in every),
         )
-        for name in observed[0]
-    }
+        alone = _predict_most([one[name].isolated for one in seen[0]], batch)
+        in_pairs = _predict_most([one[name].paired for one in seen[0]], batch)
+        learnt[name] = HonestLayer(
+            most=most,
+            isolated_limit=max(most.isolated + MORE_ISOLATED, alone),
+            paired_limit=max(most.paired + MORE_ISOLATED, in_pairs),
+        )
+    return learnt
 
 
-def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest: Behaviour) -> Inspection:
+def _predict_most(shares: Sequence[float], batch: int) -> float:
+    """The share of a batch that a share of ``CHANCE`` of further models exceeds."""
+    counts = batch * np.array(shares)
+    binomial = counts.mean() * (1 - counts.mean() / batch)
+    dispersion = max(1.0, float(counts.var(ddof=1) / binomial)) if binomial > 0 else 1.0
+    n, total = len(counts), counts.sum() / dispersion
+    return dispersion * float(nbinom.isf(CHANCE, total + 0.5, n / (n + 1))) / batch
+
+
+def watch_honest_models(
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int
+) -> dict[int, list[Behaviour]]:
+    """What honest models do with a batch, by the number of steps for which they were trained.
+
+    Args:
+        model: as in :func:`learn_honest_range`.
+        inputs: as there; the first ``batch`` are the batch.
+        labels: their classes.
+        batch: examples in a batch.
+    """
+    seen: dict[int, list[Behaviour]] = {step: [] for step in STEPS}
+    for seed in range(FRESH):
+        fresh = initialise_again(model, seed=seed)
+        recipe = RECIPES[seed] if seed < len(RECIPES) else None
+        models = _train(fresh, inputs, labels, batch=batch, recipe=recipe) if recipe else [fresh]
+        for step, one in zip(STEPS, models, strict=False):
+            seen[step].append(observe(one, inputs[:batch], labels[:batch]))
+    return seen
+
+
+def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest: HonestRange) -> Inspection:
     """Findings: one sentence for each way in which ``model`` goes beyond ``honest``, for the worst layer.
 
     Args:
@@ -97,35 +185,51 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
         honest: of the same architecture and batch size.
     """
     observed = observe(model, inputs, labels)
-    alone = max(observed, key=lambda name: observed[name].isolated - honest[name].isolated)
-    few = max(observed, key=lambda name: observed[name].concentration - honest[name].concentration)
+    rows = {name: one.isolated - _limit(one, honest[name]) for name, one in observed.items()}
+    pairs = {name: one.paired - honest[name].paired_limit for name, one in observed.items()}
+    used = {
+        name: (1 - one.concentration, 1 - honest[name].most.concentration) for name, one in observed.items()
+    }
+    alone, paired_in = max(rows, key=lambda name: rows[name]), max(pairs, key=lambda name: pairs[name])
+    few = min(used, key=lambda name: used[name][0] - FEWER * used[name][1])
     findings = []
-    if observed[alone].isolated > honest[alone].isolated + _margin(honest[alone].isolated, len(inputs)):
+    if rows[alone] > 0:
+        shares = observed[alone].isolated, honest[alone].most.isolated
+        findings.append(_sentence(alone, "a row of the update", shares, len(inputs)))
+    if pairs[paired_in] > 0:
+        shares = observed[paired_in].paired, honest[paired_in].most.paired
+        findings.append(_sentence(paired_in, "the difference of two rows", shares, len(inputs)))
+    if used[few][0] < FEWER * used[few][1]:
         findings.append(
-            f"{alone} would give away {round(observed[alone].isolated * len(inputs))} of your {len(inputs)} "
-            f"examples, each alone in a row of the update or in the difference of two "
-            f"(honest models: at most {round(honest[alone].isolated * len(inputs))})"
-        )
-    if observed[few].concentration > honest[few].concentration + MORE_CONCENTRATED:
-        findings.append(
-            f"the update of {few} would be as if only {1 - observed[few].concentration:.0%} of your examples "
-            f"had been used (honest models: at least {1 - honest[few].concentration:.0%})"
+            f"the update of {few} would be as if only {used[few][0]:.0%} of your examples had been used "
+            f"(honest models: at least {used[few][1]:.0%})"
         )
     return Inspection(
         guard=NAME,
         findings=tuple(findings),
         values={
             "isolated": observed[alone].isolated,
-            "isolated_honest": honest[alone].isolated,
+            "isolated_limit": _limit(observed[alone], honest[alone]),
+            "paired": observed[paired_in].paired,
+            "paired_limit": honest[paired_in].paired_limit,
             "concentration": observed[few].concentration,
-            "concentration_honest": honest[few].concentration,
+            "concentration_limit": 1 - FEWER * used[few][1],
         },
     )
 
 
-def _margin(share: float, examples: int) -> float:
-    """How much more than ``share`` of so many examples may stand alone, by the luck of the draw."""
-    return max(MORE_ISOLATED, 3 * math.sqrt(share * (1 - share) / examples))
+def _sentence(layer: str, where: str, shares: tuple[float, float], examples: int) -> str:
+    seen, usual = (round(share * examples) for share in shares)
+    return (
+        f"{layer} would give away {seen} of your {examples} examples, each alone in {where} "
+        f"(honest models: up to {usual})"
+    )
+
+
+def _limit(one: LayerBehaviour, honest: HonestLayer) -> float:
+    """Honest models that isolate more than others do so by chance, in units as wide as theirs."""
+    is_narrow = one.narrowness > honest.most.narrowness + MORE_NARROW
+    return honest.most.isolated + MORE_ISOLATED if is_narrow else honest.isolated_limit
 
 
 def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:
@@ -140,14 +244,19 @@ def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:
     return fresh
 
 
-def _train(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int) -> Iterator[nn.Module]:
+def _train(
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, recipe: Recipe
+) -> Iterator[nn.Module]:
     """``model`` after each of ``STEPS``."""
-    optimizer = torch.optim.Adam(model.parameters())
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = recipe.optimizer(weights)
     generator = torch.Generator().manual_seed(0)
+    few = torch.unique(labels)[:: recipe.every]
+    known = torch.isin(labels, few).nonzero()[:, 0]
     for step in range(max(STEPS) + 1):
         if step in STEPS:
             yield model
-        rows = torch.randint(len(inputs), (batch,), generator=generator)
+        rows = known[torch.randint(len(known), (batch,), generator=generator)]
         optimizer.zero_grad()
         torch.autograd.backward(F.cross_entropy(model(inputs[rows]), labels[rows]))
         optimizer.step()

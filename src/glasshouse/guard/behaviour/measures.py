@@ -24,22 +24,36 @@ _ROWS = 256  # compared at a time
 
 
 def isolated(one: LayerTrace) -> Tensor:
-    """Which examples stand alone in a row of the layer's gradient, or in the difference of two rows.
+    """Which examples stand alone in a row of the layer's gradient.
 
     A row shows one example where its unit answers to that example alone (trap weights, trained heads, and
-    rarely firing units of honest models). The difference of two rows does where both units answer alike to
-    every other example (bins of thresholds); it is looked for where units fire once per example.
+    rarely firing units of honest models).
 
     Returns:
         (B,) of bool.
     """
-    sizes = one.sizes()
+    sizes = one.sizes
     share, whose = (sizes / sizes.sum(0).clamp_min(torch.finfo(sizes.dtype).tiny)).max(0)
-    alone = torch.zeros(len(sizes), dtype=torch.bool, device=sizes.device)
-    alone[whose[share >= OWNED]] = True
-    if one.is_flat:
-        shown = differences(one.pulls * one.inputs.norm(dim=1, keepdim=True)).examples
-        alone[shown[shown >= 0]] = True
+    return _marked(whose[share >= OWNED], like=sizes)
+
+
+def paired(one: LayerTrace) -> Tensor:
+    """Which examples stand alone in the difference of two rows: both units answer alike to every other one.
+
+    Bins of thresholds do that, honest units hardly ever. It is looked for where units fire once per example.
+
+    Returns:
+        (B,) of bool.
+    """
+    if not one.is_flat:
+        return _marked(torch.empty(0, dtype=torch.long), like=one.sizes)
+    shown = differences(one.pulls * one.inputs.norm(dim=1, keepdim=True)).examples
+    return _marked(shown[shown >= 0], like=one.sizes)
+
+
+def _marked(examples: Tensor, *, like: Tensor) -> Tensor:
+    alone = torch.zeros(len(like), dtype=torch.bool, device=like.device)
+    alone[examples] = True
     return alone
 
 
@@ -111,13 +125,22 @@ def _distinct(rows: Tensor) -> Tensor:
 def concentration(one: LayerTrace) -> float:
     """How few examples shape the layer's gradient: 0 if all do alike, towards 1 if one of many does.
 
-    It is 1 − (Σ r)² / (B Σ r²) over the lengths r of the examples' gradients: 1 minus the effective sample
-    size as a share of the batch (Kish 1965). 1 if no example reaches the layer.
+    1 if no example reaches the layer.
     """
-    if one.is_flat:
-        lengths = one.pulls.norm(dim=1) * one.inputs.norm(dim=1)
-    else:
-        lengths = torch.cat([part.flatten(1).norm(dim=1) for part in one.contributions()])
-    lengths = lengths.double()
-    squares = lengths.square().sum()
-    return 1 - float(lengths.sum() ** 2 / (len(lengths) * squares)) if squares > 0 else 1.0
+    lengths = one.sizes.double().norm(dim=1)
+    return 1 - float(_effective_share(lengths)) if lengths.any() else 1.0
+
+
+def narrowness(one: LayerTrace) -> float:
+    """How few examples shape the gradient of one unit, on average over the units that any example reaches.
+
+    0 if all do alike in every unit, towards 1 if one of many does in each; 0 if no unit is reached.
+    """
+    sizes = one.sizes.double()
+    sizes = sizes[:, sizes.any(0)]
+    return 1 - float(_effective_share(sizes).mean()) if sizes.shape[1] else 0.0
+
+
+def _effective_share(lengths: Tensor) -> Tensor:
+    """(Σ r)² / (B Σ r²) over the first dimension, the effective sample size as a share (Kish 1965)."""
+    return lengths.sum(0).square() / (len(lengths) * lengths.square().sum(0))

@@ -6,8 +6,8 @@ simulation and in a deployment alike. :func:`capture` puts a grid in between tha
 the strategy: :func:`watch` sees it there.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -17,11 +17,12 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid, ServerApp
+from torch import nn
 
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.flower.recording import Recording
 from glasshouse.models import build as models
-from glasshouse.settings import Optimizer
+from glasshouse.settings import NORMALISATION, Optimizer
 from glasshouse.transcript.record import Keep
 from glasshouse.wire import Architecture, Terms
 
@@ -29,14 +30,19 @@ __all__ = ["MOST_BYTES", "capture", "watch"]
 
 MOST_BYTES: Final = 20 * 2**30
 """What a capture stores at most, unless told otherwise: 20 GiB."""
+_CONFIG: Final = ("batch-size", "local-epochs", "learning-rate")
+"""Settings of a run that are terms; so they are called in the apps that ``flwr new`` makes."""
+
+Pixels = tuple[float | Sequence[float], float | Sequence[float]]
 
 
 def capture(
     app: ServerApp,
     folder: str | Path,
     *,
-    model: Architecture | tuple[str, tuple[int, int, int], int],
-    terms: Mapping[str, Any],
+    model: Architecture | tuple[str | Callable[..., nn.Module], tuple[int, int, int], int],
+    normalize: Pixels | None = None,
+    terms: Mapping[str, Any] | None = None,
     keep: Keep | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> ServerApp:
@@ -45,25 +51,31 @@ def capture(
     Args:
         app: of the Message API, with ``server_fn``, or with a workflow (secure sums need :func:`watch` too).
         folder: new or empty; receives ``transcript/`` and ``nodes.json``, which says who is which client.
-        model: the network that the clients train: its name (``module:factory`` for one's own), the shape
-            (C, H, W) of its images, and the number of classes.
+        model: the network that the clients train: its class (or a function that makes it, or the name of a
+            registered one), the shape (C, H, W) of its images, and the number of classes.
+        normalize: mean and standard deviation that the clients normalise pixels in [0, 1] with, before these
+            enter the network; None: they do not, or the network does it itself.
         terms: fields of :class:`glasshouse.wire.Terms` about local training, as clients are told to do it:
-            ``batch_size`` at least, ``local_epochs``, ``learning_rate``, ``optimizer``. Nobody sees these on
+            ``batch_size`` at least, ``local_epochs``, ``learning_rate``, ``optimizer``. Those that are not
+            given are taken from the run's configuration, where it has ``batch-size``, ``local-epochs`` and
+            ``learning-rate``. Nobody sees these on
             the wire; an audit checks them against what test clients recorded. How many clients there are,
             and whether sums are secure, is observed.
         keep: what to store; None: everything.
         most_bytes: of tensors to store; recording ends there, the federation goes on.
 
     Raises:
-        BadValue: the model or the terms contradict themselves.
+        BadValue: the model or the terms contradict themselves; at the start of a run, no batch size is known.
         BadFile: ``folder`` holds a capture.
     """
-    if isinstance(model, tuple):
-        model = Architecture(name=model[0], input_shape=model[1], classes=model[2])
-    stated = _terms(model, terms)
-    network = models.build(model)
+    architecture = _architecture(model, normalize)
+    network = models.build(architecture)
+    declared = dict(terms or {})
+    _check_known(declared)
 
-    def start() -> Recording:
+    def start(config: Mapping[str, Any]) -> Recording:
+        told = {name.replace("-", "_"): config[name] for name in _CONFIG if name in config}
+        stated = _terms(architecture, {**told, **declared})
         place = Path(folder).expanduser()
         if (place / "transcript").exists():
             raise BadFile(
@@ -97,7 +109,7 @@ class _CapturedApp(ServerApp):
 
     def __call__(self, grid: Grid, context: Context) -> None:
         """Run the app on a grid that records."""
-        recording = self._start()
+        recording = self._start(context.run_config)
         try:
             self._app(CapturingGrid(grid, recording), context)
         finally:
@@ -219,19 +231,68 @@ def _record(parameters: Parameters) -> ArrayRecord:
     return ArrayRecord({str(i): array for i, array in enumerate(arrays)})
 
 
+def _architecture(
+    model: Architecture | tuple[str | Callable[..., nn.Module], tuple[int, int, int], int],
+    normalize: Pixels | None,
+) -> Architecture:
+    """What an audit builds the network from, in another process.
+
+    Raises:
+        BadValue: another process could not find the network, or its normalisation is not one number each.
+    """
+    if isinstance(model, tuple):
+        name = model[0] if isinstance(model[0], str) else _name_of(model[0])
+        model = Architecture(name=name, input_shape=model[1], classes=model[2])
+    if normalize is None:
+        return model
+    numbers = [set(one) if isinstance(one, Sequence) else {one} for one in normalize]
+    if any(len(one) != 1 for one in numbers):
+        raise BadValue(
+            "normalize of a captured network",
+            needs="one mean and one standard deviation for all channels",
+            got=str(normalize),
+            fix="give as model a function that returns glasshouse.adapt(network, normalize=(means, stds))",
+        )
+    outside = dict(zip(NORMALISATION, (float(one.pop()) for one in numbers), strict=True))
+    return replace(model, arguments={**model.arguments, **outside})
+
+
+def _name_of(factory: Callable[..., nn.Module]) -> str:
+    """The name by which another process imports ``factory``."""
+    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
+    if module in ("", "__main__") or not name.isidentifier():
+        raise BadValue(
+            "network of a captured federation",
+            needs="a class or function that an audit can import: at the top of a module",
+            got=f"'{name or factory}' of '{module}'",
+            fix="move it to a file of its own, and import it from there",
+        )
+    return f"{module}:{name}"
+
+
+def _check_known(declared: Mapping[str, Any]) -> None:
+    """Refuse fields that terms do not have."""
+    known = {f.name for f in fields(Terms)} - {"architecture", "sends", "secure_sum", "public"}
+    if unknown := sorted(declared.keys() - known):
+        raise BadValue(
+            "terms of a captured Flower app",
+            needs=f"fields among {', '.join(sorted(known))}",
+            got=", ".join(unknown),
+            fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
+        )
+
+
 def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
     """Declared terms, completed with what is observed later.
 
     Raises:
-        BadValue: a field that terms do not have, or the batch size is missing.
+        BadValue: the batch size is missing.
     """
-    known = {f.name for f in fields(Terms)} - {"architecture", "sends", "secure_sum", "public"}
-    unknown = sorted(declared.keys() - known)
-    if unknown or "batch_size" not in declared:
+    if "batch_size" not in declared:
         raise BadValue(
-            "capture of a Flower app",
-            needs=f"terms with batch_size, and of {', '.join(sorted(known - {'batch_size'}))}",
-            got=", ".join(unknown) or "no batch_size",
+            "terms of a captured Flower app",
+            needs="the examples in a step of the clients' training",
+            got="no batch_size in terms, and no batch-size in the run's configuration",
             fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
         )
     optimizer = Optimizer.model_validate(declared.get("optimizer", {}))

@@ -8,7 +8,7 @@ app wraps it by :func:`guarded`.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -19,17 +19,28 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import (
-    Behaviour,
+    HonestLayer,
+    HonestRange,
     LayerBehaviour,
     inspect_behaviour,
     learn_honest_range,
 )
 from glasshouse.guard.inspect import inspect
+from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
-from glasshouse.integrations.flower.records import arrays_of, is_secure, round_of, stage_of, tensors_of
+from glasshouse.integrations.flower.records import (
+    arrays_of,
+    is_secure,
+    put_tensors,
+    round_of,
+    stage_of,
+    tensors_of,
+)
 from glasshouse.integrations.flower.secure_terms import (
     broken_term,
+    hide_counts,
     hide_what_travels_in_clear,
+    is_in_sum,
     remember_keys,
 )
 from glasshouse.integrations.flower.truth import watching
@@ -56,7 +67,8 @@ def guard_mod(
 ) -> Mod:
     """A client mod, the first of all, that refuses crafted models and terms of SecAgg+ that hide nobody.
 
-    Metrics and counts of examples that travel in clear beside a secure sum are taken out of the reply.
+    Metrics and counts of examples that travel in clear beside a secure sum are taken out of the reply, and
+    the counts from those of evaluations, too.
 
     Args:
         model: the network that was agreed on; its weights are not used.
@@ -69,7 +81,12 @@ def guard_mod(
 
 
 def preflight_mod(
-    model: nn.Module | Architecture, *, data: Data | None = None, reports: str | Path = "guard", most: int = 0
+    model: nn.Module | Architecture,
+    *,
+    data: Data | None = None,
+    reports: str | Path = "guard",
+    most: int = 0,
+    mitigated: bool = False,
 ) -> Mod:
     """A client mod that refuses to send an update in which examples of the client stand.
 
@@ -80,8 +97,16 @@ def preflight_mod(
         data: the node's own examples; None: those that were seen to be trained on, as by ``truth_mod``.
         reports: folder of the clients' reports.
         most: examples whose input or features may stand in an update that is sent.
+        mitigated: where more stand, send it without the rows that show them, or with noise on these, if that
+            hides them all and leaves half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
     """
-    return _Preflight(network=_network(model), data=data, reports=Path(reports).expanduser(), most=most)
+    return _Preflight(
+        network=_network(model),
+        data=data,
+        reports=Path(reports).expanduser(),
+        most=most,
+        mitigated=mitigated,
+    )
 
 
 def guarded(
@@ -137,13 +162,16 @@ class _Guard:
     network: nn.Module
     data: Data | None
     reports: Path
-    _honest: dict[int, Behaviour] = field(default_factory=dict)
+    _honest: dict[int, HonestRange] = field(default_factory=dict)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Check what came, pass it on, and hide what the reply says in clear."""
-        if stage_of(message) != "train" or not message.has_content():
-            return call_next(message, context)
         report = _Report(self.reports, message, context)
+        if stage_of(message) != "train" or not message.has_content():
+            reply = call_next(message, context)
+            if is_in_sum(context) and reply.has_content():  # would say how many examples are in the sum
+                report.add("hidden", hide_counts(reply))
+            return reply
         secure = is_secure(message)
         if secure and (term := broken_term(message, context)):
             return report.refuse("these terms of secure aggregation may show a single update", [term])
@@ -173,18 +201,17 @@ class _Guard:
         except BadValue as error:
             return [str(error)]
 
-    def _range(self, node: int, model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
+    def _range(self, node: int, model: nn.Module, inputs: Tensor, labels: Tensor) -> HonestRange:
         """What honest models do with this node's examples; learnt once, and kept beside the reports."""
         file = self.reports / f"{node}.honest.json"
         if node not in self._honest and file.exists():
-            kept = read_json(file)
             self._honest[node] = {
-                name: LayerBehaviour(isolated=isolated, concentration=concentration)
-                for name, (isolated, concentration) in kept.items()
+                name: HonestLayer(**{**kept, "most": LayerBehaviour(**kept["most"])})
+                for name, kept in read_json(file).items()
             }
         if node not in self._honest:
             learnt = learn_honest_range(model, inputs, labels, batch=min(BATCH, len(inputs)))
-            write_json(file, {name: [one.isolated, one.concentration] for name, one in learnt.items()})
+            write_json(file, {name: asdict(one) for name, one in learnt.items()})
             self._honest[node] = learnt
         return self._honest[node]
 
@@ -198,6 +225,7 @@ class _Preflight:
     data: Data | None
     reports: Path
     most: int
+    mitigated: bool
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Train, then look at what would be sent."""
@@ -219,6 +247,13 @@ class _Preflight:
         seen = preflight(update, _loaded(self.network, received), inputs, labels)
         standing = {leak.example for leak in seen.leaks}
         if len(standing) > self.most or not seen.controlled:
+            if self.mitigated:
+                closed = mitigate(update, _loaded(self.network, received), (inputs, labels))
+                if closed.update is not None:
+                    changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
+                    put_tensors(sent, list(changed.values()))
+                    report.add("sent", [closed.summary])
+                    return reply
             where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in seen.leaks]
             return report.refuse("the update would show examples", [seen.summary, *where])
         report.add("sent", [seen.summary])

@@ -6,10 +6,10 @@ arrays, whose names the model gives back, and the round as the group of the mess
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from torch import Tensor
 
@@ -54,6 +54,12 @@ def arrays_of(content: RecordDict) -> ArrayRecord | None:
 def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
     """The tensors of a record, by its own names: those of the model, or numbers in legacy apps."""
     return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def put_tensors(record: ArrayRecord, tensors: Sequence[Tensor]) -> None:
+    """Other values in place of those of a record, in its order and its types of numbers."""
+    for (name, array), t in zip(list(record.items()), tensors, strict=True):
+        record[name] = Array(t.numpy().astype(array.dtype))
 
 
 def values_of(content: RecordDict) -> dict[str, Value]:

@@ -65,6 +65,21 @@ def remember_keys(reply: Message, context: Context) -> None:
         _memory(context)["own_keys"] = [configs[Key.PUBLIC_KEY_1], configs[Key.PUBLIC_KEY_2]]
 
 
+def is_in_sum(context: Context) -> bool:
+    """Whether the node's updates are hidden in secure sums."""
+    return _MEMORY in context.state.config_records
+
+
+def hide_counts(reply: Message) -> list[str]:
+    """Set counts of examples to 1; returns what was hidden."""
+    hidden = []
+    for record in reply.content.metric_records.values():
+        counts = {key: 1 for key in record if key in COUNTS}
+        cast(dict[str, Any], record).update(counts)
+        hidden += list(counts)
+    return hidden
+
+
 def hide_what_travels_in_clear(reply: Message) -> list[str]:
     """Take metrics out of ``reply``, and set counts of examples to 1; returns what was hidden.
 

@@ -60,13 +60,15 @@ def compare_with_others(
     tail, counts = (1 - level) / 2, np.array([1 + len(row) for row in rows])
     if math.prod(counts.tolist()) * tail <= 1 + ROUNDING:
         return None
-    drawn = _draws(counts, rng)
-    moved = (weights * (drawn > 0)).sum(1)
-    lost = (weights * gaps[np.arange(len(own)), drawn]).sum(1)
+    draws = _draws(counts, rng)
+    swapped_weight = (weights * (draws > 0)).sum(1)
+    losses = (weights * gaps[np.arange(len(own)), draws]).sum(1)
     largest = np.abs(np.concatenate([own, *rows])).max()
-    lost[np.abs(lost) <= ROUNDING * len(own) * largest] = 0
+    losses[np.abs(losses) <= ROUNDING * len(own) * largest] = 0
     # A draw does as well as the truth once a gain of at least ``bound`` is taken off the true scores.
-    bound = np.sort(np.divide(lost, moved, out=np.full(len(drawn), -np.inf), where=moved > 0))
+    bound = np.sort(
+        np.divide(losses, swapped_weight, out=np.full(len(draws), -np.inf), where=swapped_weight > 0)
+    )
     low = float(bound[math.ceil(tail * len(bound) - ROUNDING) - 1])
     return GuessTest(p=float((bound <= 0).mean()), low=low)
 
@@ -84,9 +86,9 @@ def _draws(counts: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
     if math.prod(counts.tolist()) <= LISTED:
         return np.indices(tuple(counts.tolist())).reshape(len(counts), -1).T
     number = min(EXCHANGES, 20_000_000 // len(counts))
-    drawn = rng.numpy().integers(0, counts, (1 + number, len(counts)))
-    drawn[0] = 0
-    return drawn
+    draws = rng.numpy().integers(0, counts, (1 + number, len(counts)))
+    draws[0] = 0
+    return draws
 
 
 def _check(own: Floats, rows: Sequence[Floats]) -> None:

@@ -62,11 +62,11 @@ def figure_files(result: Result, run: Path, folder: Path, *, show_private: bool 
 
 def _names(scenario: str, titles: Sequence[str]) -> Iterator[str]:
     """File names that differ."""
-    used: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for title in titles:
         name = re.sub(r"[^\w.-]+", "-", f"{scenario}-{title}").strip("-").lower()
-        used[name] = used.get(name, 0) + 1
-        yield name if used[name] == 1 else f"{name}-{used[name]}"
+        counts[name] = counts.get(name, 0) + 1
+        yield name if counts[name] == 1 else f"{name}-{counts[name]}"
 
 
 def _panel(panel: figures.Panel) -> str:

@@ -36,8 +36,8 @@ class Answer:
 def overall(result: Result, choice: Choice) -> Answer:
     """The answer in a few words, and the sentences that qualify it."""
     standings = [choice.standing(f) for f in choice.findings]
-    tried = words.count(len({f.attack for f in result.findings}), "attack")
-    text, qualification = _answer(result, choice, standings, tried)
+    attempts = words.count(len({f.attack for f in result.findings}), "attack")
+    text, qualification = _answer(result, choice, standings, attempts)
     kind = min(standings, key=ORDER.index) if standings else None
     if kind not in (None, "contradiction") and choice.with_victims_out():
         kind = "leaks"
@@ -48,8 +48,8 @@ def overall(result: Result, choice: Choice) -> Answer:
 
 def facts(result: Result) -> list[tuple[str, str]]:
     """When, by whom, of what and with which versions: (name, value), what is not known left out."""
-    known = result.manifest
-    packages = known.get("packages", {})
+    manifest = result.manifest
+    packages = manifest.get("packages", {})
     torch = f", torch {packages['torch']}" if isinstance(packages, dict) and "torch" in packages else ""
     scope = [
         words.count(len({t.scenario for t in result.threats}), "scenario"),
@@ -57,10 +57,10 @@ def facts(result: Result) -> list[tuple[str, str]]:
         words.count(len({f.cell for f in result.findings}), "setting"),
     ]
     rows = [
-        ("Date", _day(str(known.get("started", "")))),
-        ("Auditor", str(known.get("auditor", "")) or "not named"),
+        ("Date", _day(str(manifest.get("started", "")))),
+        ("Auditor", str(manifest.get("auditor", "")) or "not named"),
         ("Scope", ", ".join(scope)),
-        ("Versions", f"glasshouse {known['glasshouse']}{torch}" if "glasshouse" in known else ""),
+        ("Versions", f"glasshouse {manifest['glasshouse']}{torch}" if "glasshouse" in manifest else ""),
     ]
     return [(name, text) for name, text in rows if text]
 
@@ -74,7 +74,7 @@ def _day(text: str) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
-def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried: str) -> tuple[str, str]:
+def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], attempts: str) -> tuple[str, str]:
     total = len(standings)
     if wrong := contradictions(result):
         return strength.CONTRADICTION, " ".join(wrong)
@@ -83,12 +83,12 @@ def _answer(result: Result, choice: Choice, standings: Sequence[Verdict], tried:
         return "Nothing was measured", f"No attack produced a finding about private data. {lead}{NOT_SAFE}"
     leaking = [f for f, s in zip(choice.findings, standings, strict=True) if s == "leaks"]
     if leaking:
-        return "Private data came out", f"{_leak_sentence(leaking, total, result, choice)}; {tried} ran."
+        return "Private data came out", f"{_leak_sentence(leaking, total, result, choice)}; {attempts} ran."
     if out := choice.with_victims_out():
         return "Single victims' data came out", _single(out, choice)
     if standings.count("no leak found") == total:
         able = ", and the controls of every attack passed" if _has_control(choice.findings) else ""
-        ran = f"{tried} ran in {words.count(total, 'measurements')}{able}."
+        ran = f"{attempts} ran in {words.count(total, 'measurements')}{able}."
         return "No leak was found", f"{ran} That bounds these attacks, not every attack."
     parts = words.join_words([f"{standings.count(k)} {k}" for k in ORDER if k in standings])
     rest = "What could not be measured may still leak."
@@ -109,10 +109,10 @@ def _single(out: Sequence[Finding], choice: Choice) -> str:
     """Who came out where the average decides nothing."""
     verdicts = choice.victims(out[0])
     who = f"{sum(v.leaks for v in verdicts)} of {words.count(len(verdicts), 'victims')}"
-    judged = [f for f in choice.findings if f.verdict != "no power" and choice.victims(f)]
+    candidates = [f for f in choice.findings if f.verdict != "no power" and choice.victims(f)]
     return (
         f"The average over all victims decides nothing, but {choice.cards.attack(out[0].attack)} got the "
-        f"examples of {who}. {words.count(len(judged), 'measurements')} judged victims one by one; "
+        f"examples of {who}. {words.count(len(candidates), 'measurements')} judged victims one by one; "
         f"{len(out)} named somebody, corrected for the number of victims and of measurements."
     )
 

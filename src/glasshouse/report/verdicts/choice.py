@@ -73,9 +73,9 @@ class Choice:
 
         Corrected for how many findings of the run judge single victims.
         """
-        judged = [f for f in self.findings if f.verdict != "no power" and self.victims(f)]
-        out = with_somebody_out([self.victims(f) for f in judged])
-        some = [f for f, somebody in zip(judged, out, strict=True) if somebody]
+        candidates = [f for f in self.findings if f.verdict != "no power" and self.victims(f)]
+        out = with_somebody_out([self.victims(f) for f in candidates])
+        some = [f for f, somebody in zip(candidates, out, strict=True) if somebody]
         return sorted(some, key=lambda f: -sum(v.leaks for v in self.victims(f)))
 
     def of(self, scenario: str) -> "Choice":
@@ -113,10 +113,10 @@ def choose(result: Result) -> Choice:
     cards = Cards.of(result)
     private = [f for f in result.findings if cards.metric(f.metric).private]
     if any(f.primary for f in result.findings):
-        chosen = [f for f in private if f.primary]
+        selection = [f for f in private if f.primary]
     else:
-        chosen = _first_of_each(private, cards)
-    return Choice(findings=tuple(chosen), every=tuple(result.findings), cards=cards)
+        selection = _first_of_each(private, cards)
+    return Choice(findings=tuple(selection), every=tuple(result.findings), cards=cards)
 
 
 def severity(finding: Finding, card: MetricCard) -> float:

@@ -94,8 +94,8 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
     def kind(f: Finding) -> tuple[int, str]:
         return SEVERITIES.index(choice.cards.metric(f.metric).severity), f.scenario
 
-    found = [f for f in choice.findings if choice.standing(f) == "leaks" or f in out]
-    groups = [list(group) for _, group in groupby(sorted(found, key=kind), key=kind)]
+    leaking = [f for f in choice.findings if choice.standing(f) == "leaks" or f in out]
+    groups = [list(group) for _, group in groupby(sorted(leaking, key=kind), key=kind)]
     worst = [choice.worst([f for f in group if not f.defenses] or group) for group in groups]
     ranked = sorted(
         (f for f in worst if f is not None),
@@ -104,15 +104,15 @@ def leaks(result: Result, choice: Choice) -> list[Leak]:
     return [_leak(f, result, choice) for f in ranked]
 
 
-def quiet(stories: Iterable[Story], found: Sequence[Leak]) -> list[tuple[Story, str]]:
+def quiet(stories: Iterable[Story], leak_list: Sequence[Leak]) -> list[tuple[Story, str]]:
     """Scenarios without a leak, and what to do there."""
-    named = {leak.scenario for leak in found}
-    return [(story, QUIET[story.kind]) for story in stories if story.scenario not in named]
+    leaking = {leak.scenario for leak in leak_list}
+    return [(story, QUIET[story.kind]) for story in stories if story.scenario not in leaking]
 
 
-def explain(result: Result, found: Sequence[Leak]) -> list[tuple[str, str]]:
+def explain(result: Result, leak_list: Sequence[Leak]) -> list[tuple[str, str]]:
     """The defences that the leaks' texts name, and what each does: (label, explanation)."""
-    text = " ".join(leak.text for leak in found)
+    text = " ".join(leak.text for leak in leak_list)
     does = {name: what for card in result.threats for name, what in card.defenses.items()}
     rows = {}
     for f in result.findings:
@@ -145,11 +145,11 @@ def _what(f: Finding, choice: Choice, card: ThreatCard | None) -> str:
     reading, metric = readings.read(f, choice.cards), choice.cards.metric(f.metric)
     who = card.adversary.partition(" (")[0] if card else "an attack"
     knowledge = words.grants(f.given)
-    given = f", given {knowledge if knowledge.count(' ') < SHORT else 'side knowledge (listed below)'},"
+    side = f", given {knowledge if knowledge.count(' ') < SHORT else 'side knowledge (listed below)'},"
     deed = metric.sentence.replace("{}", reading.value, 1)
     gap = reading.measured_gain.lstrip("+")
     span = reading.gain_interval.strip("[]").replace(", ", " to ")
-    text = f"{who}{given if knowledge else ''} {deed}. Guessing gets {reading.baseline}"
+    text = f"{who}{side if knowledge else ''} {deed}. Guessing gets {reading.baseline}"
     return f"{text[0].upper()}{text[1:]}; the gap is {gap} ({span})."
 
 
@@ -193,10 +193,10 @@ def _remedy(
 ) -> tuple[str, str]:
     """What to do: the cheapest setting that closed the leak, and the next one to try."""
 
-    def named(state: Verdict) -> list[Setting]:
+    def with_state(state: Verdict) -> list[Setting]:
         return [s for s in settings if s.state == state]
 
-    closed, leaking, unsure = named("no leak found"), named("leaks"), named("inconclusive")
+    closed, leaking, unsure = with_state("no leak found"), with_state("leaks"), with_state("inconclusive")
     if closed:
         best = max(closed, key=_kept)
         before = _accuracy(result, f.cell)
@@ -214,14 +214,14 @@ def _remedy(
     if not settings:
         advice = (card.advice if card else "") or SOME_DEFENCE
         return "No defence was tried against it.", f"Next, try {advice}."
-    tried = f"None of the {words.count(len(settings), 'defences')} tried closed it"
+    outcome = f"None of the {words.count(len(settings), 'defences')} tried closed it"
     if len(settings) == 1:
-        tried = "The one defence tried did not close it"
+        outcome = "The one defence tried did not close it"
     if unsure:
         best = max(unsure, key=_kept)
-        return f"{tried} for certain.", f"Next, audit {_name(best)} with more victims: it may."
+        return f"{outcome} for certain.", f"Next, audit {_name(best)} with more victims: it may."
     nearest = min(settings, key=lambda s: s.left)
-    return f"{tried}.", f"Next, strengthen {_name(nearest)}, which left least."
+    return f"{outcome}.", f"Next, strengthen {_name(nearest)}, which left least."
 
 
 def _name(setting: Setting) -> str:

@@ -32,7 +32,7 @@ def sentence(finding: Finding, choice: Choice) -> str:
 
 def additions(finding: Finding, choice: Choice) -> list[str]:
     """What else must stand beside a number, in sentences."""
-    given = words.grants(finding.given)
+    knowledge = words.grants(finding.given)
     return [
         victims(choice.victims(finding)),
         _exchange_sentence(finding),
@@ -41,7 +41,7 @@ def additions(finding: Finding, choice: Choice) -> list[str]:
         strength.search(finding),
         strength.bound(finding, choice.cards.metric(finding.metric)),
         power(finding, choice.cards),
-        f"The attacker also had {given}." if given else "",
+        f"The attacker also had {knowledge}." if knowledge else "",
     ]
 
 
@@ -133,24 +133,24 @@ def _core(f: Finding, choice: Choice) -> str:
     attack = cards.attack(f.attack)
     if f.verdict == "no power":
         return _powerless(f, cards)
-    measured, gain = value(f, cards), over_guessing(f, cards)
+    score, gain = value(f, cards), over_guessing(f, cards)
     if other := choice.contradiction(f):
         return (
             f"{where(f)}, {attack} is above guessing by {cards.metric(f.metric).label}, but not by "
-            f"{cards.metric(other.metric).label}. {measured}: {_lower(gain)}. But "
+            f"{cards.metric(other.metric).label}. {score}: {_lower(gain)}. But "
             f"{value(other, cards)}: {_lower(over_guessing(other, cards))}. "
             "This does not count as rebuilt images."
         )
     if expected_by_luck(f):
         return (
-            f"{where(f)}, {attack} seems to gain: {measured}. {gain}. Among this many findings that would be "
+            f"{where(f)}, {attack} seems to gain: {score}. {gain}. Among this many findings that would be "
             "expected by luck, so this audit cannot tell."
         )
     if f.verdict in ("leaks", "contradiction"):
         return f"{where(f)}, {attack} {deed(f, cards)}. {gain}."
     if f.verdict == "no leak found":
-        return f"{where(f)}, {attack} found no leak: {measured}. {gain}."
-    return f"{where(f)}, this audit cannot tell whether {attack} finds a leak: {measured}. {gain}." + (
+        return f"{where(f)}, {attack} found no leak: {score}. {gain}."
+    return f"{where(f)}, this audit cannot tell whether {attack} finds a leak: {score}. {gain}." + (
         "" if f.unfinished else f" More {f.unit} would narrow this."
     )
 

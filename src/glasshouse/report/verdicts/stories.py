@@ -167,9 +167,9 @@ def _quiet(
 ) -> Sentence:
     """Where nothing was found, what the same attack reaches without the defence, and what is cheapest."""
     text = f"No leak was found under {few(names)}."
-    known = [f for f in findings if f.undefended is not None]
-    if known:
-        best = min(known, key=lambda f: (f.undefended is None or f.undefended.verdict != "leaks",
+    defended = [f for f in findings if f.undefended is not None]
+    if defended:
+        best = min(defended, key=lambda f: (f.undefended is None or f.undefended.verdict != "leaks",
                                          choice.cards.rank(f.metric)))  # fmt: skip
         text += f" {choice.cards.attack(best.attack)}, under {place(best)}: {power(best, choice.cards)}"
     return Sentence(kind="no leak found", text=text + _price(findings, utility))
@@ -177,10 +177,10 @@ def _quiet(
 
 def _price(quiet: Sequence[Finding], utility: Sequence[Utility]) -> str:
     """The silent setting that keeps the most utility, in a sentence."""
-    kept = [u for u in utility if u.cell in {f.cell for f in quiet}]
-    if not kept:
+    relevant = [u for u in utility if u.cell in {f.cell for f in quiet}]
+    if not relevant:
         return ""
-    best = max(kept, key=lambda u: u.value)
+    best = max(relevant, key=lambda u: u.value)
     plain = [u for u in utility if u.scenario == best.scenario and not u.defenses and u.axes == best.axes]
     plain = plain or [u for u in utility if u.scenario == best.scenario and not u.defenses]
     beside = f"; without a defence it is {readings.utility(plain[0])}" if plain else ""
@@ -201,18 +201,18 @@ def _unpowered(choice: Choice, first: Finding) -> list[Sentence]:
 
 def _tell_distances(choice: Choice) -> list[Sentence]:
     """Distances between images that moved where the metric that decides did not."""
-    cards, chosen = choice.cards, {id(f) for f in choice.findings}
-    moved: dict[str, dict[str, list[str]]] = {}
+    cards, selection = choice.cards, {id(f) for f in choice.findings}
+    distances: dict[str, dict[str, list[str]]] = {}
     for f in choice.findings:
         if cards.metric(f.metric).severity != "images" or choice.standing(f) in ("leaks", "no power"):
             continue
         for other in choice.siblings(f):
             card = cards.metric(other.metric)
-            if other.verdict == "leaks" and card.display == "plain" and id(other) not in chosen:
+            if other.verdict == "leaks" and card.display == "plain" and id(other) not in selection:
                 who = f"{cards.attack(f.attack)} {where(f, capital=False)}"
-                moved.setdefault(cards.metric(f.metric).label, {}).setdefault(card.label, []).append(who)
+                distances.setdefault(cards.metric(f.metric).label, {}).setdefault(card.label, []).append(who)
     lines = []
-    for deciding, labels in moved.items():
+    for deciding, labels in distances.items():
         who = few([name for names in labels.values() for name in names])
         what = f"{who}: above guessing by {words.join_words(list(labels))}, but not by {deciding}"
         lines.append(Sentence(kind="note", text=f"{what}. This does not count as rebuilt images."))

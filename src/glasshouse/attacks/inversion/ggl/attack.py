@@ -19,13 +19,14 @@ apart; the generator is poor: its ceiling is reported beside the result.
 Shape letters: R candidates, B images of one candidate, D latent entries, C channels, H and W pixels.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs, PriorSamples, Reconstruction
+from glasshouse.attacks.base import About, Claim, Needs, PriorSamples
 from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.inversion.ggl import generators
 from glasshouse.attacks.inversion.ggl.generators import Prior
@@ -35,15 +36,24 @@ from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.local_steps import ANY
-from glasshouse.attacks.parts.matching.distance import ROUNDING, Distance, Objective, Steps, objective
+from glasshouse.attacks.parts.matching.distance import (
+    ROUNDING,
+    Distance,
+    Objective,
+    Steps,
+    can_share,
+    objective,
+)
+from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
+from glasshouse.tensors import norm
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Terms
 
@@ -120,6 +130,11 @@ class GGL:
         )
 
     @property
+    def shares(self) -> bool:
+        """Victims share a batch under Adam; the other optimizers fill one with a population."""
+        return self.search.optimizer == "adam"
+
+    @property
     def budget(self) -> Budget:
         """Candidates of every trial; a probe evaluates one population, in one process."""
         short = min(max(PROBE, self.search.population), self.search.evaluations)
@@ -141,31 +156,36 @@ class GGL:
         Raises:
             Inapplicable: not exactly one update of parameters, it is zero, or there is nothing to train on.
         """
-        client = replica(view, subject="attack 'ggl'")
-        labels = known_labels(view, client, rng=rng.child("labels"))
-        prior = self.prior(view.terms, view.grants.auxiliary).to(labels.device)
-        finding, adaptation = self._detected(client, view, rng=rng.child("detect"))
-        fit = self.fit(client, prior, labels, adaptation)
-        best = minimize(fit, self.search, rng=rng.child("search"))
-        images = fit.images(best.point[None])[0]
-        about = About(rounds=(client.update.round,), client=client.update.client)
-        return (
-            Reconstruction(
-                about=about,
-                inputs=images.detach().float(),
-                labels=labels,
-                confidence=torch.full((len(images),), -best.loss),
-            ),
-            detect.guess_claim(finding, client),
-            _draws(prior, labels, about, latent=self.latent, rng=rng.child("draws")),
-        )
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
+
+    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
+        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        clients = [replica(view, subject="attack 'ggl'") for view in views]
+        if not can_share(clients, self.local_steps):
+            return ()
+        labels = labels_of_each(views, clients, rngs=rngs)
+        prior = self.prior(views[0].terms, views[0].grants.auxiliary).to(clients[0].device)
+        every = zip(clients, views, rngs, strict=True)
+        found = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
+        fit = self.fit(clients, prior, labels, [adaptation for _, adaptation in found])
+        bests = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
+        images = fit.images(torch.stack([best.point for best in bests]))
+        claims = []
+        for client, y, (finding, _), best, x, rng in zip(
+            clients, labels, found, bests, images, rngs, strict=True
+        ):
+            claim = claim_images(client, x, y, loss=best.loss)
+            draws = _draws(prior, y, claim.about, latent=self.latent, rng=rng.child("draws"))
+            claims.append((claim, detect.guess_claim(finding, client), draws))
+        return tuple(claims)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """The scaled distance, without the term that keeps z where the generator was trained."""
         del about  # a view of one update
         client = replica(view, subject="attack 'ggl'")
         _, adaptation = self._detected(client, view, rng=rng.child("detect"))
-        distance = replace(self, bf16=False)._distance(client, adaptation)
+        distance = replace(self, bf16=False)._distance([client], [adaptation])
         scale = self._unit(client, distance)
         square = distance.target_square if self.distance == "squared" else 1.0
         return SearchedLoss(
@@ -187,23 +207,29 @@ class GGL:
             self.generator, terms.architecture, self.training, latent=self.latent, auxiliary=auxiliary
         )
 
-    def fit(self, client: Replica, prior: Prior, labels: Tensor, adaptation: Adaptation) -> Fit:
-        """The loss over latent points, for one update."""
-        distance = self._distance(client, adaptation)
+    def fit(
+        self,
+        clients: Sequence[Replica],
+        prior: Prior,
+        labels: Sequence[Tensor],
+        adaptations: Sequence[Adaptation],
+    ) -> Fit:
+        """The loss over latent points, for every client's update."""
+        distance = self._distance(clients, adaptations)
         return Fit(
             distance=distance,
             prior=prior,
-            labels=labels,
+            labels=torch.stack(list(labels)),
             latent=self.latent,
-            scale=self._unit(client, distance),
+            scale=self._unit(clients[0], distance),
             regularizer=self.regularizer,
             strength=self.strength,
-            image_range=client.terms.image_range,
+            image_range=clients[0].terms.image_range,
         )
 
-    def _distance(self, client: Replica, adaptation: Adaptation) -> Objective:
+    def _distance(self, clients: Sequence[Replica], adaptations: Sequence[Adaptation]) -> Objective:
         return objective(
-            client, distance=self.distance, steps=self.local_steps, adaptive=adaptation, bf16=self.bf16
+            *clients, distance=self.distance, steps=self.local_steps, adaptive=adaptations, bf16=self.bf16
         )
 
     def _unit(self, client: Replica, distance: Objective) -> float:
@@ -213,12 +239,14 @@ class GGL:
 def _scale(client: Replica, distance: Objective) -> float:
     """On squared distances: 1 / P for P tensors, in the units of a gradient where steps are simulated too.
 
+    ``client``: the first of those matched; where they are several, it is 1 / P for all.
+
     Under Adam nobody knows these: the distance is a share of the update.
     """
     if client.adaptive:
-        return 1 / distance.target_square / len(client.update.tensors)
-    square = sum(float(t.double().square().sum()) for t in client.gradient().values())
-    return square / distance.target_square / len(client.update.tensors)
+        return 1 / distance.target_squares[0] / len(client.update.tensors)
+    square = norm(client.gradient()) ** 2
+    return square / distance.target_squares[0] / len(client.update.tensors)
 
 
 def _draws(prior: Prior, labels: Tensor, about: About, *, latent: int, rng: Rng) -> PriorSamples:

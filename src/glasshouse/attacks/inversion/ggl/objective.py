@@ -1,7 +1,7 @@
 """The loss over the latent space: distance of gradients plus a regularizer on the latent vector.
 
-Source: Li et al. 2022 (GGL), equations 5 to 9. Shape letters: R candidates, B images of one candidate, D
-latent entries, C channels, H and W pixels.
+Source: Li et al. 2022 (GGL), equations 5 to 9. Shape letters: V victims, R candidates, B images of one
+candidate, D latent entries, C channels, H and W pixels.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from glasshouse.attacks.inversion.ggl.generators import Prior
 from glasshouse.attacks.parts.matching.distance import Objective
+from glasshouse.attacks.parts.search.rows import Rows
 
 RegularizerName = Literal["kl", "norm", "none"]
 
@@ -22,9 +23,9 @@ class Fit:
     """Points (R, B * D) → losses (R,); a :class:`~glasshouse.attacks.inversion.ggl.search.LatentLoss`.
 
     Attributes:
-        distance: of the candidate's update from the received one.
+        distance: of the candidates' updates from those received.
         prior: the generator.
-        labels: (B,).
+        labels: (V, B), of every victim.
         latent: D.
         scale: on the distance.
         regularizer: and its weight.
@@ -44,25 +45,35 @@ class Fit:
     @property
     def dimension(self) -> int:
         """Coordinates of a point: B * D."""
-        return len(self.labels) * self.latent
+        return self.labels.shape[1] * self.latent
 
-    def __call__(self, points: Tensor, *, differentiable: bool = False) -> Tensor:
+    def __call__(self, points: Tensor, *, differentiable: bool = False, rows: Rows | None = None) -> Tensor:
         points = points.to(self.labels.device)
-        labels = self.labels.expand(len(points), -1)
+        victims = Rows.of(points, victims=len(self.labels)).victims if rows is None else rows.victims
+        labels = self._labels_of(victims)
         with torch.set_grad_enabled(differentiable):
-            images = self.images(points)
-        loss = self.scale * self.distance(images, labels, create_graph=differentiable)
+            images = self.images(points, labels)
+        loss = self.scale * self.distance(images, labels, create_graph=differentiable, victims=victims)
         if self.regularizer == "none":
             return loss
         penalty = kl(points) if self.regularizer == "kl" else norm_penalty(points, self.latent)
         return loss + self.strength * penalty
 
-    def images(self, points: Tensor) -> Tensor:
-        """(R, B, C, H, W) of points (R, B * D), in pixel units."""
+    def _labels_of(self, victims: tuple[int, ...]) -> Tensor:
+        """(R, B), of candidates for these victims."""
+        each = len(victims) // len(self.labels)
+        if victims == tuple(v for v in range(len(self.labels)) for _ in range(each)):
+            return self.labels.repeat_interleave(each, 0)
+        return self.labels[list(victims)]
+
+    def images(self, points: Tensor, labels: Tensor | None = None) -> Tensor:
+        """(R, B, C, H, W) of points (R, B * D), in pixel units; labels (R, B), or those of the victims."""
+        if labels is None:
+            labels = self._labels_of(Rows.of(points, victims=len(self.labels)).victims)
         vectors = points.to(self.labels.device).reshape(-1, self.latent)
-        images: Tensor = self.prior(vectors, self.labels.repeat(len(points)))
+        images: Tensor = self.prior(vectors, labels.flatten())
         low, high = self.image_range
-        return (low + (high - low) * images).reshape(len(points), len(self.labels), *images.shape[1:])
+        return (low + (high - low) * images).reshape(*labels.shape, *images.shape[1:])
 
 
 def kl(points: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import logging
 import pickle
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -32,25 +33,36 @@ class _Trial:
     rng: Rng
 
 
-def minimize(fit: Fit, search: LatentSearch, *, rng: Rng) -> Best:
-    """The best of ``search.restarts`` independent trials, by their own loss.
+def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[Best]:
+    """For every victim the best of ``search.restarts`` independent trials, by their own loss.
 
     Each trial has its own stream of randomness, whichever process it runs in. There is one process where
     ``fit`` cannot be handed to another: on a GPU, or with a generator of a local class. Adam runs all trials
-    in one batch, whose rounding is not that of single runs.
+    of all victims in one batch, whose rounding is not that of single runs; the others take one victim.
+
+    Args:
+        fit: what is minimised.
+        search: how.
+        rngs: a stream for every victim.
 
     Raises:
         NotInstalled: the optimizer's package is missing.
     """
-    streams = [rng.child(f"trial/{i}") for i in range(search.restarts)]
+    streams = [rng.child(f"trial/{i}") for rng in rngs for i in range(search.restarts)]
     if search.optimizer == "adam":
-        return min(adam(fit, normal_starts(streams, fit.dimension), search), key=lambda best: best.loss)
+        starts = normal_starts(streams, fit.dimension).to(fit.labels.device)
+        found = adam(fit, starts, search, victims=len(rngs))
+        return [
+            min(found[i : i + search.restarts], key=lambda best: best.loss)
+            for i in range(0, len(found), search.restarts)
+        ]
+    assert len(rngs) == 1  # the others evaluate whole populations of one victim
     trials = [_Trial(fit=fit, search=search, rng=stream) for stream in streams]
     if min(search.processes, search.restarts) > 1 and _can_travel(fit):
         results = each(_run_trial, trials, processes=search.processes, label="trials in the latent space")
     else:
         results = [_run_trial(trial) for trial in trials]
-    return min(results, key=lambda best: best.loss)
+    return [min(results, key=lambda best: best.loss)]
 
 
 def _can_travel(fit: Fit) -> bool:

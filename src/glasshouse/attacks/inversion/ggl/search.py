@@ -17,16 +17,23 @@ from torch import Tensor
 
 from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.search.adam import stepwise
+from glasshouse.attacks.parts.search.rows import Evaluation, Rows
 from glasshouse.errors import Undefined
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.tensors import wide_type
 
 
 class LatentLoss(Protocol):
-    """Points (R, n) → losses (R,); smaller is better."""
+    """Points (R, n) → losses (R,); smaller is better.
 
-    def __call__(self, points: Tensor, *, differentiable: bool = False) -> Tensor: ...
+    ``rows``: which rows of a batch they are; None: all, equally many for each victim.
+    """
+
+    def __call__(
+        self, points: Tensor, *, differentiable: bool = False, rows: Rows | None = None
+    ) -> Tensor: ...
 
 
 OptimizerName = Literal["adam", "cma_es", "turbo"]
@@ -87,7 +94,7 @@ class Tally:
 
     def __call__(self, points: Tensor) -> Tensor:
         """Losses (R,) float64 of points (R, n), without gradients; what is not finite counts as infinite."""
-        values = self._loss(points).detach().double().cpu().nan_to_num(nan=math.inf)
+        values = self._loss(points).detach().cpu().double().nan_to_num(nan=math.inf)
         self.spent += len(points)
         lowest = int(values.argmin())
         if float(values[lowest]) < self.value:
@@ -121,23 +128,28 @@ class Best:
     evaluations: int
 
 
-def adam(loss: LatentLoss, starts: Tensor, search: LatentSearch) -> tuple[Best, ...]:
-    """Adam from every row of ``starts`` (R, n), all in one batch; a tenth of the rate at 3/8, 5/8 and 7/8."""
+def adam(loss: LatentLoss, starts: Tensor, search: LatentSearch, *, victims: int = 1) -> tuple[Best, ...]:
+    """Adam from every row of ``starts`` (N, n), all in one batch; a tenth of the rate at 3/8, 5/8 and 7/8.
+
+    The rows are equally many for each of the victims, one victim after the other.
+    """
     here = starts.detach().clone().requires_grad_()
     optimizer = torch.optim.Adam([here], lr=search.learning_rate)
-    points, losses = here.detach().clone(), torch.full((len(here),), math.inf, dtype=torch.float64)
+    points = here.detach().clone()
+    losses = here.new_full((len(here),), math.inf, dtype=wide_type(here.device))
+    rows = Rows.of(here, victims=victims)
+    evaluate = Evaluation(lambda some, which: loss(some, differentiable=True, rows=which))
     started, spent = time.monotonic(), 0
     for i in track(range(search.evaluations), "searching the latent space"):
         if search.out_of_time(started):
             break
-        values = loss(here, differentiable=True)
-        (slope,) = torch.autograd.grad(values.sum(), here)
+        values, slope = evaluate(here, rows)
         spent += 1
         with torch.no_grad():
-            reached = values.double().cpu()
-            better = reached < losses  # False for NaN
-            points[better], losses[better] = here.detach()[better], reached[better]
-            record_loss(i, losses)
+            better = values < losses  # False for NaN
+            points = torch.where(better[:, None], here, points)
+            losses = torch.where(better, values.to(losses.dtype), losses)
+            record_loss(i, losses.reshape(victims, -1))
             here.grad = slope.sign() if search.signed else slope
             optimizer.param_groups[0]["lr"] = search.learning_rate * stepwise(i / search.evaluations)
             optimizer.step()

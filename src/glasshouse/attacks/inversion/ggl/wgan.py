@@ -128,7 +128,7 @@ class Critic(nn.Module):
 
 
 def train_generator(data: Batch, *, classes: int, latent: int, training: GeneratorTraining) -> Generator:
-    """From the cache, or trained now on ``data`` alone, whose order does not matter; frozen.
+    """From the cache, or trained now on ``data`` alone, whose order does not matter; frozen, beside the data.
 
     Raises:
         BadValue: fewer than two images.
@@ -140,13 +140,13 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
             got=str(len(data)),
             fix="raise data.auxiliary, or give generator = 'module:factory'",
         )
-    data = _sorted(data)
+    device, data = data.inputs.device, _sorted(data)
     known = classes if training.conditional else 0
     shape = (data.inputs.shape[1], data.inputs.shape[2], data.inputs.shape[3])
     rng = Rng.root(0).child("ggl/wgan")
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
-        pair = _Pair(shape, training, latent, known, rng=rng)
+        pair = _Pair(shape, training, latent, known, rng=rng, device=device)
         _train(pair, data, training, latent, rng=rng, checkpoint=checkpoint)
         return {name: t.clone() for name, t in pair.generator.state_dict().items()}
 
@@ -157,9 +157,9 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
         "latent": latent,
         "training": asdict(training),
     }
-    generator = _Pair(shape, training, latent, known, rng=rng).generator
+    generator = _Pair(shape, training, latent, known, rng=rng, device=torch.device("cpu")).generator
     generator.load_state_dict(load_or_make("generator", key, make))
-    return generator.eval().requires_grad_(False)
+    return generator.to(device).eval().requires_grad_(False)
 
 
 @final
@@ -167,12 +167,22 @@ class _Pair:
     """Both networks with their optimizers, freshly initialised."""
 
     def __init__(
-        self, shape: tuple[int, int, int], training: GeneratorTraining, latent: int, classes: int, *, rng: Rng
+        self,
+        shape: tuple[int, int, int],
+        training: GeneratorTraining,
+        latent: int,
+        classes: int,
+        *,
+        rng: Rng,
+        device: torch.device,
     ) -> None:
+        self.device = device
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(rng.child("weights").seed())
             self.generator = Generator(shape, latent=latent, width=training.width, classes=classes)
             self.critic = Critic(shape, width=training.width, classes=classes)
+        for net in self.networks().values():
+            net.to(device)
         self.optimizers = {
             name: torch.optim.Adam(net.parameters(), lr=training.learning_rate, betas=(0.5, 0.999))
             for name, net in self.networks().items()
@@ -209,19 +219,20 @@ class _Pair:
 def _train(
     pair: _Pair, data: Batch, training: GeneratorTraining, size: int, *, rng: Rng, checkpoint: Checkpoint
 ) -> None:
-    saved, begin = checkpoint.load(), 0
+    saved, begin, device = checkpoint.load(), 0, pair.device
+    data = Batch(inputs=data.inputs.to(device), labels=data.labels.to(device))
     if saved is not None:
         pair.load(saved[0])
         begin = saved[1]
     for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
         draws = rng.child(f"step/{step}").torch()
-        rows = torch.randint(len(data), (training.batch_size,), generator=draws)
+        rows = torch.randint(len(data), (training.batch_size,), generator=draws).to(device)
         real, labels = data.inputs[rows], data.labels[rows]
         if training.mirror:
-            flip = torch.rand(len(real), generator=draws) < 0.5
+            flip = torch.rand(len(real), generator=draws).to(device) < 0.5
             real = torch.where(flip[:, None, None, None], real.flip(3), real)
-        latent = torch.randn(training.batch_size, size, generator=draws)
-        mix = torch.rand(training.batch_size, 1, 1, 1, generator=draws)
+        latent = torch.randn(training.batch_size, size, generator=draws).to(device)
+        mix = torch.rand(training.batch_size, 1, 1, 1, generator=draws).to(device)
         with torch.no_grad():
             fake = pair.generator(latent, labels)
         _descend(pair, "critic", _critic_loss(pair.critic, real, fake, labels, mix))

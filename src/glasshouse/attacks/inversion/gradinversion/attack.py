@@ -19,10 +19,12 @@ Breaks when: the batch holds a class twice (labels), seeds end in different plac
 image), or the update is noisy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs
@@ -31,14 +33,14 @@ from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.labels import Rule, known_labels
+from glasshouse.attacks.parts.labels import Rule, labels_of_each
 from glasshouse.attacks.parts.local_steps import ANY
-from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, objective
-from glasshouse.attacks.parts.matching.exact import claim_images
-from glasshouse.attacks.parts.matching.step_order import Labelled
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, can_share, objective
+from glasshouse.attacks.parts.matching.exact import best_claim
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.search.adam import Descent, adam, random_start, roughness
+from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
+from glasshouse.attacks.parts.search.rows import Labelled, with_labels
 from glasshouse.limits import NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -82,6 +84,7 @@ class GradInversion:
         repeats=True,
         uses=frozenset({"labels", "batch_norm"}),
     )
+    shares: ClassVar[bool] = True
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01
@@ -106,44 +109,55 @@ class GradInversion:
         Raises:
             Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
         """
-        client = replica(view, subject="attack 'gradinversion'")
-        some_twice = client.images > client.classes or client.adaptive
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims
+
+    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
+        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        clients = [replica(view, subject="attack 'gradinversion'") for view in views]
+        granted = len(views) > 1 and any(view.grants.batch_norm for view in views)
+        if granted or not can_share(clients, self.local_steps):
+            return ()
+        some_twice = clients[0].images > clients[0].classes or clients[0].adaptive
         rule: Rule = "sums" if some_twice else "minima"
-        labels = known_labels(view, client, rng=rng.child("labels"), rule=rule)
-        start = random_start(client, self.search, rng=rng)
-        pull = Group(self.group) if self.group and self.search.restarts > 1 else None
-        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = self._loss(view, client, adaptive)
-        given = labels.expand(len(start), -1)
+        labels = labels_of_each(views, clients, rngs=rngs, rule=rule)
+        start = random_starts(clients, self.search, rngs=rngs)
+        pulls = [Group(self.group) for _ in clients] if self.group and self.search.restarts > 1 else []
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        loss = self._loss(views[0], clients, adaptive)
+        every = torch.stack(labels).repeat_interleave(self.search.restarts, 0)
         descent = adam(
-            lambda x: loss(x, given, True), start, self.search, box=client.box(), rng=rng, pull=pull
+            with_labels(loss, every), start, self.search, box=clients[0].box(), rngs=rngs, pulls=pulls
         )
-        best = descent.best()
-        low, high = client.terms.image_range
-        pixels = client.to_pixels(descent.points[best]).clamp(low, high)
-        return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
+        found = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
+        return tuple(best_claim(client, one, y) for client, one, y in found)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """All terms but the group's, which compares seeds with each other."""
         del about  # a view of one update
         client = replica(view, subject="attack 'gradinversion'")
         adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = replace(self, bf16=False)._loss(view, client, adaptive)
+        loss = replace(self, bf16=False)._loss(view, [client], [adaptive])
         return SearchedLoss(
             loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
             noise=ROUNDING,
         )
 
-    def _loss(self, view: View, client: Replica, adaptive: Adaptation | bool) -> Labelled:
+    def _loss(
+        self, view: View, clients: Sequence[Replica], adaptive: Sequence[Adaptation | bool]
+    ) -> Labelled:
+        client = clients[0]
         distance = objective(
-            client, distance="squared", steps=self.local_steps, adaptive=adaptive, bf16=self.bf16
+            *clients, distance="squared", steps=self.local_steps, adaptive=adaptive, bf16=self.bf16
         )
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
         statistics = Statistics(client.model, granted) if granted else None
 
-        def loss(points: Tensor, labels: Tensor, derivative: bool) -> Tensor:
+        def loss(
+            points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None
+        ) -> Tensor:
             pixels = client.to_pixels(points)
-            total = distance(pixels, labels, create_graph=derivative) / distance.target_square
+            total = distance(pixels, labels, create_graph=derivative, victims=victims, share=True)
             total = total + self.tv * roughness(points) + self.l2 * points.square().flatten(1).mean(1)
             return total if statistics is None else total + self.batch_norm * statistics(pixels)
 

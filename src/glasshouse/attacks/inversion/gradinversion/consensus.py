@@ -58,17 +58,20 @@ def shifts(images: Tensor, reference: Tensor, *, reach: int) -> Tensor:
     centred, centred_reference = (t - t.mean((-2, -1), keepdim=True) for t in (images, reference))
     spectrum = torch.fft.rfft2(centred_reference) * torch.fft.rfft2(centred).conj()
     fit = torch.fft.irfft2(spectrum, s=(height, width)).sum(1)  # (N, H, W): fit at each shift, cyclic
-    rows = torch.arange(-reach, reach + 1) % height
-    columns = torch.arange(-reach, reach + 1) % width
-    near = fit[:, rows][:, :, columns].flatten(1).argmax(1)
+    near_shifts = torch.arange(-reach, reach + 1, device=images.device)
+    near = fit[:, near_shifts % height][:, :, near_shifts % width].flatten(1).argmax(1)
     side = 2 * reach + 1
     return torch.stack([near // side - reach, near % side - reach], 1)
 
 
 def roll_images(images: Tensor, by: Tensor) -> Tensor:
     """Each image (N, C, H, W) rolled by its own (rows, columns) of (N, 2)."""
-    moved = [x.roll((int(down), int(right)), (-2, -1)) for x, (down, right) in zip(images, by, strict=True)]
-    return torch.stack(moved)
+    count, channels, height, width = images.shape
+    rows = (torch.arange(height, device=images.device) - by[:, :1]) % height  # (N, H)
+    columns = (torch.arange(width, device=images.device) - by[:, 1:]) % width
+    image = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
+    return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def consensus(points: Tensor, *, reach: int) -> Tensor:

@@ -106,7 +106,7 @@ class ScaleMia:
         architecture, number = view.terms.architecture, view.rounds[-1].round
         tail = _tail(view.terms)
         pair = train_autoencoder(architecture, auxiliary.inputs, tail=tail, recipe=self.training)
-        latents = pair.encode(auxiliary.inputs).double()
+        latents = pair.encode(auxiliary.inputs).cpu().double()
         measure = measure_of(latents)
         brightness = latents @ measure
         fitted = normal_thresholds if self.fit == "normal" else smoothed_thresholds

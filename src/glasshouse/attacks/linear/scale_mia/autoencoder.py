@@ -22,6 +22,7 @@ from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.tensors import device_of
 from glasshouse.wire import Architecture
 
 _VERSION = 1
@@ -80,7 +81,7 @@ def train_autoencoder(
     architecture: Architecture, images: Tensor, *, tail: LinearTail, recipe: AutoencoderTraining
 ) -> Autoencoder:
     """From the cache, or trained now on ``images`` (B, C, H, W) alone; their order does not matter."""
-    images = _sorted(images)
+    device, images = images.device, _sorted(images)
     key = {
         "version": _VERSION,
         "architecture": [architecture.name, list(architecture.input_shape), dict(architecture.arguments)],
@@ -91,19 +92,22 @@ def train_autoencoder(
 
     def make(checkpoint: Checkpoint) -> dict[str, Tensor]:
         pair = _fresh(architecture, tail, rng=rng)
-        _train(pair, images, recipe=recipe, rng=rng, checkpoint=checkpoint)
+        pair.model.to(device)
+        pair.decoder.to(device)
+        _train(pair, images.to(device), recipe=recipe, rng=rng, checkpoint=checkpoint)
         return {**_with_prefix("model", pair.model), **_with_prefix("decoder", pair.decoder)}
 
     pair = _fresh(architecture, tail, rng=rng)
     tensors = load_or_make("autoencoder", key, make)
     for prefix, module in (("model", pair.model), ("decoder", pair.decoder)):
         module.load_state_dict(take_prefix(tensors, prefix))
-        module.eval()
+        module.to(device).eval()
     return pair
 
 
 def _sorted(images: Tensor) -> Tensor:
     """The images in an order that depends on their content alone: one set, one cache entry."""
+    images = images.cpu()
     marks = [digest(image) for image in images]
     return images[torch.tensor(sorted(range(len(marks)), key=marks.__getitem__))]
 
@@ -118,7 +122,7 @@ def restore_decoder(architecture: Architecture, latent: int, tensors: dict[str, 
     with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
         decoder = decoder_for(architecture, latent)
     decoder.load_state_dict(tensors)
-    return reader(decoder.eval()).eval()
+    return reader(decoder.eval(), device_of(tensors)).eval()
 
 
 def _with_prefix(prefix: str, module: nn.Module) -> dict[str, Tensor]:
@@ -138,7 +142,9 @@ def _train(
     whole = nn.ModuleDict({"model": pair.model, "decoder": pair.decoder}).train()
     if recipe.bfloat16:
         whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    spread = nn.Parameter(torch.full((pair.tail.latent,), -2.0))  # log of the posterior's deviation
+    device = images.device
+    # log of the posterior's deviation
+    spread = nn.Parameter(torch.full((pair.tail.latent,), -2.0, device=device))
     head = tuple(f"model.{name}." for name in pair.tail.names)
     weights = [p for name, p in whole.named_parameters() if not name.startswith(head)]
     weights += [spread] if recipe.variational else []
@@ -151,15 +157,15 @@ def _train(
     for step in track(range(begin, recipe.steps), "training the autoencoder", total=recipe.steps - begin):
         stream = rng.child(f"step/{step}")
         rows = torch.randint(len(images), (min(recipe.batch_size, len(images)),), generator=stream.torch())
-        batch = images[rows]
+        batch = images[rows.to(device)]
         if recipe.mirror:
-            flip = torch.rand(len(batch), generator=stream.child("mirror").torch()) < 0.5
+            flip = torch.rand(len(batch), generator=stream.child("mirror").torch()).to(device) < 0.5
             batch = torch.where(flip[:, None, None, None], batch.flip(3), batch)
-        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bfloat16):
             latent = before(batch)
-            loss = torch.zeros(())
+            loss = torch.zeros((), device=device)
             if recipe.variational:
-                noise = torch.randn(latent.shape, generator=stream.child("posterior").torch())
+                noise = torch.randn(latent.shape, generator=stream.child("posterior").torch()).to(device)
                 divergence = (latent.square() + (2 * spread).exp() - 2 * spread - 1).mean() / 2
                 loss, latent = loss + recipe.variational * divergence, latent + spread.exp() * noise
             images_again = pair.decoder(latent)

@@ -86,10 +86,11 @@ class Reader(nn.Module):
         return images.float()
 
 
-def reader(decoder: nn.Sequential) -> Reader:
-    """In bfloat16 where this processor computes it natively, else in float32."""
+def reader(decoder: nn.Sequential, device: torch.device) -> Reader:
+    """On ``device``; in bfloat16 on a CPU that computes it natively, else in float32."""
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return Reader(decoder, precision=torch.bfloat16 if native is not None and native() else torch.float32)
+    fast = device.type == "cpu" and native is not None and native()
+    return Reader(decoder, precision=torch.bfloat16 if fast else torch.float32).to(device)
 
 
 def _is_slow(layer: nn.ConvTranspose2d) -> bool:

@@ -11,22 +11,22 @@ know which images met in a step: candidates train in their own order, and claims
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, final
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn import functional as F
+from torch import Tensor
 
-from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
-from glasshouse.attacks.parts.matching import ghost_layers, transforms
-from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, moments, supports
+from glasshouse.attacks.parts.local_steps import LocalSteps
+from glasshouse.attacks.parts.matching import transforms
+from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, supports
 from glasshouse.attacks.parts.matching.ghost_layers import Form
+from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import Inapplicable
-from glasshouse.tensors import scale_tensors
+from glasshouse.tensors import norm, scale_tensors
 
 LOG = logging.getLogger("glasshouse")
 
@@ -43,84 +43,14 @@ SOFTEN = 0.01
 class Engine(Protocol):
     """Computes moments of candidates; ``ghost.Ghost`` is the fast one."""
 
-    def __call__(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> Moments: ...
-
-
-@final
-class Plain:
-    """Moments by forming each candidate's update, one candidate after the other; works for any model.
-
-    Args:
-        model: in ``eval()`` mode.
-        received: parameters before training, by name.
-        target: the update to match, of the same names.
-        masks: entries that count; see ``Ghost``.
-        steps: the local steps behind the target; None: it is one gradient of all B images.
-        levels: the target is a gradient clamped at these; see ``local_steps.clamped_gradient``.
-        known: what is added by name to a candidate's change, or to its gradient before it is clamped: weight
-            decay that the target was freed of, or that is in it.
-    """
-
-    def __init__(
+    def __call__(
         self,
-        model: nn.Module,
-        received: Mapping[str, Tensor],
-        target: Mapping[str, Tensor],
+        inputs: Tensor,
+        targets: Tensor,
         *,
-        masks: Mapping[str, Tensor] | None = None,
-        steps: LocalSteps | None = None,
-        levels: Mapping[str, float] | None = None,
-        known: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self._model, self._target, self._masks = model, dict(target), dict(masks or {})
-        self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
-        self._steps, self._levels, self._known = steps, levels, dict(known or {})
-
-    def __call__(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> Moments:
-        """Moments of R candidate batches; see ``Ghost.__call__``."""
-        each = [self._one(x, y, create_graph) for x, y in zip(inputs, targets, strict=True)]
-        return Moments(
-            dot=torch.cat([m.dot for m in each], 1),
-            square=torch.cat([m.square for m in each], 1),
-            gap=torch.cat([m.gap for m in each if m.gap is not None], 1),
-        )
-
-    def _one(self, inputs: Tensor, targets: Tensor, create_graph: bool) -> Moments:
-        update = self.update(inputs, targets, create_graph=create_graph)
-        return moments(
-            [
-                ghost_layers.explicit(update[name][None], target, self._mask(name), exact=True)
-                for name, target in self._target.items()
-            ]
-        )
-
-    def _mask(self, name: str) -> Tensor | None:
-        mask = self._masks.get(name)
-        return None if mask is None else mask.expand_as(self._target[name])
-
-    def update(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> dict[str, Tensor]:
-        """What a client with these B images would send: its gradient, or its change of parameters."""
-        if self._levels is not None:
-            slope = self._gradient(self._start, inputs, targets, create_graph)
-            pulled = {name: g + self._known.get(name, 0.0) for name, g in slope.items()}
-            return clamp_softly(pulled, self._levels)
-        if self._steps is None:
-            return self._gradient(self._start, inputs, targets, create_graph)
-
-        def gradient(parameters: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-            return self._gradient(parameters, inputs[rows], targets[rows], create_graph)
-
-        after = self._steps.repeat(self._start, gradient, through=create_graph)
-        change = {name: p - self._start[name] + self._known.get(name, 0.0) for name, p in after.items()}
-        return change if create_graph else {name: t.detach() for name, t in change.items()}
-
-    def _gradient(
-        self, parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, create_graph: bool
-    ) -> dict[str, Tensor]:
-        with torch.enable_grad():
-            loss = F.cross_entropy(functional_call(self._model, dict(parameters), (inputs,)), targets)
-            gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
-        return dict(zip(parameters, gradients, strict=True))
+        create_graph: bool = True,
+        victims: Sequence[int] | None = None,
+    ) -> Moments: ...
 
 
 def schedule(replica: Replica) -> tuple[Tensor, ...]:
@@ -134,31 +64,82 @@ def schedule(replica: Replica) -> tuple[Tensor, ...]:
 
 @final
 class Objective:
-    """Distance between the received update and each candidate's; 0 is a perfect match.
+    """Distance between the received updates and each candidate's; 0 is a perfect match.
 
     ``cosine``: 1 - cos of the angle over all tensors jointly, in [0, 2]. ``squared``: squared L2 distance
-    over all entries, in squared units of the update.
+    over all entries, in squared units of the update; with ``share``, of the victim's received squared norm.
+
+    Args:
+        engine: of all victims.
+        targets: the update of each, by parameter name.
+        distance: see above.
+        adaptations: what candidates go through, for each victim.
     """
 
     def __init__(
-        self, engine: Engine, target: Mapping[str, Tensor], *, distance: Distance, adaptation: Adaptation
+        self,
+        engine: Engine,
+        targets: Sequence[Mapping[str, Tensor]],
+        *,
+        distance: Distance,
+        adaptations: Sequence[Adaptation],
     ) -> None:
-        self._engine, self._distance, self._adaptation = engine, distance, adaptation
-        self.target_square = float(sum(float(t.double().square().sum()) for t in target.values()))
+        self._engine, self._distance, self._adaptations = engine, distance, adaptations
+        self.target_squares = tuple(norm(target) ** 2 for target in targets)
+        self._by_rows: dict[tuple[int, ...], Tensor] = {}
 
-    def __call__(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> Tensor:
-        """(R,) float64 distances of candidates (R, B, C, H, W); targets as in ``Ghost.__call__``."""
-        products = self._engine(inputs, targets, create_graph=create_graph)
-        adaptation = self._adaptation
-        if self._distance == "squared" and not adaptation.scales:
-            if products.gap is not None:
-                return products.gap.sum(0)
-            return products.square.sum(0) - 2 * products.dot.sum(0) + self.target_square
-        scale = adaptation.scale(products.square, products.dot)
-        dot, square = (scale * products.dot).sum(0), (scale.square() * products.square).sum(0)
-        if self._distance == "squared":
-            return square - 2 * dot + self.target_square
-        return 1 - dot / (square.clamp_min(1e-30) * self.target_square).sqrt()
+    @property
+    def target_square(self) -> float:
+        """The squared norm of the one victim's update."""
+        (square,) = self.target_squares
+        return square
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        create_graph: bool = True,
+        victims: Sequence[int] | None = None,
+        share: bool = False,
+    ) -> Tensor:
+        """(R,) float64 distances of candidates (R, B, C, H, W); the others as in ``Ghost.__call__``."""
+        products = self._engine(inputs, targets, create_graph=create_graph, victims=victims)
+        wanted = self._squares(products.dot, victims)
+        dot, square, gap = products.dot, products.square, products.gap
+        if any(one.scales for one in self._adaptations):
+            scale, gap = self._scale(square, dot, victims), None
+            dot, square = scale * dot, scale.square() * square
+        if self._distance == "cosine":
+            return 1 - dot.sum(0) / (square.sum(0).clamp_min(1e-30) * wanted).sqrt()
+        squared = square.sum(0) - 2 * dot.sum(0) + wanted if gap is None else gap.sum(0)
+        return squared / wanted if share else squared
+
+    def _squares(self, like: Tensor, victims: Sequence[int] | None) -> Tensor | float:
+        """The squared norm of every candidate's target."""
+        if len(set(self.target_squares)) == 1:
+            return self.target_squares[0]
+        whose = tuple(victims or self._evenly(like))
+        if whose not in self._by_rows:  # kept: a GPU waits for what comes from here
+            squares = torch.tensor([self.target_squares[victim] for victim in whose], dtype=like.dtype)
+            self._by_rows = {whose: squares.to(like.device)}
+        return self._by_rows[whose]
+
+    def _scale(self, square: Tensor, dot: Tensor, victims: Sequence[int] | None) -> Tensor:
+        """Factors on every candidate's gradient, (P, R) or (1, R)."""
+        if len(self._adaptations) == 1:
+            return self._adaptations[0].scale(square, dot)
+        whose = tuple(victims or self._evenly(dot))
+        parts = []
+        for victim, adaptation in enumerate(self._adaptations):
+            if count := whose.count(victim):
+                own = slice(whose.index(victim), whose.index(victim) + count)
+                parts.append(adaptation.scale(square[:, own], dot[:, own]).expand(len(square), count))
+        return torch.cat(parts, 1)
+
+    def _evenly(self, like: Tensor) -> tuple[int, ...]:
+        count = len(self.target_squares)
+        return tuple(v for v in range(count) for _ in range(like.shape[1] // count))
 
 
 def local_steps(replica: Replica, steps: Steps, *, soften: float = 0.0) -> LocalSteps | None:
@@ -181,70 +162,113 @@ def target_of(replica: Replica, steps: LocalSteps | None) -> dict[str, Tensor]:
 
 
 def objective(
-    replica: Replica,
-    *,
+    *clients: Replica,
     distance: Distance,
     steps: Steps = "simulate",
-    adaptive: bool | Adaptation = False,
+    adaptive: bool | Adaptation | Sequence[bool | Adaptation] = False,
     form: Form = "auto",
     bf16: bool = False,
 ) -> Objective:
-    """The objective for the update in ``replica``, on the fastest engine that applies.
+    """The objective for the updates of ``clients``, on the fastest engine that applies.
 
     Args:
+        clients: the client's model and the update to match; several only where :func:`can_share` says so.
         distance: see :class:`Objective`.
         steps: how several local steps are read; one gradient or one step is exact either way.
         adaptive: estimate the defence's transformation from the update and apply it to candidates, or apply
-            one that was estimated before.
+            one that was estimated before; of all clients, or of each.
         form: see ``Ghost``.
         bf16: see ``Ghost``.
-        replica: the client's model and the update to match.
 
     Raises:
-        Inapplicable: the update is zero everywhere.
+        Inapplicable: an update is zero everywhere.
     """
-    repeated = local_steps(replica, steps, soften=SOFTEN)
-    target, levels = target_of(replica, repeated), None
-    if replica.adaptive and replica.update.steps == 1:
-        target, levels = replica.clamped_gradient()
+    each = [adaptive] * len(clients) if isinstance(adaptive, bool | Adaptation) else adaptive
+    read = [_read(client, steps) for client in clients]
+    adaptations = [_adaptation(*one) for one in zip(clients, (r.target for r in read), each, strict=True)]
+    engine = _engine(clients, read, adaptations, form=form, bf16=bf16)
+    return Objective(engine, [one.target for one in read], distance=distance, adaptations=adaptations)
+
+
+def can_share(clients: Sequence[Replica], steps: Steps = "simulate") -> bool:
+    """Whether the updates can be matched in one batch.
+
+    They answer the same broadcast, with as many images, and are read as one gradient of a model with ghost
+    norms. One alone always can.
+    """
+    first = clients[0]
+    return len(clients) == 1 or (
+        all(
+            one.images == first.images
+            and local_steps(one, steps) is None
+            and one.received.keys() == first.received.keys()
+            and all(torch.equal(t, first.received[name]) for name, t in one.received.items())
+            for one in clients
+        )
+        and supports(first.model, first.received, first.shape) is None
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Reading:
+    """An update as something to be matched.
+
+    Attributes:
+        target: by parameter name.
+        steps: that candidates repeat; None: the target is a gradient.
+        levels: it was clamped at these; None: it was not.
+    """
+
+    target: Mapping[str, Tensor]
+    steps: LocalSteps | None
+    levels: Mapping[str, float] | None
+
+
+def _read(client: Replica, steps: Steps) -> _Reading:
+    repeated = local_steps(client, steps, soften=SOFTEN)
+    target, levels = target_of(client, repeated), None
+    if client.adaptive and client.update.steps == 1:
+        target, levels = client.clamped_gradient()
     if not any(bool(t.any()) for t in target.values()):
         raise Inapplicable(
-            f"matching the update of client {replica.update.client} in round {replica.update.round}",
+            f"matching the update of client {client.update.client} in round {client.update.round}",
             needs="an update that is not zero everywhere",
             got="all zeros",
             fix="attack an earlier round, or a weaker defence",
         )
+    return _Reading(target=target, steps=repeated, levels=levels)
+
+
+def _adaptation(client: Replica, target: Mapping[str, Tensor], adaptive: bool | Adaptation) -> Adaptation:
     if isinstance(adaptive, Adaptation):
-        adaptation = adaptive
-    elif adaptive and not replica.adaptive:
-        adaptation = transforms.estimate(target, last=replica.last_linear())
-    else:  # steps by Adam have equal norms and scattered zeros of their own
-        adaptation = Adaptation()
-    engine = _engine(replica, target, adaptation, steps=repeated, levels=levels, form=form, bf16=bf16)
-    return Objective(engine, target, distance=distance, adaptation=adaptation)
+        return adaptive
+    if adaptive and not client.adaptive:
+        return transforms.estimate(target, last=client.last_linear())
+    return Adaptation()  # steps by Adam have equal norms and scattered zeros of their own
 
 
 def _engine(
-    replica: Replica,
-    target: Mapping[str, Tensor],
-    adaptation: Adaptation,
+    clients: Sequence[Replica],
+    read: Sequence[_Reading],
+    adaptations: Sequence[Adaptation],
     *,
-    steps: LocalSteps | None,
-    levels: Mapping[str, float] | None,
     form: Form,
     bf16: bool,
 ) -> Engine:
-    model, received, masks = replica.model, replica.received, adaptation.masks
-    if levels is not None and steps is not None:
+    client, one, masks = clients[0], read[0], adaptations[0].masks
+    model, received, steps = client.model, client.received, one.steps
+    if one.levels is not None and steps is not None:
         LOG.info("matching a clamped gradient, one restart after the other")
         pull = steps.how.weight_decay if steps.how.name == "adam" else 0.0
         known = scale_tensors(received, pull)
-        return Plain(model, received, target, masks=masks, levels=levels, known=known)
+        return Plain(model, received, one.target, masks=masks, levels=one.levels, known=known)
     if steps is not None:
         LOG.info("matching %d local steps by simulation, one restart after the other", len(steps.rows))
-        return Plain(model, received, target, masks=masks, steps=steps, known=replica.decay())
-    reason = supports(model, target, replica.shape)
+        return Plain(model, received, one.target, masks=masks, steps=steps, known=client.decay())
+    reason = supports(model, one.target, client.shape)
     if reason is None:
-        return Ghost(model, target, masks=masks, form=form, bf16=bf16)
+        every = [a.masks for a in adaptations]
+        return Ghost(model, [r.target for r in read], masks=every, form=form, bf16=bf16)
     LOG.warning("restarts run one after the other, without ghost norms: %s", reason)
-    return Plain(model, received, target, masks=masks)
+    return Plain(model, received, one.target, masks=masks)

@@ -3,7 +3,7 @@
 Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,6 +16,8 @@ from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.matching.distance import ROUNDING, Objective, objective
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search import lbfgs
+from glasshouse.attacks.parts.search.adam import Found
+from glasshouse.attacks.parts.search.rows import Rows
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -46,7 +48,7 @@ class QuasiNewton:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Match:
-    """The best candidate of all restarts.
+    """The best candidate of all restarts of one victim.
 
     Attributes:
         inputs: (B, C, H, W) in pixel units, clipped into the image range.
@@ -59,10 +61,10 @@ class Match:
     loss: float
 
 
-def exact_distance(replica: Replica, *, adaptive: bool, rng: Rng) -> Objective:
-    """The squared distance to the update, read as one gradient; ``rng``: of the detector."""
-    adaptation = detect.detect_adaptation(replica, adaptive=adaptive, rng=rng)
-    return objective(replica, distance="squared", steps="one_step", adaptive=adaptation, form="explicit")
+def exact_distance(clients: Sequence[Replica], *, adaptive: bool, rngs: Sequence[Rng]) -> Objective:
+    """The squared distance to each update, read as one gradient; ``rngs``: of the attack."""
+    adaptations = detect.adaptation_of_each(clients, adaptive=adaptive, rngs=rngs)
+    return objective(*clients, distance="squared", steps="one_step", adaptive=adaptations, form="explicit")
 
 
 def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
@@ -79,40 +81,65 @@ def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
 
 
 def minimize_distance(
-    replica: Replica, distance: Objective, search: QuasiNewton, *, labels: Tensor | None, rng: Rng
-) -> Match:
-    """Minimise ``distance`` over images, and over soft labels where ``labels`` (B,) are not known.
+    clients: Sequence[Replica],
+    distance: Objective,
+    search: QuasiNewton,
+    *,
+    labels: Sequence[Tensor] | None,
+    rngs: Sequence[Rng],
+) -> list[Match]:
+    """Minimise ``distance`` over the images of every client, and over soft labels where none are known.
 
     Args:
-        replica: the model and the update behind ``distance``.
+        clients: the model and the update behind ``distance``, of each; they share a batch and nothing else.
         distance: what is minimised.
         search: how long.
-        labels: (B,); None: soft labels are searched, too.
-        rng: of the starts.
+        labels: (B,) of each; None: soft labels are searched, too.
+        rngs: of the starts.
     """
-    shape, classes = (replica.images, *replica.shape), replica.classes
+    first = clients[0]
+    shape, classes = (first.images, *first.shape), first.classes
     size = torch.Size(shape).numel()
-    unknowns = size if labels is not None else size + replica.images * classes
-    start = torch.randn(search.restarts, unknowns, generator=rng.child("starts").torch()).to(replica.device)
+    unknowns = size if labels is not None else size + first.images * classes
+    starts = [torch.randn(search.restarts, unknowns, generator=rng.child("starts").torch()) for rng in rngs]
+    known = None if labels is None else torch.stack(list(labels)).repeat_interleave(search.restarts, 0)
 
-    def loss(points: Tensor) -> Tensor:
-        images = points[:, :size].reshape(-1, *shape)
-        if labels is not None:
-            return distance(replica.to_pixels(images), labels.expand(len(points), -1))
-        scores = points[:, size:].reshape(-1, replica.images, classes)
-        return distance(replica.to_pixels(images), scores.softmax(-1))
+    def loss(points: Tensor, rows: Rows) -> Tensor:
+        images = first.to_pixels(points[:, :size].reshape(-1, *shape))
+        if known is not None:
+            return distance(images, rows.pick(known), victims=rows.victims)
+        scores = points[:, size:].reshape(-1, first.images, classes)
+        return distance(images, scores.softmax(-1), victims=rows.victims)
 
-    iterations: Iterable[int] = track(range(search.iterations * INNER), "matching the gradient")
-    unit = distance.target_square
-    descent = lbfgs.minimize(loss, start, iterations=iterations, goal=search.goal * unit, unit=unit)
-    best = int(descent.losses.argmin())
-    point = descent.points[best]
-    low, high = replica.terms.image_range
-    return Match(
-        inputs=replica.to_pixels(point[:size].reshape(shape)).clamp(low, high),
-        scores=None if labels is not None else point[size:].reshape(-1, classes),
-        loss=float(descent.losses[best]) / unit,
+    found = lbfgs.minimize(
+        loss,
+        torch.cat(starts).to(first.device),
+        iterations=track(range(search.iterations * INNER), "matching the gradient"),
+        goal=search.goal,
+        units=distance.target_squares,
     )
+    low, high = first.terms.image_range
+    each = (found.points.chunk(len(clients)), found.losses.chunk(len(clients)), distance.target_squares)
+    matches = []
+    for points, losses, unit in zip(*each, strict=True):
+        best = int(losses.argmin())
+        point = points[best]
+        matches.append(
+            Match(
+                inputs=first.to_pixels(point[:size].reshape(shape)).clamp(low, high),
+                scores=None if labels is not None else point[size:].reshape(-1, classes),
+                loss=float(losses[best]) / unit,
+            )
+        )
+    return matches
+
+
+def best_claim(client: Replica, found: Found, labels: Tensor) -> tuple[Claim, ...]:
+    """The claim about ``client``: what the search by Adam found best, in the image range."""
+    best = found.best()
+    low, high = client.terms.image_range
+    pixels = client.to_pixels(found.points[best]).clamp(low, high)
+    return (claim_images(client, pixels, labels, loss=float(found.losses[best])),)
 
 
 def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:

@@ -2,7 +2,8 @@
 
 Shape letters: R restarts, B images of one restart, N = R * B, P positions that share one weight gradient
 (B images times output positions), O outputs, D inputs of one output (for a convolution: channels C times
-kernel area). All functions are differentiable, once, in input and output gradient.
+kernel area), V victims, whose targets differ; the R restarts are equally many of each, in their order. All
+functions are differentiable, once, in input and output gradient.
 """
 
 from typing import Any, Literal, final
@@ -34,14 +35,17 @@ def refusal(module: nn.Module) -> str | None:
 
 
 def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bool) -> Triple:
-    """Moments of a gradient that was formed, (R, ...) against (...). ``exact`` fills the gap."""
-    gradient, target = gradient.flatten(1).to(target.dtype), target.flatten()
+    """Moments of a gradient that was formed, (R, ...) against (V, ...). ``exact`` fills the gap."""
+    restarts, victims = len(gradient), len(target)
+    target = target.flatten(1)[:, None]  # (V, 1, entries)
+    gradient = gradient.reshape(victims, restarts // victims, -1).to(target.dtype)
     if mask is not None:
-        gradient = gradient * mask.flatten()
+        gradient = gradient * mask.reshape(victims, 1, -1)
     with torch.autocast(gradient.device.type, enabled=False):
-        dot = gradient @ target
-    square = gradient.square().sum(1)
-    return dot, square, (gradient - target).square().sum(1) if exact else None
+        dot = gradient @ target.mT
+    square = gradient.square().sum(2)
+    gap = (gradient - target).square().sum(2).flatten() if exact else None
+    return dot.flatten(), square.flatten(), gap
 
 
 def weight(
@@ -56,28 +60,27 @@ def weight(
 ) -> Triple:
     """Moments of a linear or convolutional weight, from its input (N, ...) and d loss / d output (N, ...).
 
-    A mask of shape (1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask only
+    A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask only
     the explicit one.
     """
-    whole = mask is None or mask.shape[0] == 1
+    whole = mask is None or mask.shape[1] == 1
     if not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts)):
         full = None if mask is None else mask.expand_as(target)
         gradient = weight_gradient(module, activations, delta, restarts)
         return explicit(gradient, target, full, exact=form == "explicit")
     left, right = rows(module, activations, delta, restarts)  # (R, O, P), (R, D, P)
+    victims, each = len(target), restarts // len(target)
     if mask is not None:
-        right = right * mask.reshape(1, -1, 1)
+        right = right * mask.reshape(victims, -1).repeat_interleave(each, 0)[:, :, None]
     square = (left.mT @ left).to(target.dtype) * (right.mT @ right).to(target.dtype)  # (R, P, P)
-    if isinstance(module, nn.Conv2d):
-        through = F.conv2d(activations, target, None, module.stride, module.padding, module.dilation)
-    else:
-        through = F.linear(activations, target)
-    dot = (through.to(target.dtype) * delta).reshape(restarts, -1).sum(1)
-    return dot, square.sum((1, 2)), None
+    wanted = target.flatten(2).to(right.dtype)[:, None]  # (V, 1, O, D)
+    through = wanted @ right.reshape(victims, each, *right.shape[1:])  # (V, R / V, O, P)
+    dot = (through * left.reshape(through.shape)).to(target.dtype).flatten(2).sum(2)
+    return dot.flatten(), square.sum((1, 2)), None
 
 
 def _pairs_are_cheap(target: Tensor, delta: Tensor, restarts: int) -> bool:
-    outputs, inputs = target.flatten(1).shape
+    _, outputs, inputs = target.flatten(2).shape
     positions = delta.numel() // (restarts * outputs)
     return positions * (outputs + inputs) < outputs * inputs
 

@@ -10,9 +10,7 @@ comes nearer, and all are refined by simulation, each time in smaller moves.
 Source: ours; simulating the steps is Geiping et al. 2020, arXiv:2003.14053, section 6.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 
 import torch
@@ -21,10 +19,8 @@ from torch import Tensor
 from glasshouse.attacks.parts.matching.distance import schedule
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.attacks.parts.search.adam import Descent, Found, adam
+from glasshouse.attacks.parts.search.rows import LOOKS, Labelled, with_labels
 from glasshouse.rng import Rng
-
-Labelled = Callable[[Tensor, Tensor, bool], Tensor]
-"""Candidates (R, B, C, H, W), their labels (R, B), whether a derivative is wanted → (R,) loss."""
 
 WARM, TURNS, SLOWER = 0.5, 3, 0.3
 """Share of the iterations that read the update as one step; turns of the rest; factor on the learning rate
@@ -58,11 +54,11 @@ def match(
     warm = max(1, round(WARM * search.iterations))
     paired = labels.expand(len(start), -1).clone()
     descent = adam(
-        lambda x: as_one(x, paired, True),
+        with_labels(as_one, paired),
         start,
         replace(search, iterations=warm),
         box=client.box(),
-        rng=rng.child("warm"),
+        rngs=(rng.child("warm"),),
     )
     steps = step_of(client)
     for turn in range(TURNS):
@@ -73,13 +69,9 @@ def match(
             iterations=max(1, (search.iterations - warm) // TURNS),
             learning_rate=search.learning_rate * SLOWER ** (turn + 1),
         )
-        loss = partial(_loss_with, simulated, paired)
-        descent = adam(loss, points, slower, box=client.box(), rng=stream)
+        loss = with_labels(simulated, paired)
+        descent = adam(loss, points, slower, box=client.box(), rngs=(stream,))
     return descent, paired
-
-
-def _loss_with(simulated: Labelled, labels: Tensor, points: Tensor) -> Tensor:
-    return simulated(points, labels, True)
 
 
 def unknown(client: Replica) -> bool:
@@ -110,19 +102,20 @@ def exchange_between_steps(
     pairs = [(i, j) for i, j in combinations(range(len(steps)), 2) if steps[i] != steps[j]]
     if not pairs:
         return points, labels
-    points, labels = points.clone(), labels.clone()
     best = loss(points, labels, False).detach()
     order = torch.randperm(len(pairs), generator=rng.child("pairs").torch()).tolist()
-    idle = 0
+    idle = torch.zeros((), device=points.device)
     for trial in range(SWAPS):
         i, j = pairs[order[trial % len(pairs)]]
         places = torch.arange(len(steps))
         places[[i, j]] = places[[j, i]]
-        value = loss(points[:, places], labels[:, places], False).detach()
+        places = places.to(points.device)
+        moved, paired = points[:, places], labels[:, places]
+        value = loss(moved, paired, False).detach()
         better = value < best  # False for NaN
-        points[better], labels[better] = points[better][:, places], labels[better][:, places]
-        best = torch.where(better, value, best)
-        idle = 0 if bool(better.any()) else idle + 1
-        if idle >= len(pairs):
+        points = torch.where(better[:, None, None, None, None], moved, points)
+        labels, best = torch.where(better[:, None], paired, labels), torch.where(better, value, best)
+        idle = torch.where(better.any(), 0.0, idle + 1)
+        if trial % LOOKS == 0 and bool(idle >= len(pairs)):
             break
     return points, labels

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.privacy.marks import scattered_zeros
-from glasshouse.tensors import norm
+from glasshouse.tensors import norm, widen
 
 SCATTERED = 0.05
 """An update counts as pruned above this share of zeros outside rows and columns that are zero altogether."""
@@ -97,7 +97,7 @@ def _pruning_masks(received: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _common_norm(received: Mapping[str, Tensor]) -> float | None:
-    norms = torch.tensor([float(t.double().norm()) for t in received.values()])
+    norms = torch.tensor([float(widen(t).norm()) for t in received.values()])
     top = float(norms.max())
     shared = int((norms > top * (1 - 1e-4)).sum())
     return top if shared >= 2 and shared >= len(norms) / 2 else None

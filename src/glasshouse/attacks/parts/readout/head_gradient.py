@@ -202,7 +202,7 @@ def _reconstruction(
         about=about,
         inputs=inverted.images.clamp(low, high).float(),
         labels=None,
-        confidence=-inverted.losses.double(),
+        confidence=-inverted.losses.cpu().double(),
     )
 
 

@@ -1,13 +1,13 @@
 """The first-order search that image attacks share: Adam on all restarts at once, inside the image range.
 
-Shape letters: R restarts, B images, C channels, H and W pixels.
+Shape letters: V victims, R restarts of each, N = V * R rows, B images, C channels, H and W pixels.
 
 Candidates live in the units that the model's first real layer sees (see ``replica``); the box is the
 declared image range in these units. Restarts are independent: they share a batch, not a gradient.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -16,11 +16,13 @@ from torch import Tensor
 
 from glasshouse.attacks.objective import record_loss
 from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.search.rows import LOOKS, Evaluation, RowLoss, Rows
 from glasshouse.errors import Undefined
 from glasshouse.images import total_variation
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.tensors import wide_type
 
 Loss = Callable[[Tensor], Tensor]
 """(R, B, C, H, W) → (R,), differentiable."""
@@ -98,16 +100,22 @@ class Descent:
         return PACES[self.schedule]
 
     def step(
-        self, optimizer: torch.optim.Optimizer, gradient: Tensor, *, iteration: int, noise: torch.Generator
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient: Tensor,
+        *,
+        iteration: int,
+        noise: Sequence[torch.Generator],
     ) -> None:
-        """Move the optimizer's one tensor down its gradient, in place."""
+        """Move the optimizer's one tensor down its gradient, in place; ``noise``: one for each victim."""
         group = optimizer.param_groups[0]
         (here,) = group["params"]
         here.grad = gradient.sign() if self.signed else gradient
         group["lr"] = rate = self.learning_rate * self.pace(iteration / self.iterations)
         optimizer.step()
         if self.noise:
-            drawn = torch.randn(here.shape, generator=noise).to(here.device)
+            shape = (len(here) // len(noise), *here.shape[1:])
+            drawn = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(here.device)
             with torch.no_grad():
                 here.add_(drawn, alpha=self.noise * rate)
 
@@ -115,15 +123,20 @@ class Descent:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """The best iterate of every restart by the attack's own loss.
+    """The best iterate of every row by the attack's own loss.
 
     Attributes:
-        points: (R, B, C, H, W), model input.
-        losses: (R,) float64, there.
+        points: (N, B, C, H, W), model input.
+        losses: (N,) float64 (float32 on MPS), there.
     """
 
     points: Tensor
     losses: Tensor
+
+    def by_victim(self, victims: int) -> list["Found"]:
+        """What was found for each of so many victims."""
+        parts = zip(self.points.chunk(victims), self.losses.chunk(victims), strict=True)
+        return [Found(points=points, losses=losses) for points, losses in parts]
 
     def best(self) -> int:
         """The restart with the smallest loss.
@@ -141,45 +154,72 @@ class Found:
         return int(self.losses.nan_to_num(nan=torch.inf).argmin())
 
 
-def random_start(replica: Replica, search: Descent, *, rng: Rng) -> Tensor:
-    """(R, B, C, H, W) from N(0, 1), in model input units."""
-    shape = (search.restarts, replica.images, *replica.shape)
-    return torch.randn(shape, generator=rng.child("starts").torch()).to(replica.device)
+def random_starts(clients: Sequence[Replica], search: Descent, *, rngs: Sequence[Rng]) -> Tensor:
+    """(N, B, C, H, W) from N(0, 1), in model input units: R for every client, from its own stream."""
+    shape = (search.restarts, clients[0].images, *clients[0].shape)
+    starts = [torch.randn(shape, generator=rng.child("starts").torch()) for rng in rngs]
+    return torch.cat(starts).to(clients[0].device)
 
 
 def adam(
-    loss: Loss,
+    loss: RowLoss,
     start: Tensor,
     search: Descent,
     *,
     box: tuple[Tensor, Tensor],
-    rng: Rng,
-    pull: Loss | None = None,
+    rngs: Sequence[Rng],
+    pulls: Sequence[Loss] = (),
 ) -> Found:
-    """Descend from ``start`` (R, B, C, H, W) inside ``box`` and keep the best iterate of every restart.
+    """Descend from ``start`` (N, B, C, H, W) inside ``box`` and keep the best iterate of every row.
 
-    ``pull`` is a further loss to go down that does not count when iterates are compared.
+    Args:
+        loss: what the search goes down, by which iterates are compared.
+        start: R restarts for every victim, victim after victim.
+        search: of every victim; they share a batch and nothing else.
+        box: smallest and largest value, each (1, C, 1, 1).
+        rngs: a stream for every victim.
+        pulls: for every victim a further loss to go down, of all its rows together, that does not count when
+            iterates are compared.
     """
     low, high = box
+    rows, evaluate = Rows.of(start, victims=len(rngs)), Evaluation(loss)
     here = start.detach().clamp(low, high).requires_grad_()
-    points, losses = here.detach().clone(), here.new_full((len(start),), torch.inf, dtype=torch.float64)
+    points, losses = (
+        here.detach().clone(),
+        here.new_full((len(start),), torch.inf, dtype=wide_type(here.device)),
+    )
     optimizer = torch.optim.Adam([here], lr=search.learning_rate)
-    generator = rng.child("noise").torch()
-    marks, since = losses.clone(), 0
+    noise = [rng.child("noise").torch() for rng in rngs]
+    marks = losses.reshape(len(rngs), -1)
+    since = torch.zeros(len(rngs), device=here.device)
     for i in track(range(search.iterations), "matching the gradient"):
-        values = loss(here)
-        (gradient,) = torch.autograd.grad((values if pull is None else values + pull(here)).sum(), here)
+        values, slope = evaluate(here, rows)
+        if pulls:
+            slope = slope + _slope_of(pulls, here)
         with torch.no_grad():
-            better = values < losses  # False for NaN
-            points[better], losses[better] = here.detach()[better], values.detach().double()[better]
-            record_loss(i, losses)
-            fell = losses < 0.999 * marks
-            marks, since = torch.where(fell, losses, marks), 0 if bool(fell.any()) else since + 1
-            if since >= search.patience and search.pace(i / search.iterations) <= SETTLED:
+            going = (since < search.patience).repeat_interleave(marks.shape[1])
+            better = (values < losses) & going  # False for NaN
+            points = torch.where(better[:, None, None, None, None], here, points)
+            losses = torch.where(better, values.to(losses.dtype), losses)
+            by_victim = losses.reshape(marks.shape)
+            record_loss(i, by_victim)
+            fell = by_victim < 0.999 * marks
+            settled = search.pace(i / search.iterations) <= SETTLED
+            marks, since = torch.where(fell, by_victim, marks), torch.where(fell.any(1), 0, since + 1)
+            if settled and i % LOOKS == 0 and bool((since >= search.patience).all()):
                 break
-            search.step(optimizer, gradient, iteration=i, noise=generator)
+            since = since if settled else since.clamp_max(search.patience - 1)
+            search.step(optimizer, slope, iteration=i, noise=noise)
             here.clamp_(low, high)
     return Found(points=points, losses=losses)
+
+
+def _slope_of(pulls: Sequence[Loss], here: Tensor) -> Tensor:
+    """The slope of losses that look at all rows of one victim together."""
+    points = here.detach().requires_grad_()
+    parts = zip(pulls, points.chunk(len(pulls)), strict=True)
+    (slope,) = torch.autograd.grad(torch.cat([pull(part) for pull, part in parts]).sum(), points)
+    return slope
 
 
 def roughness(points: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ iterations here. The inverse Hessian is applied in its compact form instead of b
 Source: Nocedal 1980, Math. Comp. 35(151); Byrd, Nocedal & Schnabel 1994, Math. Programming 63, equation 3.1.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.objective import record_loss
+from glasshouse.attacks.parts.search.rows import LOOKS, Evaluation, RowLoss, Rows
+from glasshouse.tensors import wide_type, widen
 
 
 @final
@@ -31,10 +33,11 @@ class _Memory:
         restarts, unknowns = gradient.shape
         self.size, self.count = size, 0
         self.pairs = gradient.new_zeros(restarts, 2 * size, unknowns)  # steps, then changes
-        self.along = gradient.new_zeros(restarts, 2 * size, dtype=torch.float64)  # their products with g
-        self.mixed = gradient.new_zeros(restarts, size, size, dtype=torch.float64)  # s_i · y_j, i not after j
-        self.curved = gradient.new_zeros(restarts, size, size, dtype=torch.float64)  # y_i · y_j
-        self.scale = gradient.new_ones(restarts, dtype=torch.float64)
+        wide = wide_type(gradient.device)
+        self.along = gradient.new_zeros(restarts, 2 * size, dtype=wide)  # their products with g
+        self.mixed = gradient.new_zeros(restarts, size, size, dtype=wide)  # s_i · y_j, i not after j
+        self.curved = gradient.new_zeros(restarts, size, size, dtype=wide)  # y_i · y_j
+        self.scale = gradient.new_ones(restarts, dtype=wide)
 
     def push(self, step: Tensor, change: Tensor, gradient: Tensor) -> None:
         """Remember one step of each restart; where the curvature is not positive, an empty one.
@@ -46,16 +49,17 @@ class _Memory:
         """
         product = (step * change).sum(1)
         good = product > 1e-10
-        step, change = step * good[:, None], change * good[:, None]
+        step, change = (torch.where(good[:, None], x, 0.0) for x in (step, change))
         at, old = self.count % self.size, self.along
         self.pairs[:, at], self.pairs[:, self.size + at] = step, change
-        self.along = torch.bmm(self.pairs, gradient[:, :, None])[:, :, 0].double()
+        self.along = torch.bmm(self.pairs, gradient[:, :, None])[:, :, 0].to(self.along.dtype)
         grown = torch.where(good[:, None], self.along - old, 0.0)
         self.mixed[:, :, at], self.curved[:, :, at] = grown[:, : self.size], grown[:, self.size :]
         length = change.square().sum(1)
-        self.mixed[:, at, at], self.curved[:, at, at] = (product * good).double(), length.double()
+        kept = torch.where(good, product, 0.0)
+        self.mixed[:, at, at], self.curved[:, at, at] = widen(kept), widen(length)
         self.curved[:, at] = self.curved[:, :, at]
-        self.scale = torch.where(good, (product / length.clamp_min(1e-30)).double(), self.scale)
+        self.scale = torch.where(good, widen(product / length.clamp_min(1e-30)), self.scale)
         self.count += 1
 
     def direction(self, gradient: Tensor) -> Tensor:
@@ -65,7 +69,7 @@ class _Memory:
         order = (torch.arange(known, device=gradient.device) + start) % self.size
         mixed = self.mixed[:, order[:, None], order]
         own = mixed.diagonal(dim1=1, dim2=2)
-        upper = mixed.triu() + torch.diag_embed((own == 0).double())  # empty steps: keep it invertible
+        upper = mixed.triu() + torch.diag_embed((own == 0).to(own.dtype))  # empty steps: keep it invertible
         scale = self.scale[:, None, None]
         across = self.along[:, self.size + order, None]
         p = torch.linalg.solve_triangular(upper, self.along[:, order, None], upper=True)
@@ -77,7 +81,7 @@ class _Memory:
         return -(self.scale[:, None].to(gradient.dtype) * gradient + moved)
 
     def keep(self, rows: Tensor) -> None:
-        """Forget the restarts that ``rows`` (bool) leaves out."""
+        """Forget the restarts that ``rows`` (their places) leaves out."""
         self.pairs, self.along, self.scale = self.pairs[rows], self.along[rows], self.scale[rows]
         self.mixed, self.curved = self.mixed[rows], self.curved[rows]
 
@@ -85,68 +89,68 @@ class _Memory:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Minima:
-    """The best point of every restart, (R, D), and the loss there, (R,) float64."""
+    """The best point of every restart, (R, D), and the loss there, (R,) float64 (float32 on MPS)."""
 
     points: Tensor
     losses: Tensor
 
 
 def minimize(
-    loss: Callable[[Tensor], Tensor],
+    loss: RowLoss,
     start: Tensor,
     *,
     iterations: Iterable[int],
     history: int = 100,
     goal: float = 0.0,
     patience: int = 200,
-    unit: float = 1.0,
+    units: Sequence[float] = (1.0,),
 ) -> Minima:
-    """Run every restart until one reaches ``goal``, all have converged, or the iterations are used up.
+    """Run every restart until one of its victim's reaches ``goal``, it has converged, or the iterations end.
 
     A restart ends when its loss or gradient stops being finite (its best point is kept), or when its best
-    loss has not fallen by a thousandth within ``patience`` iterations.
+    loss has not fallen by a thousandth within ``patience`` iterations; every ``LOOKS`` iterations somebody
+    looks.
 
     Args:
         loss: (r, D) → (r,), differentiable, each row by itself; it is called with fewer rows as restarts end.
-        start: (R, D).
+        start: (N, D): R restarts for every victim, victim after victim.
         iterations: as many as it yields.
         history: M.
-        goal: a loss at which the problem counts as solved, for all restarts.
+        goal: a loss at which a victim counts as solved, for all of its restarts, in units.
         patience: see above.
-        unit: in which losses are reported.
+        units: of every victim, in which losses are reported.
     """
-    points, losses = start.detach().clone(), start.new_full((len(start),), float("inf"), dtype=torch.float64)
-    rows = torch.arange(len(start), device=start.device)
+    wide = wide_type(start.device)
+    points, losses = start.detach().clone(), start.new_full((len(start),), torch.inf, dtype=wide)
+    rows, evaluate = Rows.of(start, victims=len(units)), Evaluation(loss)
+    unit = torch.tensor(units, dtype=wide).to(start.device)[:, None]  # (V, 1)
     memory = _Memory(history, start)
     here = start.detach()
-    value, gradient = _evaluate(loss, here)
+    value, gradient = evaluate(here, rows)
     step = -gradient * (1 / gradient.abs().sum(1).clamp_min(1.0))[:, None]
-    marks, since = losses.clone(), torch.zeros_like(rows)
+    marks, since = losses.clone(), torch.zeros_like(rows.index)
     for i in iterations:
-        better = value < losses[rows]  # False for NaN
-        points[rows[better]], losses[rows[better]] = here[better], value[better]
-        record_loss(i, losses / unit)
-        if bool((losses <= goal).any()):
-            break
-        fell = losses[rows] < 0.999 * marks
-        marks, since = torch.where(fell, losses[rows], marks), torch.where(fell, 0, since + 1)
-        alive = value.isfinite() & gradient.isfinite().all(1) & (gradient != 0).any(1) & (since < patience)
-        if not bool(alive.all()):
-            rows, marks, since = rows[alive], marks[alive], since[alive]
-            here, gradient, step = here[alive], gradient[alive], step[alive]
-            memory.keep(alive)
-            if not len(rows):
-                break
+        better = value < losses[rows.index]  # False for NaN
+        best = torch.where(better, value.to(wide), losses[rows.index])
+        points = points.index_copy(0, rows.index, torch.where(better[:, None], here, points[rows.index]))
+        losses = losses.index_copy(0, rows.index, best)
+        by_victim = losses.reshape(len(units), -1) / unit
+        record_loss(i, by_victim)
+        fell = best < 0.999 * marks
+        marks, since = torch.where(fell, best, marks), torch.where(fell, 0, since + 1)
+        if i % LOOKS == 0:
+            solved = (by_victim <= goal).any(1, keepdim=True).expand_as(by_victim).flatten()[rows.index]
+            alive = value.isfinite() & gradient.isfinite().all(1) & (gradient != 0).any(1)
+            kept = (alive & (since < patience) & ~solved).nonzero()[:, 0]
+            if len(kept) < len(rows):
+                rows, marks, since = rows.keep(kept), marks[kept], since[kept]
+                here, gradient, step = here[kept], gradient[kept], step[kept]
+                memory.keep(kept)
+                if not len(rows):
+                    break
         there = here + step
-        value, new = _evaluate(loss, there)
+        value, new = evaluate(there, rows)
         memory.push(step, new - gradient, new)
         here, gradient = there, new
         step = memory.direction(gradient)
     return Minima(points=points, losses=losses)
-
-
-def _evaluate(loss: Callable[[Tensor], Tensor], points: Tensor) -> tuple[Tensor, Tensor]:
-    points = points.detach().requires_grad_()
-    values = loss(points)
-    (gradient,) = torch.autograd.grad(values.sum(), points)
-    return values.detach().double(), gradient

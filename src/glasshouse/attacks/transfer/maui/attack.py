@@ -127,7 +127,8 @@ class Maui:
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
         model = freeze_features(view.terms.architecture, complete_broadcast(view), subject="attack 'maui'")
-        sample = Sample(features=model.of(auxiliary.inputs), labels=auxiliary.labels)
+        # the features are made on the device; a head is small, and its training no faster there
+        sample = Sample(features=model.of(auxiliary.inputs).cpu(), labels=auxiliary.labels.cpu())
         crafted = self._craft_head(sample, model, view)
         number = view.rounds[-1].round
         first, second = model.tail.names

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.truths import exchange_classes, shift_victims
@@ -82,23 +83,26 @@ def run_control(task: ControlTask) -> str:
     place = Path(task.folder)
     write_resolved(scenario, place / "scenario.toml")
     attack = attack_of(task.attack, scenario.attacks[0].arguments)
-    simulate(Group(folder=task.folder, seed=scenario.seed, active=0 if attack.needs.changes else None))
+    active = 0 if attack.needs.changes else None
+    simulate(Group(folder=task.folder, seed=scenario.seed, active=active, device=task.device))
     if read_json(place / "group.json")["refusal"] is not None:
         return task.key
     rounds = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
-    for unit in units_of(attack, place, victims=scenario.audit.victims, attacked=rounds):
-        run_attack(
-            AttackTask(
-                folder=task.folder,
-                out=str(place / "claims" / unit.name),
-                attack=task.attack,
-                arguments=json.dumps(scenario.attacks[0].arguments),
-                threat=threat_of(scenario),
-                attack_seed=scenario.attack_seed,
-                unit=unit,
-                device=task.device,
-            )
+    calls = [
+        AttackTask(
+            folder=task.folder,
+            out=str(place / "claims" / unit.name),
+            attack=task.attack,
+            arguments=json.dumps(scenario.attacks[0].arguments),
+            threat=threat_of(scenario),
+            attack_seed=scenario.attack_seed,
+            unit=unit,
+            device=task.device,
         )
+        for unit in units_of(attack, place, victims=scenario.audit.victims, attacked=rounds)
+    ]
+    for piece in pieces(calls):
+        run_piece(piece)
     return task.key
 
 

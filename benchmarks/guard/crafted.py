@@ -1,6 +1,6 @@
 """docs/results/guard.md: what the guard and the check before sending say of crafted and honest models.
 
-    python -m benchmarks.guard --data cifar10:/data/cifar-10-batches-py --out benchmarks/results/guard.json
+    python -m benchmarks.guard crafted --data cifar10 --out benchmarks/results/guard.json
 
 Crafted models of one architecture, with evasions, over disjoint batches: how many examples stand in the
 update (preflight), and whether the model is refused beforehand (behaviour, rules). Honest models of several
@@ -191,7 +191,3 @@ def main() -> None:
     rows = list(measure(batch.inputs, batch.labels, seeds=chosen.seeds, wanted=chosen.models))
     chosen.out.write_text(json.dumps({"data": chosen.data.partition(":")[0], "rows": rows}, indent=1))
     print(table(rows))
-
-
-if __name__ == "__main__":
-    main()

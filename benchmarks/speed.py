@@ -1,0 +1,282 @@
+"""What an iteration of Inverting Gradients costs: beside a plain loop, and with victims in one batch.
+
+``python -m benchmarks.speed {iteration,victims,quality} [--setting NAME …] [--device D] [--out FOLDER]``. The
+plain loop is written here as anybody would write it: one graph per restart, double backward, float32, a
+learning rate that falls three times. The ways take turns in one process with one thread; medians of CPU
+seconds, or on a GPU of seconds on the clock. A setting whose file lies in the folder is not measured again.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
+from glasshouse.attacks.parts.labels import labels_of_each
+from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.search.adam import Descent, random_starts, roughness, stepwise
+from glasshouse.attacks.parts.search.rows import Evaluation, Rows, with_labels
+from glasshouse.data.sources import load as load_source
+from glasshouse.errors import BadFile
+from glasshouse.images import psnr
+from glasshouse.models import build as models
+from glasshouse.process import prepare_process
+from glasshouse.rng import Rng
+from glasshouse.tensors import copy_to
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Broadcast, Terms, Update
+
+SHAPE, CLASSES = (3, 32, 32), 10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network, and how many restarts search behind it."""
+
+    model: str
+    arguments: dict[str, Any]
+    restarts: int
+
+
+ITERATION: Final = {
+    "ResNet-18, 8 restarts": Setting("resnet18", {"width": 64}, 8),
+    "ConvNet 64, 8 restarts": Setting("convnet", {"width": 64}, 8),
+    "ConvNet 8, 1 restart": Setting("convnet", {"width": 8}, 1),
+}
+VICTIMS: Final = {
+    "LeNet": Setting("lenet5", {}, 1),
+    "ConvNet 8": Setting("convnet", {"width": 8}, 1),
+    "ResNet-18, width 16": Setting("resnet18", {"width": 16}, 1),
+}
+PEER, OURS, HALF = "plain loop", "Glasshouse", "Glasshouse, bfloat16"
+ALONE, TOGETHER = "one by one", "together"
+
+
+def photographs(count: int, split: str) -> tuple[Tensor, Tensor]:
+    """Images (N, 3, 32, 32) and labels: CIFAR-10 where it is, else crops of scikit-learn's photographs."""
+    try:
+        source = load_source("cifar10")
+    except BadFile:
+        source = load_source("photos", resize=32)
+    batch = source.split(split).batch(torch.arange(count))
+    return batch.inputs, batch.labels % CLASSES
+
+
+def observed(setting: Setting, count: int, *, split: str = "train") -> tuple[list[View], Tensor]:
+    """What the server sees of so many clients with one image each, and the images."""
+    architecture = Architecture(
+        name=setting.model, input_shape=SHAPE, classes=CLASSES, arguments=setting.arguments
+    )
+    model = models.build(architecture, rng=Rng.root(1)).eval()
+    inputs, labels = photographs(count, split)
+    broadcast = Broadcast(round=0, architecture=architecture, tensors=models.state(model))
+    terms = Terms(
+        protocol="fedsgd",
+        architecture=architecture,
+        sends="gradient",
+        clients=count,
+        cohort=count,
+        batch_size=1,
+    )
+    views = []
+    for client in range(count):
+        loss = F.cross_entropy(model(inputs[client : client + 1]), labels[client : client + 1])
+        slopes = torch.autograd.grad(loss, list(model.parameters()))
+        tensors = dict(zip(dict(model.named_parameters()), slopes, strict=True))
+        update = Update(round=0, client=client, kind="gradient", tensors=tensors, examples=1)
+        one = RoundView(round=0, broadcast=broadcast, updates={client: update})
+        views.append(View(terms=terms, threat=Threat(), rounds=(one,)))
+    return views, inputs
+
+
+def plain_loop(
+    client: Replica, labels: Tensor, start: Tensor, *, iterations: int, tv: float
+) -> tuple[Tensor, float]:
+    """One restart as anybody would write it: the last iterate (1, B, C, H, W), and its loss."""
+    parameters = [p.detach().clone().requires_grad_() for p in client.model.parameters()]
+    names = [name for name, _ in client.model.named_parameters()]
+    target = [client.gradient()[name] for name in names]
+    length = torch.stack([t.square().sum() for t in target]).sum().sqrt()
+    low, high = client.box()
+    x = start.clamp(low, high).clone().requires_grad_()
+    optimizer = torch.optim.Adam([x], lr=0.1)
+    value = torch.zeros(())
+    for i in range(iterations):
+        optimizer.param_groups[0]["lr"] = 0.1 * stepwise(i / iterations)
+        logits = functional_call(
+            client.model, dict(zip(names, parameters, strict=True)), (client.to_pixels(x[0]),)
+        )
+        loss = F.cross_entropy(logits, labels)
+        slopes = torch.autograd.grad(loss, parameters, create_graph=True)
+        dot, square = torch.zeros(()), torch.zeros(())
+        for slope, wanted in zip(slopes, target, strict=True):
+            dot = dot + (slope * wanted).sum()
+            square = square + slope.square().sum()
+        value = 1 - dot / square.sqrt() / length + tv * roughness(x)[0]
+        (g,) = torch.autograd.grad(value, x)
+        x.grad = g.sign()
+        optimizer.step()
+        with torch.no_grad():
+            x.clamp_(low, high)
+    return x.detach(), float(value.detach())
+
+
+def attack_of(setting: Setting, *, iterations: int = 1, **how: Any) -> InvertingGradients:
+    """The attack with its defaults."""
+    search = Descent(restarts=setting.restarts, iterations=iterations, signed=True, **how.pop("search", {}))
+    return InvertingGradients(search=search, **how)
+
+
+def iterations_of(attack: InvertingGradients, views: list[View], count: int) -> Callable[[], object]:
+    """So many evaluations of loss and slope for all restarts of all ``views`` in one batch."""
+    clients = [replica(view, subject="benchmark") for view in views]
+    rngs = [Rng.root(i) for i in range(len(views))]
+    labels = torch.stack(labels_of_each(views, clients, rngs=rngs))
+    start = random_starts(clients, attack.search, rngs=rngs)
+    low, high = clients[0].box()
+    start = start.clamp(low, high)
+    loss = attack._loss(clients, "simulate", [False] * len(clients))
+    evaluate = Evaluation(with_labels(loss, labels.repeat_interleave(attack.search.restarts, 0)))
+    rows = Rows.of(start, victims=len(views))
+    return lambda: [evaluate(start, rows) for _ in range(count)]
+
+
+class Watch:
+    """CPU seconds of this process; where a GPU computes, seconds on the clock until it is done."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, work: Callable[[], object]) -> float:
+        gpu = self.device != "cpu"
+        if gpu:
+            torch.cuda.synchronize()
+        clock = time.perf_counter if gpu else time.process_time
+        start = clock()
+        work()
+        if gpu:
+            torch.cuda.synchronize()
+        return clock() - start
+
+
+def alternate(ways: dict[str, Callable[[], object]], repeats: int, watch: Watch) -> dict[str, float]:
+    """Median seconds of every way; they take turns, and the first turn warms up."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(repeats + 1):
+        for way, work in ways.items():
+            spent = watch(work)
+            if turn:
+                seconds[way].append(spent)
+    return {way: statistics.median(values) for way, values in seconds.items()}
+
+
+def measure_iteration(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
+    """Milliseconds per restart and iteration, by way; one client."""
+    views, _ = observed(setting, 1)
+    views = [copy_to(view, settings.device) for view in views]
+    client = replica(views[0], subject="benchmark")
+    labels = labels_of_each(views, [client], rngs=[Rng.root(0)])[0]
+    start = torch.randn((1, 1, *SHAPE), generator=Rng.root(0).torch()).to(settings.device)
+    count = settings.iterations
+    ways = {
+        PEER: lambda: plain_loop(client, labels, start, iterations=count, tv=0.01),
+        OURS: iterations_of(attack_of(setting), views, count),
+        HALF: iterations_of(attack_of(setting, bf16=True), views, count),
+    }
+    median = alternate(ways, settings.repeats, Watch(settings.device))
+    each = {way: 1 if way == PEER else setting.restarts for way in ways}
+    return {way: 1000 * median[way] / count / each[way] for way in ways}
+
+
+def measure_victims(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
+    """Milliseconds per candidate and iteration: eight victims one by one, and in one batch."""
+    views = [copy_to(view, settings.device) for view in observed(setting, settings.victims)[0]]
+    attack, count = attack_of(setting), settings.iterations
+    singles = [iterations_of(attack, [view], count) for view in views]
+    ways: dict[str, Callable[[], object]] = {
+        ALONE: lambda: [single() for single in singles],
+        TOGETHER: iterations_of(attack, views, count),
+    }
+    median = alternate(ways, settings.repeats, Watch(settings.device))
+    return {way: 1000 * seconds / count / len(views) for way, seconds in median.items()}
+
+
+def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
+    """Mean PSNR over images of what each way ends at from the same starts, in so many iterations."""
+    views, inputs = observed(setting, settings.victims, split="test")
+    views = [copy_to(view, settings.device) for view in views]
+    watch, found, spent = Watch(settings.device), {}, {}
+    found[PEER], found[OURS], found[HALF] = [], [], []
+    for number, view in enumerate(views):
+        client, rng = replica(view, subject="benchmark"), Rng.root(number)
+        labels = labels_of_each([view], [client], rngs=[rng])[0]
+        plain = attack_of(setting, iterations=settings.iterations)
+        starts = random_starts([client], plain.search, rngs=[rng])
+
+        def peer(client=client, labels=labels, starts=starts):
+            loops = (
+                plain_loop(client, labels, s, iterations=settings.iterations, tv=0.01)
+                for s in starts.split(1)
+            )
+            best = min(loops, key=lambda one: one[1])
+            found[PEER].append(client.to_pixels(best[0][0]).clamp(0, 1).cpu())
+
+        def ours(way, view=view, rng=rng, **how):
+            attack = attack_of(setting, iterations=settings.iterations, **how)
+            found[way].append(attack.run(view, rng=rng)[0].inputs.cpu())
+
+        spent.setdefault(PEER, []).append(watch(peer))
+        spent.setdefault(OURS, []).append(watch(lambda ours=ours: ours(OURS)))
+        spent.setdefault(HALF, []).append(watch(lambda ours=ours: ours(HALF, bf16=True)))
+    table = {}
+    for way, images in found.items():
+        values = [float(psnr(x, inputs[i : i + 1])) for i, x in enumerate(images)]
+        table[f"{way}: PSNR"] = statistics.mean(values)
+        table[f"{way}: seconds"] = sum(spent[way])
+    return table
+
+
+MODES: Final = {
+    "iteration": (ITERATION, measure_iteration),
+    "victims": (VICTIMS, measure_victims),
+    "quality": (ITERATION, measure_quality),
+}
+
+
+def main() -> None:
+    """Measure what is asked for; print a line per setting and way, with the ratio to the first way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("--setting", nargs="*", default=[])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--victims", type=int, default=8)
+    parser.add_argument("--out", default="runs/speed")
+    settings = parser.parse_args()
+    prepare_process()
+    known, measure = MODES[settings.mode]
+    for name in settings.setting or known:
+        file = Path(settings.out) / f"{settings.mode}-{settings.device}-{name.replace(' ', '-')}.json"
+        if not file.is_file():
+            table = measure(known[name], settings)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"setting": name, **vars(settings), "table": table}, indent=1))
+        table = json.loads(file.read_text())["table"]
+        first = next(iter(table.values()))
+        for way, value in table.items():
+            print(f"{name:24} {way:28} {value:10.2f} {first / value:6.2f} ×", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The slow way to compare updates: each candidate's is formed, by a gradient or by training on it.
+
+Shape letters: R restarts, B images, C channels, H and W pixels, K classes, P parameter tensors.
+
+Right by inspection, and applicable to every model and to several local steps; :mod:`ghost` is tested
+against it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
+from glasshouse.attacks.parts.matching import ghost_layers
+from glasshouse.attacks.parts.matching.ghost import Moments, moments
+
+
+@final
+class Plain:
+    """Moments by forming each candidate's update, one candidate after the other; any model, one victim.
+
+    Args:
+        model: in ``eval()`` mode.
+        received: parameters before training, by name.
+        target: the update to match, of the same names.
+        masks: entries that count; see ``Ghost``.
+        steps: the local steps behind the target; None: it is one gradient of all B images.
+        levels: the target is a gradient clamped at these; see ``local_steps.clamped_gradient``.
+        known: what is added by name to a candidate's change, or to its gradient before it is clamped: weight
+            decay that the target was freed of, or that is in it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        received: Mapping[str, Tensor],
+        target: Mapping[str, Tensor],
+        *,
+        masks: Mapping[str, Tensor] | None = None,
+        steps: LocalSteps | None = None,
+        levels: Mapping[str, float] | None = None,
+        known: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._model, self._target, self._masks = model, dict(target), dict(masks or {})
+        self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
+        self._steps, self._levels, self._known = steps, levels, dict(known or {})
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        create_graph: bool = True,
+        victims: Sequence[int] | None = None,
+    ) -> Moments:
+        """Moments of R candidate batches; see ``Ghost.__call__``."""
+        assert not victims or set(victims) == {0}  # several are never asked of it
+        each = [self._one(x, y, create_graph) for x, y in zip(inputs, targets, strict=True)]
+        return Moments(
+            dot=torch.cat([m.dot for m in each], 1),
+            square=torch.cat([m.square for m in each], 1),
+            gap=torch.cat([m.gap for m in each if m.gap is not None], 1),
+        )
+
+    def _one(self, inputs: Tensor, targets: Tensor, create_graph: bool) -> Moments:
+        update = self.update(inputs, targets, create_graph=create_graph)
+        return moments(
+            [
+                ghost_layers.explicit(update[name][None], target[None], self._mask(name), exact=True)
+                for name, target in self._target.items()
+            ]
+        )
+
+    def _mask(self, name: str) -> Tensor | None:
+        mask = self._masks.get(name)
+        return None if mask is None else mask.expand_as(self._target[name])
+
+    def update(self, inputs: Tensor, targets: Tensor, *, create_graph: bool = True) -> dict[str, Tensor]:
+        """What a client with these B images would send: its gradient, or its change of parameters."""
+        if self._levels is not None:
+            slope = self._gradient(self._start, inputs, targets, create_graph)
+            pulled = {name: g + self._known.get(name, 0.0) for name, g in slope.items()}
+            return clamp_softly(pulled, self._levels)
+        if self._steps is None:
+            return self._gradient(self._start, inputs, targets, create_graph)
+
+        def gradient(parameters: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+            return self._gradient(parameters, inputs[rows], targets[rows], create_graph)
+
+        after = self._steps.repeat(self._start, gradient, through=create_graph)
+        change = {name: p - self._start[name] + self._known.get(name, 0.0) for name, p in after.items()}
+        return change if create_graph else {name: t.detach() for name, t in change.items()}
+
+    def _gradient(
+        self, parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, create_graph: bool
+    ) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            loss = F.cross_entropy(functional_call(self._model, dict(parameters), (inputs,)), targets)
+            gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
+        return dict(zip(parameters, gradients, strict=True))

@@ -1,0 +1,47 @@
+"""Which defences ran in a captured federation, in sentences for the page."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Final
+
+from glasshouse.audit.defenses.check import check_defenses
+from glasshouse.audit.defenses.declared import Judged
+from glasshouse.errors import Inapplicable
+from glasshouse.transcript.record import Transcript
+from glasshouse.wire import Mechanism
+
+_ROUNDS: Final = 20
+"""Rounds that are looked at: a strength shows in so many updates of a client."""
+
+
+def defense_notes(transcript: Transcript, declared: Sequence[Mechanism]) -> tuple[str, ...]:
+    """One sentence for each declared defence, and for each that shows without a declaration.
+
+    Args:
+        transcript: of the capture.
+        declared: what the scenario says that every client runs.
+    """
+    try:
+        rows = check_defenses(replace(transcript, rounds=transcript.rounds[:_ROUNDS]), declared)
+    except Inapplicable as error:
+        return (f"Which defences ran is not checked: {error.needs}; got {error.got}.",)
+    if not rows:
+        return ("No defence is declared, and no update shows one.",)
+    alike: dict[tuple[object, ...], list[Judged]] = {}
+    for row in rows:
+        alike.setdefault((row.defense, row.setting, str(row.declared), row.ruling), []).append(row)
+    return tuple(_sentence(group) for group in alike.values())
+
+
+def _sentence(rows: Sequence[Judged]) -> str:
+    """What is ruled of one mark of one defence, at the clients of whom the same is ruled."""
+    first = rows[0]
+    stated = "" if math.isnan(first.declared) else f" declared {first.declared:.4g},"
+    values = [row.seen.value for row in rows if row.seen.state == "on" and not math.isnan(row.seen.value)]
+    seen = f" observed {median(values):.4g}," if values else ""
+    clients = sum(row.client is not None for row in rows)
+    where = f" at {clients} client{'s' * (clients != 1)}" if clients else ""
+    name = f"{first.defense}, {first.setting}" if first.setting else first.defense
+    return f"Defence check: {name}:{stated}{seen} {first.ruling}{where} ({first.reason})."

@@ -1,0 +1,162 @@
+"""Close the leak of one update: the remedy that changes it least and leaves nothing that preflight finds.
+
+Rows that show an example are dropped, examples clipped, the batch grown, turned copies mixed in, or noise
+added (:mod:`glasshouse.guard.remedies`); a remedy that is not enough is followed by dropping. Where nothing
+helps, or what would be left is another update, the client is told not to send. It happens on the client and
+nothing of the data leaves; a decision may be written to a file of the client's own.
+
+What preflight does not look for (gradient inversion, weights of convolutions, labels) is not closed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from torch import Tensor, nn
+
+from glasshouse.guard.preflight import Preflight
+from glasshouse.guard.remedies import REMEDIES, Case, Train, distance, drop_rows, gradient_of
+from glasshouse.store import append_jsonl
+from glasshouse.wire import Kind
+
+__all__ = ["Mitigation", "Trial", "mitigate"]
+
+CHEAP: Final = 0.05
+"""A remedy that changes the update by less of its length is taken at once."""
+MOST: Final = 0.5
+"""A remedy that changes it by more leaves another update, which is not worth sending."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One remedy on one update.
+
+    Attributes:
+        remedy: what was done, in words.
+        standing: examples that still stand in the update.
+        change: length of the change, in lengths of the update as it was computed.
+    """
+
+    remedy: str
+    standing: int
+    change: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mitigation:
+    """What may be sent instead of an update.
+
+    Attributes:
+        update: to be sent; None: nothing helps, do not send.
+        remedy: what was done; empty: nothing was needed, or nothing helps.
+        before: what stood in the update as it was computed.
+        after: what stands in ``update``; None: it is not to be sent.
+        trials: all that was tried.
+    """
+
+    update: Mapping[str, Tensor] | None
+    remedy: str
+    before: Preflight
+    after: Preflight | None
+    trials: tuple[Trial, ...]
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        if self.update is None:
+            return f"Do not send this update: {_count(self.before)} and no remedy closes that."
+        if not self.remedy:
+            return "Send it: no example was found in this update."
+        change = next(trial.change for trial in self.trials if trial.remedy == self.remedy)
+        return f"Send it after '{self.remedy}' (changes it by {change:.0%}): {_count(self.before)}, now none."
+
+
+def mitigate(
+    update: Mapping[str, Tensor],
+    model: nn.Module,
+    batch: tuple[Tensor, Tensor],
+    *,
+    kind: Kind = "delta",
+    train: Train | None = None,
+    more: tuple[Tensor, Tensor] | None = None,
+    log: Path | None = None,
+) -> Mitigation:
+    """Change an update as little as possible so that none of the client's examples stands in it.
+
+    Args:
+        update: as in :func:`~glasshouse.guard.preflight.preflight`.
+        model: as received, in the mode in which it is trained; it is left as it was.
+        batch: all examples behind the update, (B, ...), and their classes, (B,).
+        kind: ``gradient`` or ``delta``.
+        train: makes the update of other examples, for remedies that need that; for a gradient there is one.
+        more: further examples of the client and their classes, to grow the batch with.
+        log: a file of the client's own, to which the decision is added as a line of JSON.
+
+    Raises:
+        BadValue: as :func:`~glasshouse.guard.preflight.preflight`.
+
+    Examples:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> one = torch.tensor([[0.0, 1.0, 0.5, 0.2]]), torch.tensor([1])
+        >>> seen = mitigate(gradient_of(model, *one), model, one, kind="gradient")
+        >>> seen.update is None, len(seen.before.standing("input"))
+        (True, 1)
+    """
+    if train is None and kind == "gradient":
+
+        def train(inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+            return {n: g for n, g in gradient_of(model, inputs, labels).items() if n in update}
+
+    case = Case(
+        update=update, model=model, inputs=batch[0], labels=batch[1], kind=kind, train=train, more=more
+    )
+    found = _find_remedy(case, case.check())
+    if log is not None:
+        append_jsonl(log, _line(found))
+    return found
+
+
+def _find_remedy(case: Case, before: Preflight) -> Mitigation:
+    if before.controlled and not before.leaks:
+        return Mitigation(update=case.update, remedy="", before=before, after=before, trials=())
+    trials: list[Trial] = []
+    closed: list[tuple[float, str, Case, Preflight]] = []
+    for name, remedy in REMEDIES.items() if before.controlled else ():
+        words, changed = name, remedy(case)
+        if changed is None:
+            continue
+        after = changed.check()
+        if after.leaks and remedy is not drop_rows and (rest := drop_rows(changed)) is not None:
+            words, changed, after = f"{name}, drop rows", rest, rest.check()
+        change = distance(case.update, changed.update)
+        trials.append(Trial(remedy=words, standing=_standing(after), change=change))
+        if not after.leaks and after.controlled and change <= MOST:
+            closed.append((change, words, changed, after))
+            if change < CHEAP:
+                break
+    if not closed:
+        return Mitigation(update=None, remedy="", before=before, after=None, trials=tuple(trials))
+    _, words, changed, after = min(closed, key=lambda one: one[0])
+    return Mitigation(update=changed.update, remedy=words, before=before, after=after, trials=tuple(trials))
+
+
+def _line(found: Mitigation) -> dict[str, object]:
+    """Counts and names alone."""
+    return {
+        "decision": "not sent" if found.update is None else "sent",
+        "remedy": found.remedy,
+        "standing": _standing(found.before),
+        "trials": [[trial.remedy, trial.standing, round(trial.change, 4)] for trial in found.trials],
+    }
+
+
+def _standing(seen: Preflight) -> int:
+    return len({leak.example for leak in seen.leaks})
+
+
+def _count(seen: Preflight) -> str:
+    return f"{_standing(seen)} of your {seen.examples} examples stood in it"

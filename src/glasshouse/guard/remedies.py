@@ -1,0 +1,175 @@
+"""What a client can do to an update that shows its examples, before it is sent: one function each.
+
+A remedy gives the update that would be sent instead, and all examples behind it; None: it cannot be applied.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.guard.behaviour.trace import trace
+from glasshouse.guard.preflight import Preflight, preflight
+from glasshouse.tensors import norm
+from glasshouse.wire import Kind
+
+Train = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+"""Gives the update that training on these examples makes, from the received model."""
+
+PASSES: Final = 6
+"""How often rows are dropped: without some, others may show an example."""
+STRENGTHS: Final = tuple(2.0**k for k in range(-5, 5))
+"""Standard deviations of the noise that are tried, in root mean squares of the tensor."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An update that may show examples, and what it was made of.
+
+    Attributes:
+        update: by name of the parameter.
+        model: as received.
+        inputs: of all examples behind the update, (B, ...).
+        labels: their classes, (B,).
+        kind: ``gradient`` or ``delta``.
+        train: makes the update of other examples; None: it cannot be made again.
+        more: further examples of the client, and their classes.
+    """
+
+    update: Mapping[str, Tensor]
+    model: nn.Module
+    inputs: Tensor
+    labels: Tensor
+    kind: Kind
+    train: Train | None = None
+    more: tuple[Tensor, Tensor] | None = None
+
+    def check(self) -> Preflight:
+        """What stands in the update."""
+        return preflight(self.update, self.model, self.inputs, self.labels, kind=self.kind)
+
+    def _again(self, inputs: Tensor, labels: Tensor) -> "Case | None":
+        """The case of an update that is made of these examples."""
+        if self.train is None:
+            return None
+        update = {name: t.detach() for name, t in self.train(inputs, labels).items()}
+        return replace(self, update=update, inputs=inputs, labels=labels)
+
+
+def gradient_of(
+    model: nn.Module, inputs: Tensor, labels: Tensor, weights: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The gradient of the mean cross-entropy, each example's part times its weight, (B,).
+
+    ``model`` is left as it was, running statistics included.
+    """
+    work = copy.deepcopy(model)
+    trained = {name: p for name, p in work.named_parameters() if p.requires_grad}
+    losses = F.cross_entropy(work(inputs), labels, reduction="none")
+    loss = (losses if weights is None else losses * weights).mean()
+    gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+        loss, list(trained.values()), allow_unused=True
+    )
+    return {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
+
+
+def drop_rows(case: Case) -> Case | None:
+    """Zeros in place of the rows that show an example, and of their biases; others are as they were."""
+    update = {name: t.clone() for name, t in case.update.items()}
+    for _ in range(PASSES):
+        case = replace(case, update=update)
+        leaks = case.check().leaks
+        if not leaks:
+            break
+        for leak in leaks:
+            for part in ("weight", "bias"):
+                if (t := update.get(f"{leak.layer}.{part}".removeprefix("."))) is not None:
+                    t[list(leak.rows)] = 0
+    return case
+
+
+def clip_examples(case: Case) -> Case | None:
+    """No example's gradient is longer than the median one; only for the gradient of one step."""
+    if case.kind != "gradient":
+        return None
+    layers = trace(case.model, case.inputs, case.labels).layers
+    lengths = torch.stack([one.sizes.double().norm(dim=1) for one in layers]).norm(dim=0)
+    weights = (lengths.median() / lengths.clamp_min(torch.finfo(torch.double).tiny)).clamp_max(1)
+    update = gradient_of(case.model, case.inputs, case.labels, weights.to(case.inputs.dtype))
+    return replace(case, update={name: t for name, t in update.items() if name in case.update})
+
+
+def add_copies(case: Case) -> Case | None:
+    """Turned and mirrored copies of images are trained on as well, so that units answer to several pictures.
+
+    Source: Jeter et al. 2023, "OASIS: Offsetting Active Reconstruction Attacks in Federated Learning",
+    arXiv:2311.13739. A copy that stands in the update counts like the image itself.
+    """
+    images = case.inputs
+    if images.ndim != 4 or images.shape[2] != images.shape[3]:
+        return None
+    copies = [images, images.flip(3), *(torch.rot90(images, turns, (2, 3)) for turns in (1, 2, 3))]
+    return case._again(torch.cat(copies), case.labels.repeat(len(copies)))
+
+
+def grow_batch(case: Case) -> Case | None:
+    """Further examples of the client are trained on as well."""
+    if case.more is None:
+        return None
+    inputs, labels = case.more
+    return case._again(torch.cat([case.inputs, inputs]), torch.cat([case.labels, labels]))
+
+
+def add_noise(case: Case) -> Case | None:
+    """Gaussian noise on the layers that show an example, somewhat more than hides them.
+
+    A server that knows all rows which show an example averages noise out over them: the least strength that
+    hides all from preflight is multiplied by the root of the largest number of such rows. The seed is the
+    operating system's: noise that a server could draw again it could take off.
+    """
+    leaks = case.check().leaks
+    if not leaks:
+        return case
+    parts = [f"{leak.layer}.{part}".removeprefix(".") for leak in leaks for part in ("weight", "bias")]
+    names = [name for name in dict.fromkeys(parts) if name in case.update]
+    averaged = math.sqrt(max(len(leak.rows) for leak in leaks))
+    generator = torch.Generator()
+    generator.seed()
+    noisy = case
+    for strength in STRENGTHS:
+        noisy = _with_noise(case, names, strength, generator)
+        if not noisy.check().leaks:
+            return _with_noise(case, names, averaged * strength, generator)
+    return noisy
+
+
+def _with_noise(case: Case, names: Sequence[str], strength: float, generator: torch.Generator) -> Case:
+    update = dict(case.update)
+    for name in names:
+        t = update[name]
+        noise = torch.randn(t.shape, generator=generator).to(t)
+        update[name] = t + strength * t.double().square().mean().sqrt().to(t) * noise
+    return replace(case, update=update)
+
+
+Remedy = Callable[[Case], Case | None]
+REMEDIES: Final[Mapping[str, Remedy]] = {
+    "drop rows": drop_rows,
+    "clip examples": clip_examples,
+    "grow the batch": grow_batch,
+    "add copies": add_copies,
+    "add noise": add_noise,
+}
+"""In the order in which they are tried."""
+
+
+def distance(update: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """Length of the difference, in lengths of ``update``."""
+    apart = {name: other[name].double() - t.double() for name, t in update.items()}
+    return norm(apart) / max(norm(update), torch.finfo(torch.double).tiny)
