@@ -3,12 +3,12 @@
     python -m benchmarks.inversion_rows PLAN --out FOLDER [--device cuda] [--seconds 500]
     python -m benchmarks.inversion_rows table --out FOLDER
 
-PLAN is a file of lines ``name {JSON of Piece}``, or the name of one of the plans below (``headline``, ``all``).
+PLAN is a file of lines ``name {JSON of Piece}``, the name of one of the pieces below, or ``all``.
 CIFAR-10: victims hold test images (tuning: train images); the network is trained on 8,000 train images or not
-at all. Gradients are the clients', defences, labels, starts, adaptations, loss terms, Adam and claims are the
-product's own. All victims were sent the same weights, so that they are rows of one batch; their claims are those of one
-victim at a time up to rounding (TF32 on a GPU), but that a search goes on until all rows have settled. Each piece
-is a file of FOLDER, written as it ends, and is not run again. Losses of claims and truth are evaluated in float32.
+at all. Gradients are the clients', defences, labels, starts, adaptations, loss terms and Adam are the
+product's own. All victims were sent the same weights, so that they are rows of one batch; what comes out is
+what one victim at a time would give, up to rounding (TF32 on a GPU). Each piece is a file of FOLDER, written
+as it ends, and is not run again. Losses of claims and truth are evaluated in float32.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import functools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,7 +37,9 @@ from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.matching.ghost import Ghost
 from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.search.adam import Descent, Found, adam, random_start, roughness
+from glasshouse.attacks.parts.search.adam import Descent, Found, adam, random_starts, roughness
+from glasshouse.attacks.parts.search.rows import RowLoss, Rows
+from glasshouse.data.base import DataSource
 from glasshouse.data.sources import load as load_source
 from glasshouse.federation.client import apply_defenses
 from glasshouse.federation.defenses import soteria
@@ -84,8 +86,8 @@ class Piece:
         attack: ``inverting_gradients`` or ``gradinversion``.
         iterations: of Adam.
         restarts: of each search.
-        tv: weights of total variation; several: a tuning. Empty: the best of the tuning with the same network,
-            batch size and attack, 0.01 without one.
+        tv: weights of total variation; several: a tuning. Empty: the best of the tuning with the same
+            network, batch size and attack, 0.01 without one.
         defenses: names in ``DEFENSES``.
         split: the victims' images.
     """
@@ -148,37 +150,42 @@ class Bench:
     accuracy: float
 
 
-@functools.lru_cache(maxsize=2)
-def bench(model: str, width: int, epochs: int, split: str, device: str) -> Bench:
-    """Images are drawn once for all pieces: victims, 99 others to be told from, 1,000 auxiliary, 8,000 public."""
-    source = load_source("cifar10")
+@functools.lru_cache(maxsize=1)
+def pictures() -> DataSource:
+    """CIFAR-10."""
+    return load_source("cifar10")
+
+
+def drawn(split: str, part: slice) -> Batch:
+    """Images of a split in an order that is drawn once for all pieces."""
+    images = pictures().splits[split]
+    return images.batch(torch.randperm(len(images), generator=ROOT.child(split).torch())[part])
+
+
+@functools.lru_cache(maxsize=4)
+def network(model: str, width: int, epochs: int, device: str) -> tuple[Architecture, nn.Module, float]:
+    """Fresh, or trained on 8,000 public images; and its accuracy on 1,000 test images."""
     place = Architecture(
-        name=model, input_shape=source.input_shape, classes=source.classes, arguments={"width": width}
+        name=model, input_shape=pictures().input_shape, classes=10, arguments={"width": width}
     )
-    order = {
-        name: torch.randperm(len(part), generator=ROOT.child(name).torch())
-        for name, part in source.splits.items()
-    }
-    train, test = source.splits["train"], source.splits["test"]
-    net = models.build(place, rng=ROOT.child("model"))
+    net = models.build(place, rng=ROOT.child("model")).to(device)
     if epochs:
         recipe = Recipe(epochs=epochs, batch_size=64, learning_rate=0.05, flip=True, shift=2)
-        public = train.batch(order["train"][:8000])
-        fit(
-            net.to(device),
-            replace(public, inputs=public.inputs.to(device)),
-            recipe,
-            rng=ROOT.child("training"),
-        )
-    net = net.to(device).eval()
-    private = source.splits[split].batch(order[split][-400:])
+        public = drawn("train", slice(0, 8000))
+        fit(net, replace(public, inputs=public.inputs.to(device)), recipe, rng=ROOT.child("training"))
+    return place, net.eval(), accuracy(net, drawn("test", slice(500, 1500)))
+
+
+def bench(piece: Piece, device: str) -> Bench:
+    """The network and the images of a piece: the victims' are the last of their split."""
+    place, net, share = network(piece.model, piece.width, piece.epochs, device)
     return Bench(
         architecture=place,
         model=net,
-        private=private,
-        mean=train.batch(order["train"][8000:9000]).inputs.mean(0),
-        distractors=test.batch(order["test"][:DISTRACTORS]).inputs,
-        accuracy=accuracy(net, test.batch(order["test"][500:1500])),
+        private=drawn(piece.split, slice(-400, None)),
+        mean=drawn("train", slice(8000, 9000)).inputs.mean(0),
+        distractors=drawn("test", slice(0, DISTRACTORS)).inputs,
+        accuracy=share,
     )
 
 
@@ -224,7 +231,7 @@ def updates_of(piece: Piece, base: Bench, device: str) -> Iterator[tuple[int, st
 
 
 def defended(update: Update, name: str, batch: Batch, model: nn.Module, *, rng: Rng, device: str) -> Update:
-    """``update`` behind one defence: Soteria where the model is, the others, whose noise is drawn there, on the CPU."""
+    """``update`` behind one defence: Soteria where the model is, the others on the CPU."""
     if name == "none":
         return update
     defense: Defense = create(load("defenses", name), DEFENSES[name])
@@ -257,10 +264,10 @@ def prepare(piece: Piece, base: Bench, device: str) -> Iterator[Row]:
                     ATTACKS[piece.attack]().search, iterations=piece.iterations, restarts=piece.restarts
                 )
                 attack = ATTACKS[piece.attack](search=search, tv=tv, adaptive=adaptive)
-                yield row_of(victim, name, batch, view, client, attack)
+                yield row_of(victim, name, batch, view=view, client=client, attack=attack)
 
 
-def row_of(victim: int, name: str, batch: Batch, view: View, client: Replica, attack: Attack) -> Row:
+def row_of(victim: int, name: str, batch: Batch, *, view: View, client: Replica, attack: Attack) -> Row:
     """What the attack's ``run`` does before its search."""
     rng = ROOT.child(f"attack/{victim}")
     minima = isinstance(attack, GradInversion) and client.images <= client.classes
@@ -271,7 +278,7 @@ def row_of(victim: int, name: str, batch: Batch, view: View, client: Replica, at
         found = transforms.estimate(target, last=client.last_linear()) if found else Adaptation()
     return Row(
         victim=victim, defense=name, attack=attack, client=client, batch=batch, labels=labels,
-        start=random_start(client, attack.search, rng=rng), adaptation=found, target=target,
+        start=random_starts([client], attack.search, rngs=[rng]), adaptation=found, target=target,
     )  # fmt: skip
 
 
@@ -289,7 +296,7 @@ class RowMoments:
         self.masks = {
             n: torch.stack([self._mask(r, n) for r in rows]).repeat_interleave(restarts, 0) for n in masked
         }
-        self._ghost = Ghost(model, rows[0].target)
+        self._ghost = Ghost(model, [rows[0].target])
 
     @staticmethod
     def _mask(row: Row, name: str) -> Tensor:
@@ -297,7 +304,9 @@ class RowMoments:
         mask = row.adaptation.masks.get(name)
         return (whole if mask is None else mask.expand_as(whole)).flatten()
 
-    def __call__(self, pixels: Tensor, labels: Tensor, *, create_graph: bool = True) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, pixels: Tensor, labels: Tensor, which: Rows, *, create_graph: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """(R,) float64 each: product with the target, and own square."""
         rows, images = pixels.shape[:2]
         flat = pixels.flatten(0, 1)
@@ -314,8 +323,8 @@ class RowMoments:
                     name = f"{prefix}.{own}"
                     gradient = _gradient(module, own, tape[prefix][0], delta, rows).flatten(1).float()
                     if name in self.masks:
-                        gradient = gradient * self.masks[name]
-                    dots.append((gradient * self.targets[name]).sum(1).double())
+                        gradient = gradient * which.pick(self.masks[name])
+                    dots.append((gradient * which.pick(self.targets[name])).sum(1).double())
                     squares.append(gradient.square().sum(1).double())
         return torch.stack(dots).sum(0), torch.stack(squares).sum(0)
 
@@ -358,7 +367,7 @@ class _Patches(torch.autograd.Function):
         return F.fold(grad, ctx.size, m.kernel_size, padding=m.padding, stride=m.stride), None
 
 
-def batch_loss(rows: Sequence[Row], *, create_graph: bool = True) -> Callable[[Tensor], Tensor]:
+def batch_loss(rows: Sequence[Row], *, create_graph: bool = True) -> RowLoss:
     """The attack's own loss of all rows (R, B, C, H, W) → (R,)."""
     first, restarts = rows[0], len(rows[0].start)
     attack, client = first.attack, first.client
@@ -374,26 +383,26 @@ def batch_loss(rows: Sequence[Row], *, create_graph: bool = True) -> Callable[[T
 
     tv = per_row([r.attack.tv for r in rows]).repeat_interleave(restarts)
 
-    def loss(points: Tensor) -> Tensor:
-        dot, square = moments(client.to_pixels(points), labels, create_graph=create_graph)
-        prior = tv * roughness(points)
+    def loss(points: Tensor, which: Rows) -> Tensor:
+        pixels, given = client.to_pixels(points), which.pick(norm)
+        dot, square = moments(pixels, which.pick(labels), which, create_graph=create_graph)
+        prior = which.pick(tv) * roughness(points)
         if isinstance(attack, InvertingGradients):
-            return 1 - dot / (square.clamp_min(1e-30) * norm).sqrt() + prior
-        scale = (clip / square.clamp_min(1e-24).sqrt()).clamp_max(1.0)
-        scale = torch.where(short, (dot / square.clamp_min(1e-24)).clamp(0.0, 1.0), scale)
-        distance = (scale.square() * square - 2 * scale * dot + norm) / norm
+            return 1 - dot / (square.clamp_min(1e-30) * given).sqrt() + prior
+        scale = (which.pick(clip) / square.clamp_min(1e-24).sqrt()).clamp_max(1.0)
+        scale = torch.where(which.pick(short), (dot / square.clamp_min(1e-24)).clamp(0.0, 1.0), scale)
+        distance = (scale.square() * square - 2 * scale * dot + given) / given
         return distance + prior + attack.l2 * points.square().flatten(1).mean(1)
 
     return loss
 
 
-def consensus(rows: Sequence[Row]) -> Callable[[Tensor], Tensor] | None:
+def consensus(rows: Sequence[Row]) -> list[Consensus]:
     """GradInversion's pull of each victim's seeds to their common image."""
     attack, seeds = rows[0].attack, len(rows[0].start)
     if not isinstance(attack, GradInversion) or not attack.group or seeds < 2:
-        return None
-    pulls = [Consensus(attack.group) for _ in rows]
-    return lambda x: torch.cat([pull(part) for pull, part in zip(pulls, x.split(seeds), strict=True)])
+        return []
+    return [Consensus(attack.group) for _ in rows]
 
 
 def search(rows: Sequence[Row]) -> Found:
@@ -402,7 +411,12 @@ def search(rows: Sequence[Row]) -> Found:
     start = torch.cat([r.start for r in rows])
     how: Descent = first.attack.search
     return adam(
-        batch_loss(rows), start, how, box=first.client.box(), rng=ROOT.child("noise"), pull=consensus(rows)
+        batch_loss(rows),
+        start,
+        how,
+        box=first.client.box(),
+        rngs=[ROOT.child(f"attack/{row.victim}") for row in rows],
+        pulls=consensus(rows),
     )
 
 
@@ -456,18 +470,17 @@ def exact_losses(rows: Sequence[Row], pixels: Tensor) -> list[float]:
     exact = [replace(row, attack=replace(row.attack, bf16=False)) for row in rows]
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    losses = (
-        batch_loss(exact, create_graph=False)(rows[0].client.to_inputs(pixels)).detach().double().tolist()
-    )
+    points = rows[0].client.to_inputs(pixels)
+    losses = batch_loss(exact, create_graph=False)(points, Rows.of(points, victims=len(rows)))
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-    return [float(x) for x in losses]
+    return [float(x) for x in losses.detach()]
 
 
 def run_piece(name: str, piece: Piece, out: Path, device: str, most: int) -> None:
     """One piece, and its file."""
     begun = time.time()
     piece = replace(piece, tv=piece.tv or (tuned(piece, out),))
-    base = bench(piece.model, piece.width, piece.epochs, piece.split, device)
+    base = bench(piece, device)
     twins: dict[tuple[object, ...], list[Row]] = {}
     for row in prepare(piece, base, device):
         twins.setdefault(row.twin, []).append(row)
