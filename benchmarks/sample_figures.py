@@ -64,7 +64,8 @@ def main() -> None:
     parser.add_argument("--pages", nargs="+", default=sorted(p.stem for p in PAGES.glob("*.md")))
     arguments = parser.parse_args()
     every = [one for name in arguments.pages for one in figures(PAGES / f"{name}.md")]
-    print(f"{count} of {len(every):,} figures on {len(arguments.pages)} pages, seed {arguments.seed}\n")
+    pages = len(arguments.pages)
+    print(f"{arguments.count} of {len(every):,} figures on {pages} pages, seed {arguments.seed}\n")
     print("| where | row | column | printed | command |\n|---|---|---|---|---|")
     for one in random.Random(arguments.seed).sample(every, arguments.count):
         print(f"| {one.place} | {one.row} | {one.column} | {one.value} | `{one.command}` |")
