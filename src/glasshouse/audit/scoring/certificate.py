@@ -31,8 +31,8 @@ from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.scoring.score import longest_prefix
-from glasshouse.figures.generator_scale import invert_generator
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
+from glasshouse.models.nearest import invert_generator
 from glasshouse.process import Workers
 from glasshouse.progress import track
 from glasshouse.results.strength import Search
