@@ -10,6 +10,7 @@ import torch
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.nulls import GENERATOR, average_score, choose_null
+from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.models.nearest import invert_generator

@@ -23,6 +23,7 @@ from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import RESAMPLES, Interval, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
 from glasshouse.models.nearest import Prior, invert_generator
+from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
 Scores = Sequence[NDArray[np.float64]]
