@@ -58,7 +58,7 @@ class LinearInput:
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias."""
         model = build(architecture)
-        find_first_linear(model, architecture.input_shape, frozenset(dict(model.named_parameters())))
+        find_first_linear(model, architecture.image_shape, frozenset(dict(model.named_parameters())))
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Recover one input; confidence is ``|d|``, in units of the gradient.

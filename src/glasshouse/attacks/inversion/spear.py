@@ -80,7 +80,7 @@ class Spear:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""
         model = build(architecture)
         name = find_first_linear(
-            model, architecture.input_shape, frozenset(dict(model.named_parameters())), subject=SUBJECT
+            model, architecture.image_shape, frozenset(dict(model.named_parameters())), subject=SUBJECT
         )
         layers = [(n, m) for n, m in model.named_modules() if not list(m.children())]
         place = next(i for i, (n, _) in enumerate(layers) if n == name)

@@ -260,7 +260,7 @@ def _layers(architecture: Architecture) -> tuple[str, str]:
     """
     model = build(architecture)
     names = frozenset(dict(model.named_parameters()))
-    first = find_first_linear(model, architecture.input_shape, names, subject=SUBJECT)
+    first = find_first_linear(model, architecture.image_shape, names, subject=SUBJECT)
     last = [
         n
         for n, m in model.named_modules()
