@@ -53,6 +53,7 @@ GROUPS = (
     "properties",
     "claims",
     "figures",
+    "executors",
 )
 
 

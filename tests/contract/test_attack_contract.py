@@ -77,12 +77,15 @@ CASES: Mapping[str, Case] = {
         }
     ),
     "linear_input": Case(),
+    "spear": Case(settings={"search": {"iterations": 6}}, toy={"examples": 3}),
     "label_inference": Case(toy={"examples": 4}),
     "scale_mia": Case(
         kind="crafted", settings={"training": {"steps": 3, "mirror": False}}, toy={"examples": 2}
     ),
     "robbing_the_fed": Case(kind="crafted", settings={"bins": 16}),
     "loki": Case(kind="crafted", settings={"width": 4}),
+    "fishing": Case(kind="crafted", toy={"examples": 1}),
+    "cah": Case(kind="crafted", toy={"examples": 4}),
     "maui": Case(
         kind="crafted",
         settings={"head": {"epochs": 2, "batches": 4}, "inversion": {"iterations": 3}},

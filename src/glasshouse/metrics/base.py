@@ -27,6 +27,7 @@ from glasshouse.tokens.vocabulary import Vocabulary
 __all__ = [
     "BoundedMetric",
     "ClaimKind",
+    "ComparingMetric",
     "Features",
     "Hits",
     "Layers",
@@ -235,6 +236,21 @@ class PooledMetric(Protocol):
 
         Raises:
             Undefined: a truth does not determine the number.
+        """
+        ...
+
+
+@runtime_checkable
+class ComparingMetric(Protocol):
+    """A metric that pairs claimed images with originals and compares each pair by itself."""
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """One number per pair, (B,): of many claims together the same as of one after the other.
+
+        Args:
+            left: claimed images, (B, C, H, W).
+            right: the original of each, (B, C, H, W).
+            context: as for ``score``.
         """
         ...
 
