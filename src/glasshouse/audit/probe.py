@@ -43,6 +43,8 @@ PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
 
 
+DEAR = 1.0
+"""Seconds of a short search after which it is not run again."""
 LONGEST = 8.0
 """CPU seconds after which no further setting of an attack is measured."""
 
@@ -142,7 +144,7 @@ def _short(scenario: Scenario) -> Scenario:
 def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) -> Timing:
     """Per unit, over a short search with all of its restarts, on the clients that share a batch.
 
-    The first call warms up, the second counts. A third, with an empty cache, trains anew what is trained
+    The first call warms up, the second counts, unless the first was dear. A third, with an empty cache, trains anew what is trained
     beforehand, for as few steps as the probe says.
     """
     arguments = {**plugin.arguments, **budget.probe}
@@ -170,14 +172,15 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) 
         def again(name: str) -> object:
             return run_piece(tuple(replace(t, out=str(folder / name / t.unit.name)) for t in first))
 
-        run_piece(first)
-        spent = _seconds_on(device, lambda: again("again"))
+        spent, together = _seconds_on(device, lambda: run_piece(first[:1])), 1
+        if spent < DEAR:  # else what happens once, and what a batch saves, is little beside it
+            spent, together = _seconds_on(device, lambda: again("again")), len(first)
         certificate = _seconds_on(device, lambda: certify(first[0]))
         step = None
         if training:
             shutil.rmtree(cache_folder(), ignore_errors=True)
             step = max(0.0, _seconds_on(device, lambda: again("anew")) - spent) / training
-        return Timing(unit=spent / (max(1, units) * len(first)), certificate=certificate, step=step)
+        return Timing(unit=spent / (max(1, units) * together), certificate=certificate, step=step)
 
 
 def _seconds_on(device: str, run: Callable[[], object]) -> float:
