@@ -87,6 +87,13 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia_rounds",)),
         Piece(("scale_mia_speed",)),
     ),
+    "active": (
+        Piece(("active", "spear", "--out", "{out}/spear"), None),
+        Piece(("active", "table", "--out", "{out}/spear"), 2),
+        Piece(("active", "cah", "--seeds", "10"), 130),
+        Piece(("active", "fishing", "--seeds", "5")),
+        *audits("spear", "active-servers"),
+    ),
     "flower": tuple(
         Piece(("flower", run, "--out", "{out}"))
         for run in ("plain", "dp", "sums", "crafted", "crafted-default", "overhead")

@@ -28,11 +28,11 @@ from glasshouse.audit.plan import Plan, attack_tasks, plan
 from glasshouse.audit.scoring import judge
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.federation.learner import CHUNK, Learner, Loss
-from glasshouse.metrics.classes import AttackAccuracy, ClassIdentification, Owner, SsimPrivate
+from glasshouse.metrics.classes.representatives import AttackAccuracy, ClassIdentification, Owner, SsimPrivate
+from glasshouse.metrics.classes.whole import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.metrics.gallery import Gallery, null_images
 from glasshouse.metrics.statistics.interval import paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain, proportion_interval
-from glasshouse.metrics.whole_classes import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load, write_resolved

@@ -1,4 +1,6 @@
-"""Random printed figures of docs/results, to be reproduced: ``python -m benchmarks.sample_figures [--seed 0]``.
+"""Random printed figures of docs/results, to be reproduced.
+
+    python -m benchmarks.sample_figures [--seed 0]
 
 Draws cells of tables that hold a number, each as likely as any other, and prints where they stand, their
 row and column, and the commands nearest above them. Rerun the command and compare: within the interval that

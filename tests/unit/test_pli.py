@@ -22,7 +22,7 @@ from glasshouse.attacks.logits.tbi import Tbi
 from glasshouse.errors import BadValue, Inapplicable, Undefined
 from glasshouse.images import ssim, total_variation
 from glasshouse.metrics.base import ScoreContext
-from glasshouse.metrics.classes import (
+from glasshouse.metrics.classes.representatives import (
     AttackAccuracy,
     ClassIdentification,
     IdentityMatch,
@@ -33,8 +33,8 @@ from glasshouse.metrics.classes import (
     TargetIdentification,
     TooClose,
 )
+from glasshouse.metrics.classes.whole import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.metrics.gallery import Gallery, SsimTable
-from glasshouse.metrics.whole_classes import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut

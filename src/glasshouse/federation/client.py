@@ -10,10 +10,9 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import Defense, Trainer
+from glasshouse.interfaces import Defense, Trainer, mean_loss
 from glasshouse.rng import Rng
 from glasshouse.settings import PLAIN, Optimizer
 from glasshouse.tensors import check_finite, map_tensors
@@ -66,12 +65,13 @@ class LocalTraining:
         )
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters that are trained and sent, by name.
+        """The parameters that are trained and sent, by name: those that require a gradient.
 
         Raises:
-            BadValue: none starts with the prefix.
+            BadValue: none of them starts with the prefix.
         """
-        chosen = {name: p for name, p in model.named_parameters() if name.startswith(self.trained)}
+        every = model.named_parameters()
+        chosen = {name: p for name, p in every if p.requires_grad and name.startswith(self.trained)}
         if not chosen:
             raise BadValue(
                 "local training",
@@ -133,7 +133,7 @@ class LocalTraining:
                 torch.manual_seed(rng.child("dropout").seed())
             for rows in self.schedule(len(data), rng=rng.child("order")):
                 batch = data.pick(rows)
-                loss = sign * F.cross_entropy(model(batch.inputs), batch.labels)
+                loss = sign * mean_loss(model, batch)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))
                 order.append(rows)
                 if self.kind != "gradient":

@@ -22,6 +22,7 @@ from glasshouse.errors import BadValue
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
+from glasshouse.tokens.vocabulary import Vocabulary
 
 __all__ = [
     "BoundedMetric",
@@ -41,10 +42,10 @@ __all__ = [
 
 ClaimKind = str
 """Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
-``representations``, ``defense``, or another package's."""
+``representations``, ``defense``, ``sequences``, ``occurred_tokens``, or another package's."""
 Reads = str
 """A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``,
-``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``."""
+``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``, ``tokens``, ``ids``."""
 
 Requirement = Literal["distractors", "stand_in"]
 """What the score context must hold: other images, or a network trained on auxiliary data."""
@@ -71,6 +72,7 @@ class ScoreContext:
         image_range: declared smallest and largest pixel.
         gallery: mean images of classes.
         classify: images to classes (B,), by a network that no attack has used.
+        vocabulary: of sentences; None: the audit is one of images.
     """
 
     distractors: Tensor | None = None
@@ -82,6 +84,7 @@ class ScoreContext:
     image_range: tuple[float, float] = (0.0, 1.0)
     gallery: Gallery | None = None
     classify: Features | None = None
+    vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         low, high = self.image_range

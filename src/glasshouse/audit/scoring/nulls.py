@@ -6,13 +6,14 @@ data), with the rest of that part as its knowledge.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from glasshouse.audit.scoring.sentence_nulls import SENTENCES, frequent_tokens
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ComparingMetric, Metric, ScoreContext
 from glasshouse.metrics.reconstruction import pair_images
@@ -24,6 +25,8 @@ T = TypeVar("T")
 Guess = Callable[[Batch, int, Rng], Batch]
 Parts = tuple[Batch, Batch, ScoreContext]
 """Of the auxiliary part: what a null knows, what pseudo-victims are drawn from, and how they are scored."""
+OF_SENTENCES: Final = ("sequences", "occurred_tokens")
+"""Kinds of claims that are made of tokens."""
 PSEUDO_VICTIMS = 40
 DRAWS = 10
 EXAMPLES = 1000
@@ -70,7 +73,10 @@ NULLS: Mapping[str, Guess] = {
     "mean image of a guessed class": class_means,
     "grey image": grey,
     LABELS: random_image,
+    **SENTENCES,
 }
+STEADY: Final = frozenset({mean_image, grey, frequent_tokens})
+"""Nulls that show the same every time."""
 
 
 def auxiliary_needed(count: int) -> int:
@@ -154,7 +160,8 @@ def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext
     if metric.claim == "labels":
         classes = context.classes or int(max(claimed.labels.max(), truth.labels.max())) + 1
         return metric.score(counts(claimed.labels, classes), counts(truth.labels, classes), context=context)
-    return metric.score(claimed.inputs, truth.inputs, context=context)
+    said = torch.unique(claimed.inputs) if metric.claim == "occurred_tokens" else claimed.inputs
+    return metric.score(said, truth.inputs, context=context)
 
 
 def score_all(
@@ -200,12 +207,14 @@ def average_score(
     if name == CHANCE:
         level = metric.chance(context)
         return np.full(len(truth), np.nan if level is None else level)
-    is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] in (random_image, class_means)
+    is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] not in STEADY
     guesses = [
         _guess(name, auxiliary, draws, len(truth), rng.child(str(i)))
         for i in range(_enough(DRAWS, len(truth)) if is_random else 1)
     ]
     scores = score_all(metric, [(guess, truth) for guess in guesses], context=context)
+    if len({len(one) for one in scores}) > 1:  # of each claim, and the guesses differ in number
+        return np.array([np.concatenate(scores).mean()])
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
 
@@ -260,8 +269,11 @@ def _guess(name: str, known: Batch, draws: Batch | None, count: int, rng: Rng) -
 
 
 def _fitting(metric: Metric) -> tuple[str, ...]:
-    """Nulls that say what the metric scores: labels, or images."""
-    return (LABELS,) if metric.claim == "labels" else tuple(n for n in NULLS if n != LABELS)
+    """Nulls that say what the metric scores: labels, images, or sentences."""
+    if metric.claim == "labels":
+        return (LABELS,)
+    about_text = metric.claim in OF_SENTENCES
+    return tuple(n for n in NULLS if n != LABELS and (n in SENTENCES) == about_text)
 
 
 def _draw(batch: Batch, count: int, rng: Rng) -> Batch:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.metrics.base import Wording
-from glasshouse.metrics.classes import SOURCE, ClassMetric, points_to, sides
+from glasshouse.metrics.classes.representatives import SOURCE, ClassMetric, points_to, sides
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.registry import Card
 

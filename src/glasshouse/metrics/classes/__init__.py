@@ -1,0 +1,1 @@
+"""Metrics of claims about classes: whose face, or which digit, a picture is."""
