@@ -87,9 +87,8 @@ def measure(axis: str, value: int) -> dict[str, float]:
     prepare_process()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        play(
-            scenario_of(axis, AXES[axis][0], place), axis, place / "warm"
-        )  # what happens once is not counted
+        smallest = scenario_of(axis, AXES[axis][0], place)
+        play(smallest, axis, place / "warm")  # what happens once in a process is not counted
         idle = peak_memory()
         spent = play(scenario_of(axis, value, place), axis, place / "group")
         disk = sum(p.stat().st_size for p in (place / "group").rglob("*") if p.is_file())
