@@ -144,8 +144,8 @@ def _short(scenario: Scenario) -> Scenario:
 def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) -> Timing:
     """Per unit, over a short search with all of its restarts, on the clients that share a batch.
 
-    The first call warms up, the second counts, unless the first was dear. A third, with an empty cache, trains
-    anew what is trained beforehand, for as few steps as the probe says.
+    The first call warms up, the second counts, unless the first was dear. A third, with an empty
+    cache, trains anew what is trained beforehand, for as few steps as the probe says.
     """
     arguments = {**plugin.arguments, **budget.probe}
     attack, short = attack_of(plugin.name, arguments), _short(scenario)
