@@ -54,6 +54,9 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
 
 MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
+TEXT = (
+    "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "membership", "defences",
+)  # fmt: skip
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
         Piece(("one_run",), 7),
@@ -89,18 +92,32 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia_rounds",)),
         Piece(("scale_mia_speed",)),
     ),
+    "active": (
+        Piece(("active", "spear", "--out", "{out}/spear"), None),
+        Piece(("active", "table", "--out", "{out}/spear"), 2),
+        Piece(("active", "cah", "--seeds", "10"), 130),
+        Piece(("active", "fishing", "--seeds", "5")),
+        *audits("spear", "active-servers"),
+    ),
     "flower": tuple(
         Piece(("flower", run, "--out", "{out}"))
         for run in ("plain", "dp", "sums", "crafted", "crafted-default", "overhead")
     ),
     "defence-check": (
         Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
+        Piece(("defence_check", "--seed", "200", "--clients", "2", "--defended", "1", "--parameters"), 68),
+        Piece(("defence_check", "--seed", "201", "--clients", "9", "--defended", "0", "--parameters"), 135),
     ),
     "guard": (
         Piece(
             ("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"),
             14,
         ),
+    ),
+    "speed": (
+        Piece(("speed", "iteration", "--out", "{out}"), 400),
+        Piece(("speed", "victims", "--out", "{out}"), 60),
+        Piece(("speed", "quality", "--iterations", "60", "--out", "{out}"), None),
     ),
     "prolin": (
         Piece(
@@ -126,6 +143,12 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("maui", "units", "--source", "cifar10")),
         Piece(("maui", "architecture", "--source", "cifar10")),
         Piece(("maui_rounds",)),
+    ),
+    "text": (
+        *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
+        Piece(("text_tables", "{out}/pieces")),
+        Piece(("text_speed", "{out}/speed"), 1500),
+        Piece(("text_speed", "{out}/speed", "--growth"), 150),
     ),
     "pli": (
         Piece(("audit", "pli")),

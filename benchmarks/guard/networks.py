@@ -108,6 +108,11 @@ def vgg(shape: Shape, classes: int) -> nn.Module:
     )
 
 
+def plain_mlp(shape: Shape, classes: int) -> nn.Module:
+    """512 units on pixels as they are."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 512), nn.ReLU(), nn.Linear(512, classes))
+
+
 def mixer(shape: Shape, classes: int) -> nn.Module:
     """GELUs, group normalisation, and tanh: what is neither ReLU nor batch norm."""
     return nn.Sequential(
@@ -126,6 +131,7 @@ def of_zoo(name: str, **arguments: object) -> Callable[[Shape, int], nn.Module]:
 
 
 NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "mlp-512-plain": plain_mlp,
     "mlp-512": of_zoo("mlp", hidden=512),
     "mlp-128-64": of_zoo("mlp"),
     "lenet5": of_zoo("lenet5"),

@@ -44,6 +44,11 @@ MOST: Final = 0.5
 """Share of a row, or of a difference, from which on it may show an example."""
 HARDLY: Final = 0.01
 """Share below which it is luck that it comes near to one."""
+APART: Final = 1.5
+"""A row so many times as near to one example as to any other shows it whatever its share:
+in several steps of training an example may have had a row to itself that it shares before and after."""
+ALIKE: Final = 0.9
+"""Cosine of what two examples differ by from the mean from which on they are one picture."""
 
 What = Literal["input", "features"]
 By = Literal["a row", "several rows", "a difference of two rows"]
@@ -206,13 +211,15 @@ def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTr
     }
     luck = missing(torch.maximum(_most(row, strange), _most(pair, strange_pair)))
     near = min(RECOGNISED, float(luck.min()))
-    in_row = (shares >= MOST) & (missing(row) < near)
+    clear = _clearly_nearest(missing(row), goal)
+    by["a row"] = torch.minimum(by["a row"], missing(_most(row, clear)))
+    in_row = clear | ((shares >= MOST) & (missing(row) < near))
     in_pair = (of_two >= MOST) & (missing(pair) < near)
     leaks = []
     for example in range(len(goal)):
         nearest = min(by, key=lambda name: float(by[name][example]))
         least = float(by[nearest][example])
-        if least < near:
+        if least < near or clear[:, example].any():
             shown = in_row[:, example] | ((shares[:, example] >= OWNED) & (nearest == "several rows"))
             two = in_pair[:, example]
             of_all = torch.cat([shown.nonzero()[:, 0], pairs.rows[two], pairs.others[two]])
@@ -239,6 +246,18 @@ def _most(energies: Tensor, counted: Tensor) -> Tensor:
     if not len(energies):
         return energies.new_zeros(energies.shape[1])
     return torch.where(counted, energies, 0.0).amax(0)
+
+
+def _clearly_nearest(missing: Tensor, goals: Tensor) -> Tensor:
+    """(m, B), of bool: which row shows which example and no other nearly as well."""
+    centred = F.normalize(goals - goals.mean(0), dim=1)
+    first, who = missing.min(1)
+    others = (centred @ centred.T <= ALIKE)[who]
+    second = torch.where(others, missing, torch.inf).amin(1)
+    shown = (first < RECOGNISED) & (second > APART * first) & (len(goals) > 1)
+    clear = torch.zeros_like(missing, dtype=torch.bool)
+    clear[shown, who[shown]] = True
+    return clear
 
 
 def _contrast(goals: Tensor) -> Tensor:
