@@ -111,7 +111,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "defence-check": (
         Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
         Piece(("defence_check", "--seed", "200", "--clients", "2", "--defended", "1", "--parameters"), 68),
-        Piece(("defence_check", "--seed", "201", "--clients", "9", "--defended", "0", "--parameters"), 135),
+        Piece(("defence_check", "--seed", "203", "--clients", "9", "--defended", "0", "--parameters"), 75),
     ),
     "guard": (
         Piece(
