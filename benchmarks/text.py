@@ -1,15 +1,14 @@
 """What gradients of language models give away: DAGER over models, batches, protocols and defences.
 
     python -m benchmarks.text FOLDER [--tables decoder,llama] [--device cuda] [--batches 20] [--data FOLDER]
-    python -m benchmarks.text FOLDER --show
 
-Every batch is a piece, a file in FOLDER; pieces that are there are not computed again. ``--show`` prints
-the tables from the pieces. Models have random weights of the full architectures; tokens are those of GPT-2.
-Sentences of the first half of Rotten Tomatoes and of CoLA's in-domain training part were used for tuning;
-these batches are drawn from the others.
+Every batch is a piece, a file in FOLDER; pieces that are there are not computed again.
+``benchmarks.text_tables FOLDER`` prints them. Models have random weights of the full architectures; tokens
+are those of GPT-2. Batches are drawn from the second half of Rotten Tomatoes and from CoLA's development
+parts; the rest was for tuning.
 
 Needs: the extra ``text``; ``--data`` (or ``$GLASSHOUSE_DATA/text``) with ``gpt2/``, ``rotten_tomatoes/``
-    and ``cola/``.
+and ``cola/``.
 """
 
 import argparse
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About
 from glasshouse.attacks.text.dager import Dager
+from glasshouse.attacks.text.embedding_rows import EmbeddingRows
+from glasshouse.attacks.text.projres import residual
 from glasshouse.attacks.text.reading import Answer
 from glasshouse.models.text.base import TextModel
 from glasshouse.models.text.bert import bert
@@ -90,6 +92,7 @@ def settings(batches: int) -> Iterator[Setting]:
     for steps, rate in product((2, 5, 10), (1e-4, 1e-3, 1e-2)):
         yield row(table="fedavg", batch=4, steps=steps, rate=rate)
     yield from (row(table="sums", batch=2, clients=clients) for clients in (2, 4, 8))
+    yield from (row(table="membership", batch=b, batches=ceil(500 / b)) for b in (8, 16, 32))
     for defence, values in DEFENCES.items():
         yield from (row(table="defences", batch=4, defence=defence, strength=value) for value in values)
 
@@ -219,10 +222,33 @@ def piece(model: TextModel, setting: Setting, sentences: list[list[int]], device
         ],
         "found": [[t for t in one.tokens if t not in marks] for one in found[: len(tokens)]],
         "claimed": len(found),
+        "rows": EmbeddingRows().named(answer).tolist() if not setting.arguments.get("rank") else None,
         "tokens": int(real.sum()),
         "loss": loss,
         "norm": float(torch.stack([g.norm() for g in sent.values()]).norm()),
         "seconds": {"gradient": trained - began, "attack": time.perf_counter() - trained},
+    }
+
+
+def membership(
+    model: TextModel, setting: Setting, corpus: Corpus, number: int, device: str
+) -> dict[str, Any]:
+    """Distances of a batch's own sentences from its gradient's span, and of as many others."""
+    sentences = corpus.draw(2 * setting.batch, 1000 * setting.batch + number)
+    every = model.vocabulary.stack(sentences, length=LENGTH).to(device)
+    labels = torch.arange(setting.batch, device=device) % 2
+    sent, loss = gradient(model, every[: setting.batch], labels)
+    answer = Answer(about=About(rounds=(0,)), model=model, sent=sent, examples=setting.batch, steps=1)
+    began = time.perf_counter()
+    scores = [-residual(answer, one, least=2e-3)[0] for one in every.split(1)]
+    return {
+        "setting": asdict(setting),
+        "truth": [],
+        "found": [],
+        "members": scores[: setting.batch],
+        "others": scores[setting.batch :],
+        "loss": loss,
+        "seconds": {"attack": time.perf_counter() - began},
     }
 
 
@@ -266,8 +292,11 @@ def compute(arguments: argparse.Namespace) -> None:
         seconds = 0.0
         for number in missing:
             torch.manual_seed(number)
-            sentences = corpus.draw(setting.batch * setting.clients, 1000 * setting.batch + number)
-            record = piece(kept[1], setting, sentences, arguments.device)
+            if setting.table == "membership":
+                record = membership(kept[1], setting, corpus, number, arguments.device)
+            else:
+                sentences = corpus.draw(setting.batch * setting.clients, 1000 * setting.batch + number)
+                record = piece(kept[1], setting, sentences, arguments.device)
             _path(arguments, setting, number).write_text(json.dumps(record))
             here = exact(record)
             hits, total = hits + here[0], total + here[1]
@@ -289,7 +318,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("GLASSHOUSE_DATA", ".")) / "text")
-    parser.add_argument("--show", action="store_true")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     compute(arguments)

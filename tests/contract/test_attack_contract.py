@@ -34,6 +34,7 @@ class Case:
     kind: str = "update"
     settings: Mapping[str, Any] = field(default_factory=dict)
     toy: Mapping[str, Any] = field(default_factory=dict)
+    challenge: Batch | None = None
 
 
 SUMS = {
@@ -54,6 +55,7 @@ TEXT = {
     "model": "small_gpt", "vocabulary": Vocabulary(size=40, pad=0, end=1), "arguments": {"width": 32},
     "examples": 2,
 }  # fmt: skip
+KNOWN = Batch(inputs=torch.tensor([[5, 6, 7, 1, 0, 0, 0, 0]]), labels=torch.zeros(1).long())
 CASES: Mapping[str, Case] = {
     "pli": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
     "tbi": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
@@ -97,6 +99,8 @@ CASES: Mapping[str, Case] = {
         for name in ("disaggregation", "ols", "reg", "prolin_posterior")
     },
     "dager": Case(toy=TEXT),
+    "embedding_rows": Case(toy=TEXT),
+    "projres": Case(kind="run", toy=TEXT, challenge=KNOWN),
     "prolin": Case(kind="run", settings={**LOOKS, "iterations": 20}, toy=SUMS),
 }
 
@@ -128,7 +132,7 @@ def made(name: str) -> tuple[Attack, View]:
     view = cut(
         played.transcript,
         threat=Threat(),
-        grants=Grants(auxiliary=AUXILIARY),
+        grants=Grants(auxiliary=AUXILIARY, challenge=case.challenge),
         own=played.own,
         memory={},
         rounds=None if case.kind == "run" else (0,),

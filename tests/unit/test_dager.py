@@ -240,6 +240,8 @@ def test_it_says_what_it_needs():
         Dager().check_model(Architecture(name="mlp", input_shape=(1, 8, 8), classes=10))
     with pytest.raises(Inapplicable, match="gradients of the first two attention layers"):
         claimed(protocol="transfer", trained="head.", arguments={"width": 64, "task": "class"})
+    with pytest.raises(Inapplicable, match="at least 2 blocks"):
+        claimed(arguments={"width": 64, "layers": 1})
     with pytest.raises(Inapplicable, match="clients that step by sgd"):
         claimed(protocol="fedavg", optimizer=Optimizer(name="adam"))
 

@@ -25,7 +25,14 @@ from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.attacks.text.candidates import candidates
 from glasshouse.attacks.text.prefixes import Found, Limits, grow
-from glasshouse.attacks.text.reading import Answer, answers, check_sentences, found_span, input_span
+from glasshouse.attacks.text.reading import (
+    Answer,
+    answers,
+    check_depth,
+    check_sentences,
+    found_span,
+    input_span,
+)
 from glasshouse.attacks.text.sentences import assemble
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import Count, Share, check_ranges
@@ -109,9 +116,10 @@ class Dager:
         None where a span is everything.
 
         Raises:
-            Inapplicable: nothing of the first two attention layers was sent.
+            Inapplicable: one block, or nothing of the first two attention layers was sent.
         """
         model, sent = answer.model, answer.sent
+        check_depth(model, subject=SUBJECT)
         with torch.inference_mode():
             first, second = (input_span(model, layer, sent) for layer in (0, 1))
             if first is None or second is None:

@@ -21,7 +21,15 @@ from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Broadcast, Kind
 
-__all__ = ["Answer", "answers", "found_span", "input_span", "text_model"]
+__all__ = [
+    "Answer",
+    "answers",
+    "check_depth",
+    "check_sentences",
+    "found_span",
+    "input_span",
+    "text_model",
+]
 
 
 @final
@@ -52,13 +60,16 @@ def answers(view: View, *, subject: str) -> Iterator[Answer]:
         BadValue: an update is not finite.
     """
     for one in view.rounds:
+        models: dict[int, TextModel] = {}  # clients that received the same share it
         for client, update in one.updates.items():
             about, sent = About(rounds=(one.round,), client=client), update.tensors
             broadcast = one.received_by(client)
             gradient = _gradient(view, broadcast, sent, kind=update.kind, steps=update.steps, subject=subject)
+            if id(broadcast) not in models:
+                models[id(broadcast)] = text_model(broadcast, subject=subject)
             yield Answer(
                 about=about,
-                model=text_model(broadcast, subject=subject),
+                model=models[id(broadcast)],
                 sent=gradient,
                 examples=update.examples,
                 steps=update.steps,
@@ -99,6 +110,17 @@ def check_sentences(architecture: Architecture, *, subject: str) -> None:
             needs="a model that reads sentences",
             got=f"'{architecture.name}', which reads images",
             fix="audit a language model (model.name = gpt2), or use an attack on images",
+        )
+
+
+def check_depth(model: TextModel, *, subject: str) -> None:
+    """Refuse models of one block: the second one's gradient tells which tokens stand together."""
+    if len(model.anatomy.blocks) < 2:
+        raise Inapplicable(
+            subject,
+            needs="a model of at least 2 blocks",
+            got="1",
+            fix="audit a deeper model (model.layers = 2), or use embedding_rows",
         )
 
 
