@@ -64,12 +64,14 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             Piece(("one_run", "--runs", "40", "--canaries", m, "--guesses", r), 10)
             for m, r in (("2000", "200"), ("5000", "500"), ("10000", "600"))
         ),
-        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), None),
+        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), 451),
     ),
     "inversion": (
         Piece(("audit", "dlg"), 310),
         Piece(("audit", "inversion-defences"), 3660),
-        Piece(("audit", "inversion-resnet"), 1130),
+        Piece(("audit", "inversion-resnet")),
+        Piece(("inversion_rows", "all", "--out", "{out}/rows", "--device", "cuda")),
+        *audits("inversion-wide", "inversion-curves"),
         *audits("fedavg-steps"),
         Piece(("audit", "client-optimizers"), 335),
         Piece(("ghost",)),
@@ -77,7 +79,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "ggl": (
         Piece(("audit", "ggl"), 1190),
         Piece(("audit", "ggl-strengths"), 1320),
-        *audits("ggl-cifar", "ggl-out-of-distribution", "quickstart-ggl"),
+        *audits("ggl-lfw", "ggl-cifar", "ggl-out-of-distribution", "quickstart-ggl"),
         *(Piece(("ggl", what)) for what in ("detector", "speed", "optimisers", "landscape")),
         Piece(("soteria",)),
     ),
@@ -103,6 +105,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "defence-check": (
         Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
+        Piece(("defence_check", "--seed", "200", "--clients", "2", "--defended", "1", "--parameters"), 68),
+        Piece(("defence_check", "--seed", "201", "--clients", "9", "--defended", "0", "--parameters"), 135),
     ),
     "guard": (
         Piece(
@@ -110,7 +114,21 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             14,
         ),
     ),
+    "speed": (
+        Piece(("speed", "iteration", "--out", "{out}"), 400),
+        Piece(("speed", "victims", "--out", "{out}"), 60),
+        Piece(("speed", "quality", "--iterations", "60", "--out", "{out}"), None),
+    ),
     "prolin": (
+        Piece(
+            (
+                *("prolin", "run", "prolin-membership", "--cell", "0", "1", "--seed"),
+                *(str(seed) for seed in range(100, 110)),
+                *("--out", "{out}/unused"),
+            ),
+            6400,
+        ),
+        *(Piece(("prolin", "table", f"{{out}}/unused/cell{cell}"), 1) for cell in (0, 1)),
         *rounds_of("prolin-membership", (0, 1), 165),
         *rounds_of("prolin-misbehaving", (0, 1)),
         *rounds_of("prolin-ascent", (0,), 270),
@@ -136,6 +154,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "pli")),
         *audits("pli-priors", "pli-mnist", "pli-defences --set audit.seeds=[66,85,91]"),
         *audits(*(f"pli-fedavg --set federation.clients={k}" for k in (1, 2, 10))),
+        Piece(("pli_lfw", "run", "--out", "{out}/lfw")),
+        Piece(("pli_lfw", "table", "--out", "{out}/lfw")),
         Piece(("pli_speed",)),
     ),
 }  # fmt: skip

@@ -21,19 +21,20 @@ from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_
 from glasshouse.attacks.logits.tbi import Tbi
 from glasshouse.errors import BadValue, Inapplicable, Undefined
 from glasshouse.images import ssim, total_variation
+from glasshouse.metrics.attribution import Owner
 from glasshouse.metrics.base import ScoreContext
-from glasshouse.metrics.classes.representatives import (
+from glasshouse.metrics.classes import (
     AttackAccuracy,
+    AttackAccuracyWhole,
     ClassIdentification,
+    ClassIdentificationWhole,
     IdentityMatch,
-    Owner,
     SsimGap,
     SsimPrivate,
     SsimPublic,
     TargetIdentification,
     TooClose,
 )
-from glasshouse.metrics.classes.whole import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.metrics.gallery import Gallery, SsimTable
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy

@@ -15,7 +15,7 @@ from glasshouse.errors import BadValue
 from glasshouse.interfaces import Defense, Trainer, mean_loss
 from glasshouse.rng import Rng
 from glasshouse.settings import PLAIN, Optimizer
-from glasshouse.tensors import check_finite, map_tensors
+from glasshouse.tensors import check_finite, copy_to, map_tensors
 from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 
 
@@ -166,9 +166,17 @@ def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:
 
 
 def apply_defenses(
-    update: Update, batch: Batch, model: nn.Module, defenses: Sequence[Defense], *, rng: Rng
+    update: Update,
+    batch: Batch,
+    model: nn.Module,
+    defenses: Sequence[Defense],
+    *,
+    rng: Rng,
+    device: str = "cpu",
 ) -> Update:
     """``update`` after the defences that act on gradients and on what leaves the client, in their order.
+
+    Those that act on gradients look at model and examples, and do so on ``device``.
 
     Raises:
         BadValue: the update, or what a defence made of it, is not finite.
@@ -178,7 +186,9 @@ def apply_defenses(
     for position, defense in enumerate(defenses):
         stream = rng.child(f"defense/{position}")
         if defense.place == "gradient":
-            update = defense.gradient(update, batch, model, rng=stream)
+            there = copy_to(update, device), copy_to(batch, device), model.to(device)
+            update = copy_to(defense.gradient(*there, rng=stream), "cpu")
+            model.to("cpu")
         elif defense.place == "update":
             update = defense.update(update, rng=stream)
         check_finite(update.tensors, subject=f"{who}, after defence {position}")

@@ -79,13 +79,13 @@ class CuriousAbandonHonesty:
         auxiliary, one = view.grants.auxiliary, view.rounds[-1]
         assert auxiliary is not None  # needs.grants
         layer = _find_layer(view.terms.architecture)
-        tensors = dict(one.broadcast.tensors)
+        tensors = {name: t.cpu() for name, t in one.broadcast.tensors.items()}
         tensors |= layer.pass_on(tensors)
         entries = auxiliary.inputs[0].numel()
         agreed = tensors[f"{layer.name}.weight"]
         sizes = (len(agreed), entries)
         share = min(0.5, self.fires / (view.terms.cohort * view.terms.batch_size))
-        pixels = auxiliary.inputs.flatten(1)
+        pixels = auxiliary.inputs.flatten(1).cpu()
         rows = trap_rows(
             *sizes, scale=self.scale or find_scale(pixels, share, rng=rng), rng=rng.child("rows")
         )

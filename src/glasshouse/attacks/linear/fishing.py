@@ -106,7 +106,7 @@ class Fishing:
         one, auxiliary = view.rounds[-1], view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
         _, last = _layers(view.terms.architecture)
-        tensors = dict(one.broadcast.tensors)
+        tensors = {name: t.cpu() for name, t in one.broadcast.tensors.items()}
         weight, bias = (torch.zeros_like(tensors[f"{last}.{part}"]) for part in PARTS)
         memory: dict[str, Tensor] = {}
         if self.strategy == "class":
@@ -115,7 +115,7 @@ class Fishing:
             bias[self.target] = 0.0
             memory[f"alone.{one.round}"] = torch.ones(1)
         else:
-            features = _features(view.terms.architecture, one.broadcast.tensors, auxiliary.inputs, last)
+            features = _features(view.terms.architecture, tensors, auxiliary.inputs.cpu(), last)
             place = _spread_most(features)
             values = features[:, place].double()
             cohort = view.terms.cohort * view.terms.batch_size

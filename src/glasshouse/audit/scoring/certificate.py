@@ -30,8 +30,8 @@ from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.score import longest_prefix
-from glasshouse.figures.generator_scale import invert_generator
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
+from glasshouse.models.nearest import invert_generator
 from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to

@@ -1,1 +1,0 @@
-"""Metrics of claims about classes: whose face, or which digit, a picture is."""
