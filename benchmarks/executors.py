@@ -1,8 +1,8 @@
 """Ray against the local pool: ``python -m benchmarks.executors [--iterations 1500] [--out FOLDER]``.
 
 One audit of six federations with one attack piece each, on a Ray cluster of this machine with one and with
-two pieces at a time, and on local processes. Seconds are of the clock, up to the last score: run it on a quiet
-machine. The results must be equal but for seconds.
+two pieces at a time, and on local processes. Seconds are of the clock, up to the last score: run it on a
+quiet machine. The results must be equal but for seconds.
 """
 
 import argparse
