@@ -33,7 +33,7 @@ EVEN = 0.1
 """No row's noise is taken for less than this share of the median row's."""
 SMALL = 1e-4
 """A known input this near to the span adds no direction."""
-LEAK = 3.0
+LEAK = 6.0
 """How many times its expected distance an input may have."""
 
 
