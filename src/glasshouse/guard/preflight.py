@@ -19,6 +19,7 @@ It does not search: what gradient inversion, or a network trained for the purpos
 """
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
@@ -39,6 +40,7 @@ RECOGNISED: Final = 0.5
 _SAME_AS_INPUT: Final = 0.999
 """Correlation from which on what enters a layer is the input itself, normalised or not."""
 
+_PART: Final = 256  # examples passed at a time
 _TINY: Final = torch.finfo(torch.double).tiny
 MOST: Final = 0.5
 """Share of a row, or of a difference, from which on it may show an example."""
@@ -155,9 +157,9 @@ def preflight(
             fix="subtract what was received from the parameters that are sent",
         )
     models = [model] if kind == "gradient" else [model, _moved(model, update)]
-    traces = [trace(one, inputs, labels) for one in models]
+    traces = [_trace_linear(one, inputs, labels, kind) for one in models]
     leaks: dict[tuple[int, What], Leak] = {}
-    layers = [layer for t in traces for layer in t.layers]
+    layers = [layer for t in traces for layer in t]
     for one in layers:
         rows = update.get(one.named("weight"))
         if not one.is_flat or rows is None:
@@ -166,8 +168,8 @@ def preflight(
         for leak in _look(rows, one, what, passes=[layer for layer in layers if layer.name == one.name]):
             key = leak.example, what
             leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
-    named = _named_classes(update, traces[0].layers[-1], labels, kind)
-    looked_at = {one.named("weight") for one in traces[0].layers if one.is_flat}
+    named = _named_classes(update, traces[0][-1], labels, kind)
+    looked_at = {one.named("weight") for one in traces[0] if one.is_flat}
     return Preflight(
         examples=len(labels),
         leaks=tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what))),
@@ -176,6 +178,32 @@ def preflight(
         controlled=_control(inputs),
         unseen=tuple(n for n, p in parameters.items() if p.ndim > 1 and n in update and n not in looked_at),
     )
+
+
+def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) -> list[LayerTrace]:
+    """Traces of the linear layers alone, if there are any: nothing is kept of what lies in front of them.
+
+    Examples behind several steps were never one batch, and are passed in parts.
+    """
+    work = copy.deepcopy(model)
+    linear = [layer for layer in work.modules() if isinstance(layer, nn.Linear)]
+    for p in work.parameters() if linear else ():
+        p.requires_grad = False
+    for layer in linear:
+        layer.requires_grad_()
+    parts = 1 if kind == "gradient" else math.ceil(len(labels) / _PART)
+    split = zip(inputs.tensor_split(parts), labels.tensor_split(parts), strict=True)
+    traces = [trace(work, *some).layers for some in split]
+    sizes = [len(layers[0].inputs) / len(labels) for layers in traces]
+    return [
+        LayerTrace(
+            name=calls[0].name,
+            layer=calls[0].layer,
+            inputs=torch.cat([one.inputs for one in calls]),
+            pulls=torch.cat([one.pulls * size for one, size in zip(calls, sizes, strict=True)]),
+        )
+        for calls in zip(*traces, strict=True)
+    ]
 
 
 def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTrace]) -> list[Leak]:
@@ -211,7 +239,7 @@ def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTr
     }
     luck = missing(torch.maximum(_most(row, strange), _most(pair, strange_pair)))
     near = min(RECOGNISED, float(luck.min()))
-    clear = _clearly_nearest(missing(row), goal)
+    clear = _clearly_nearest(missing(row), goal, counted=what == "input")
     by["a row"] = torch.minimum(by["a row"], missing(_most(row, clear)))
     in_row = clear | ((shares >= MOST) & (missing(row) < near))
     in_pair = (of_two >= MOST) & (missing(pair) < near)
@@ -248,11 +276,16 @@ def _most(energies: Tensor, counted: Tensor) -> Tensor:
     return torch.where(counted, energies, 0.0).amax(0)
 
 
-def _clearly_nearest(missing: Tensor, goals: Tensor) -> Tensor:
-    """(m, B), of bool: which row shows which example and no other nearly as well."""
+def _clearly_nearest(missing: Tensor, goals: Tensor, *, counted: bool) -> Tensor:
+    """(m, B), of bool: which row shows which example and no other nearly as well.
+
+    ``counted``: False for features, where few of them make rows come near to one by chance.
+    """
+    if not counted:
+        return torch.zeros_like(missing, dtype=torch.bool)
     centred = F.normalize(goals - goals.mean(0), dim=1)
     first, who = missing.min(1)
-    others = (centred @ centred.T <= ALIKE)[who]
+    others = centred[who] @ centred.T <= ALIKE
     second = torch.where(others, missing, torch.inf).amin(1)
     shown = (first < RECOGNISED) & (second > APART * first) & (len(goals) > 1)
     clear = torch.zeros_like(missing, dtype=torch.bool)
