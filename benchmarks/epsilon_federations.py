@@ -65,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--federations", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/epsilon_federations.jsonl"))
+    parser.add_argument("--kinds", nargs="+", choices=sorted(ON), default=list(ON))
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     known = {}
@@ -73,7 +74,7 @@ def main() -> None:
         known = {(one["kind"], one["noise"], one["seed"]): one for one in lines}
     for noise in (False, True):
         for seed in range(arguments.federations):
-            for kind in ON:
+            for kind in arguments.kinds:
                 if (kind, noise, seed) in known:
                     continue
                 started = time.process_time()
@@ -87,7 +88,7 @@ def main() -> None:
                     file.write(json.dumps(one) + "\n")
     print("| defence | noise | federations | shown, median (5 % to 95 %) | claimed ε = 4 contradicted |")
     print("|---|---|---|---|---|")
-    for kind in ON:
+    for kind in arguments.kinds:
         for noise in (True, False):
             rows = [one for one in known.values() if (one["kind"], one["noise"]) == (kind, noise)]
             low, middle, high = np.quantile([one["shown"] for one in rows], [0.05, 0.5, 0.95])

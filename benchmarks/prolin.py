@@ -1,12 +1,12 @@
 """PROLIN: run a preset seed by seed, and tabulate what the estimators found.
 
-    python benchmarks/prolin.py run prolin-membership --out runs/m --cell 0 --seed 3 [--set PATH=VALUE ...]
-    python benchmarks/prolin.py table runs/m --at 50 100 150 200 300
+    python -m benchmarks.prolin run prolin-membership --out runs/m --cell 0 --seed 3 4 5 [--jobs 3] [--set …]
+    python -m benchmarks.prolin table runs/m/cell0 --at 50 100 150 200 300
 
-``run`` does one seed of one cell (data set), resumable: the federation, the evidence (kept in the cache
+``run`` does some seeds of some cells (data sets), resumable: the federation, the evidence (kept in the cache
 every 20 rounds) and each estimator are kept as they end. ``table`` pools the seeds: F1 with its interval at
-prefixes of rounds, AUC, and the difference of each estimator to gradient disaggregation and to least squares,
-paired by seed (mean over seeds, t interval).
+prefixes of rounds, AUC, and the difference of each estimator to gradient disaggregation, to least squares and
+to ridge regression, paired by seed (mean over seeds, t interval).
 """
 
 import argparse
@@ -26,17 +26,29 @@ from glasshouse.audit.plan import attack_tasks, plan
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.errors import Undefined
 from glasshouse.metrics import membership
-from glasshouse.process import prepare_process
-from glasshouse.scenario.load import load, write_resolved
+from glasshouse.process import each, prepare_process
+from glasshouse.scenario.load import load, read_resolved, write_resolved
 from glasshouse.store import read_json
 from glasshouse.truth.record import read_truth
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Every seed of every cell that was asked for, ``jobs`` at a time."""
+    tasks = [
+        (arguments.preset, tuple(arguments.set), str(arguments.out.resolve()), cell, seed)
+        for seed in arguments.seed
+        for cell in arguments.cell
+    ]
+    for _ in each(run_seed, tasks, processes=arguments.jobs, label="seeds"):
+        pass
+
+
+def run_seed(piece: tuple[str, tuple[str, ...], str, int, int]) -> None:
     """One seed of one cell."""
+    preset, changes, out, cell, seed = piece
     prepare_process()
-    suite = load(arguments.preset, [*arguments.set, f"audit.seeds=[{arguments.seed}]"])
-    planned = plan(suite, arguments.out.resolve() / f"cell{arguments.cell}")[arguments.cell]
+    suite = load(preset, [*changes, f"audit.seeds=[{seed}]"])
+    planned = plan(suite, Path(out) / f"cell{cell}")[cell]
     for group in planned.groups:
         folder = Path(group.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     for task in attack_tasks(replace(planned), "cpu"):
         started = time.process_time()
         run_attack(task)
-        print(f"{task.attack}: {time.process_time() - started:.1f} s", flush=True)
+        print(f"cell {cell}, seed {seed}, {task.attack}: {time.process_time() - started:.1f} s", flush=True)
 
 
 def folders(out: Path) -> Iterator[Path]:
@@ -62,6 +74,7 @@ def curves(out: Path) -> dict[str, list[dict[int, tuple[np.ndarray, np.ndarray, 
     """Estimator → per seed: rounds → (scores, decisions, truth)."""
     tables: dict[str, list[dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]]] = {}
     for folder in folders(out):
+        attacks = read_resolved(folder / "scenario.toml").attacks
         marked = next(iter(read_truth(folder / "truth").marked.values()))
         for path in sorted(folder.glob("claims/*/roundrun")):
             one = {}
@@ -74,7 +87,8 @@ def curves(out: Path) -> dict[str, list[dict[int, tuple[np.ndarray, np.ndarray, 
                         truth,
                     )
             if one:
-                tables.setdefault(path.parent.name.split("-", 1)[1], []).append(one)
+                attack = attacks[int(path.parent.name.split("-")[0])]
+                tables.setdefault(attack.label or attack.name, []).append(one)
     return tables
 
 
@@ -116,9 +130,9 @@ def table(arguments: argparse.Namespace) -> None:
         print(
             f"| {name} | " + " | ".join(cells) + f" | {pooled(seeds, arguments.at[-1], membership.auc, 0)} |"
         )
-    for base in ("disaggregation", "ols"):
-        for name in ("reg", "prolin", "prolin_posterior"):
-            if base in tables and name in tables:
+    for base in ("disaggregation", "ols", "reg"):
+        for name in tables:
+            if base in tables and name not in ("disaggregation", "ols", base):
                 cells = [difference(tables[name], tables[base], n) for n in arguments.at]
                 print(f"| {name} - {base} | " + " | ".join(cells) + " | |")
     for folder in folders(arguments.out):
@@ -146,8 +160,9 @@ def main() -> None:
     one = commands.add_parser("run")
     one.add_argument("preset")
     one.add_argument("--out", type=Path, required=True)
-    one.add_argument("--cell", type=int, default=0)
-    one.add_argument("--seed", type=int, required=True)
+    one.add_argument("--cell", type=int, nargs="+", default=[0])
+    one.add_argument("--seed", type=int, nargs="+", required=True)
+    one.add_argument("--jobs", type=int, default=1)
     one.add_argument("--set", action="append", default=[])
     one.set_defaults(do=run)
     pool = commands.add_parser("table")

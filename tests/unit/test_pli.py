@@ -34,6 +34,7 @@ from glasshouse.metrics.classes import (
     TooClose,
 )
 from glasshouse.metrics.gallery import Gallery, SsimTable
+from glasshouse.metrics.whole_classes import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut
@@ -127,6 +128,10 @@ def test_refusals():
         Pli(**SMALL, prior="ridge").run(view("dsfl"), rng=Rng.root(0))
     with pytest.raises(BadValue, match="shrink"):
         Pli(shrink=1.0)
+    with pytest.raises(BadValue, match="temperature > 0"):
+        Tbi(temperature=0.0)
+    with pytest.raises(BadValue, match="batch_size >= 2"):  # an untrained network would be the answer
+        InversionTraining(batch_size=1)
 
 
 def test_optimal_logits_maximise_what_eq_4_asks_for():
@@ -279,6 +284,42 @@ def test_rows_that_do_not_count_change_nothing():
     images[:, :, :8] = 0
     assert scores(SsimPrivate(), images, rows=(8, 16)) == pytest.approx([1, 1, 1])
     assert max(scores(SsimPrivate(), images)) < 0.9
+
+
+def test_whole_pictures_count_what_is_public_too():
+    """Where only the upper half of the right person is shown, the lower half is no success."""
+    people = gallery().people
+    images = people[:3].clone()
+    images[:, :, 8:] = people[[1, 2, 0], :, 8:]
+    images[:, :, 6:8] = 0.5
+    for hidden, whole in (
+        (AttackAccuracy(), AttackAccuracyWhole()),
+        (ClassIdentification(), ClassIdentificationWhole()),
+    ):
+        assert scores(hidden, images, rows=(8, 16)) == [0, 0, 0]
+        assert scores(hidden, images, rows=(0, 8)) == [1, 1, 1]
+        assert scores(whole, people[:3], rows=(8, 16)) == [1, 1, 1]
+        assert scores(whole, images, rows=(8, 16)) == scores(hidden, images, rows=(0, 16))
+    assert ClassIdentificationWhole().chance(ScoreContext(gallery=gallery())) == 0.25
+
+
+def test_likeness_is_computed_once_for_all_metrics(monkeypatch):
+    calls = []
+    plain = SsimTable.__call__
+    monkeypatch.setattr(SsimTable, "__call__", lambda self, x: calls.append(1) or plain(self, x))
+    context = ScoreContext(gallery=gallery(rows=(8, 16)))
+    images = rand(3, 1, 16, 16, seed=5)
+    for metric in (
+        AttackAccuracy(),
+        SsimPrivate(),
+        AttackAccuracyWhole(),
+        TooClose(),
+        ClassIdentificationWhole(),
+    ):
+        metric.score(images.clone(), torch.arange(3), context=context)
+    assert len(calls) == 2  # the hidden half, and the whole
+    SsimPrivate().score(1 - images, torch.arange(3), context=context)
+    assert len(calls) == 3
 
 
 def test_ties_are_no_success():

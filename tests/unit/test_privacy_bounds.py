@@ -9,6 +9,7 @@ from benchmarks.one_run import GUESSES, audit_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glasshouse.audit.simulation.epsilon import numbers_of_guesses
 from glasshouse.errors import BadValue
 from glasshouse.privacy.bound import Ceiling, Release, attack_ceiling, simulate_share
 from glasshouse.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, gaussian_share
@@ -136,6 +137,31 @@ def test_scores_that_tell_all_are_all_right():
     coins = np.random.default_rng(0).random(1000) < 0.5
     counts = count_guesses(coins.astype(float), coins, guesses=100, rng=np.random.default_rng(1))
     assert counts == Guesses(canaries=1000, guesses=100, correct=100)
+
+
+def test_canaries_that_were_never_drawn_mislead_guesses_of_out_alone():
+    """A tenth of those that are in never were in a batch: they look like those that are out."""
+    rng = np.random.default_rng(0)
+    coins = rng.random(1000) < 0.5
+    scores = (coins & (rng.random(1000) < 0.9)).astype(float)
+    r, out = numbers_of_guesses(1000)[1]
+    only, none = numbers_of_guesses(1000, seen=0.9)[1]
+    both = count_guesses(scores, coins, guesses=r, out=out, rng=rng)
+    inside = count_guesses(scores, coins, guesses=only, out=none, rng=rng)
+    assert both.correct < both.guesses
+    assert inside == Guesses(canaries=1000, guesses=402, correct=402)
+    assert one_run_epsilon(inside, delta=1e-5).epsilon > 4 > one_run_epsilon(both, delta=1e-5).epsilon
+
+
+def test_guesses_of_in_alone_are_as_valid():
+    """Each coin is shown wrongly as often as ε = 2 allows: 300 runs, of which 5 % may be above it."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(300):
+        coins = rng.random(200) < 0.5
+        shown = coins ^ (rng.random(200) > 1 / (1 + np.exp(-2.0)))
+        counts = count_guesses(shown.astype(float), coins, guesses=60, out=0, rng=rng)
+        wrong += one_run_epsilon(counts, delta=0.0).epsilon > 2.0
+    assert 0 < wrong <= 15 + 3 * 15**0.5
 
 
 def test_guessing_at_random_shows_nothing():

@@ -18,6 +18,7 @@ from glasshouse.attacks.property.prolin import Problem, solve
 from glasshouse.attacks.property.prolin_posterior import (
     Independent,
     Persistent,
+    UnknownShare,
     convolve_clients,
     persistence,
     sample_posterior,
@@ -119,6 +120,30 @@ def test_posterior_with_persistence_equals_brute_force():
     values = brute_force(evidence, 0.2, persistent)
     density = Persistent(evidence, prior=0.2, rho=0.4)
     np.testing.assert_allclose(convolve_clients(density, 8), values, rtol=1e-7)
+
+
+def test_a_share_that_is_not_known_is_integrated_out():
+    """By the definition: the posterior for each of many shares, weighted by how well that share explains."""
+    evidence, _ = made_up(rounds=12, clients=8, cohort=3, gap=1.5)
+    shares = (np.arange(2000) + 0.5) / 2000
+    every = assignments(8)
+    likelihood = np.exp(Independent(evidence, prior=0.5).logs(every))
+    k = every.sum(1)
+    joint = sum(likelihood * s**k * (1 - s) ** (8 - k) for s in shares)
+    values = np.log(joint @ every) - np.log(joint @ (1 - every))
+    density = UnknownShare(Independent(evidence, prior=0.5))
+    np.testing.assert_allclose(convolve_clients(density, 8), values, atol=1e-4)
+    chances = stats.logistic.cdf(sample_posterior(density, 8, sweeps=3000, chains=4, rng=Rng.root(3)))
+    np.testing.assert_allclose(chances, stats.logistic.cdf(values), atol=0.02)
+
+
+@pytest.mark.parametrize("members", [1, 5, 20, 45])
+def test_an_unknown_share_follows_the_sums(members):
+    evidence, truth = made_up(rounds=300, clients=50, cohort=10, positive=range(members), gap=3.0)
+    odds = sample_posterior(
+        UnknownShare(Persistent(evidence, prior=0.5, rho=0.0)), 50, sweeps=100, chains=4, rng=Rng.root(1)
+    )
+    assert ((odds > 0) != truth).sum() <= 1
 
 
 def test_a_mean_from_few_shadows_does_not_move_everybody():

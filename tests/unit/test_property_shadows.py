@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glasshouse.attacks.property.detector import fit, fit_sgd, standardize
-from glasshouse.attacks.property.gathering import join_casts, shadow_pairs
+from glasshouse.attacks.property.gathering import client_sizes, join_casts, note_unequal, shadow_pairs
 from glasshouse.attacks.property.properties import (
     Ascent,
     Attribute,
@@ -22,8 +22,8 @@ from glasshouse.federation.client import LocalTraining
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
-from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture, Batch, Terms
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Aggregate, Architecture, Batch, Broadcast, Terms
 
 SHAPES = {"lenet5": (3, 32, 32), "lenet_dropout": (1, 28, 28), "mlp": (1, 8, 8)}
 
@@ -210,3 +210,22 @@ def test_one_kind_alone_is_no_training_set():
             penalty=0.1,
             iterations=3,
         )
+
+
+@pytest.mark.parametrize(("sizes", "said"), [((30, 30, 20), False), ((30, 36, 20), True)])
+def test_unequal_clients_are_spoken_of(sizes, said, caplog):
+    """Round 2 lost a client; where the mean of a client changes from round to round, the report says so."""
+    rounds = [
+        RoundView(
+            round=number,
+            broadcast=Broadcast(round=number, architecture=terms().architecture, tensors={}),
+            aggregate=Aggregate(
+                round=number, kind="delta", tensors={}, weight=float(examples), selected=(0, 1, 2),
+                dropped=(0,) if number == 2 else (), examples=examples,
+            ),
+        )
+        for number, examples in enumerate(sizes)
+    ]  # fmt: skip
+    assert client_sizes(rounds) == [(sizes[0], 3), (sizes[1], 3), (sizes[2], 2)]
+    note_unequal(rounds)
+    assert ("different numbers of examples" in caplog.text) == said

@@ -1,6 +1,7 @@
 """Numbers about claimed images of private classes: whose mean image are they most like?
 
-All compare by SSIM on the rows that count: for masked domains the hidden half alone. ``truth`` is the labels
+All compare by SSIM on the rows that count: for masked domains the hidden half alone (:mod:`whole_classes`
+counts the whole picture). ``truth`` is the labels
 of the claimed images; the unit is a private class.
 
 Source: Takahashi et al. 2023, "Breaching FedMD", CVPR, section 4.1 (attack accuracy). Where we differ: the
@@ -81,9 +82,11 @@ def _own(table: Tensor, labels: Tensor) -> Tensor:
     return table.gather(1, labels[:, None]).squeeze(1)
 
 
-def _sides(claimed: Tensor, labels: Tensor, gallery: Gallery) -> tuple[Tensor, Tensor, Tensor]:
+def sides(
+    claimed: Tensor, labels: Tensor, gallery: Gallery, *, whole: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """SSIM with: the own private mean; the best other candidate of the paper; the own public mean."""
-    table, classes, targets = gallery.alike(claimed), len(gallery.people), gallery.targets
+    table, classes, targets = gallery.alike(claimed, whole=whole), len(gallery.people), gallery.targets
     private, public = table[:, :targets], table[:, classes:]
     others = torch.cat([side.scatter(1, labels[:, None], -np.inf) for side in (private, public)], 1)
     return _own(private, labels), others.amax(1), _own(public, labels)
@@ -110,7 +113,7 @@ class AttackAccuracy(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        own, others, public = _sides(claimed, labels, gallery)
+        own, others, public = sides(claimed, labels, gallery)
         return own > torch.maximum(others, public)
 
 
@@ -135,7 +138,7 @@ class TooClose(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        own, others, public = _sides(claimed, labels, gallery)
+        own, others, public = sides(claimed, labels, gallery)
         return public > torch.maximum(others, own)
 
 
@@ -160,13 +163,15 @@ class IdentityMatch(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        own, others, public = _sides(claimed, labels, gallery)
+        own, others, public = sides(claimed, labels, gallery)
         return torch.maximum(own, public) > others
 
 
-def _points(claimed: Tensor, labels: Tensor, gallery: Gallery, candidates: int) -> Tensor:
+def points_to(
+    claimed: Tensor, labels: Tensor, gallery: Gallery, candidates: int, *, whole: bool = False
+) -> Tensor:
     """Where the own private-domain mean is strictly nearer than those of the other first candidates."""
-    table = gallery.alike(claimed)[:, : len(gallery.people)].masked_fill(~gallery.known, -np.inf)
+    table = gallery.alike(claimed, whole=whole)[:, : len(gallery.people)].masked_fill(~gallery.known, -np.inf)
     table = table[:, :candidates]
     others = table.scatter(1, labels[:, None], -np.inf).amax(1)
     return _own(table, labels) > others
@@ -192,7 +197,7 @@ class ClassIdentification(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        return _points(claimed, labels, gallery, len(gallery.people))
+        return points_to(claimed, labels, gallery, len(gallery.people))
 
     def guess(self, gallery: Gallery) -> float | None:
         return 1 / int(gallery.known.sum())
@@ -218,7 +223,7 @@ class TargetIdentification(ClassMetric):
     )
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        return _points(claimed, labels, gallery, gallery.targets)
+        return points_to(claimed, labels, gallery, gallery.targets)
 
     def guess(self, gallery: Gallery) -> float | None:
         return 1 / gallery.targets
@@ -245,7 +250,7 @@ class SsimPrivate(ClassSimilarity):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        return _sides(claimed, labels, gallery)[0]
+        return sides(claimed, labels, gallery)[0]
 
 
 @final
@@ -269,7 +274,7 @@ class SsimPublic(ClassSimilarity):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        return _sides(claimed, labels, gallery)[2]
+        return sides(claimed, labels, gallery)[2]
 
 
 @final
@@ -293,7 +298,7 @@ class SsimGap(ClassSimilarity):
     range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        own, _, public = _sides(claimed, labels, gallery)
+        own, _, public = sides(claimed, labels, gallery)
         return own - public
 
 

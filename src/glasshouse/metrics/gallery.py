@@ -10,6 +10,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from glasshouse.cache import digest
 from glasshouse.errors import BadValue
 from glasshouse.images import ssim_window
 from glasshouse.wire import Batch
@@ -47,7 +48,7 @@ class SsimTable:
                 got=f"{height} × {width}",
                 fix="use larger images (data.resize)",
             )
-        self._down, self._across = _band(height, side), _band(width, side)
+        self._down, self._across = (_band(n, side).to(candidates.device) for n in (height, width))
         self._c1, self._c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
         self._y = candidates.double()
         self._mean = self._filter(self._y)
@@ -106,15 +107,24 @@ class Gallery:
     owners: Tensor
     classes: tuple[int, ...]
     data_range: float = 1.0
-    _tables: list[SsimTable] = field(default_factory=list)
+    _tables: dict[tuple[int, int], SsimTable] = field(default_factory=dict)
+    _seen: dict[str, Tensor] = field(default_factory=dict)
 
-    def alike(self, images: Tensor) -> Tensor:
-        """SSIM of the rows that count with every class mean, (B, 2 J): first ``people``, then ``public``."""
-        top, bottom = self.rows
-        if not self._tables:
+    def alike(self, images: Tensor, *, whole: bool = False) -> Tensor:
+        """SSIM with every class mean, (B, 2 J): first ``people``, then ``public``. Kept for the next metric.
+
+        Args:
+            images: (B, C, H, W).
+            whole: look at the whole pictures, not only at the rows that count.
+        """
+        top, bottom = rows = (0, images.shape[2]) if whole else self.rows
+        if rows not in self._tables:
             means = torch.cat([self.people, self.public])[:, :, top:bottom]
-            self._tables.append(SsimTable(means, data_range=self.data_range))
-        return self._tables[0](images[:, :, top:bottom])
+            self._tables[rows] = SsimTable(means, data_range=self.data_range)
+        key = f"{rows} {digest(images)}"
+        if key not in self._seen:
+            self._seen[key] = self._tables[rows](images[:, :, top:bottom])
+        return self._seen[key]
 
     def holding(self, private: Batch, shards: Mapping[int, Sequence[int]]) -> "Gallery":
         """The same with other private examples behind the private classes, and so with other owners."""
@@ -123,7 +133,8 @@ class Gallery:
             self,
             people=torch.cat([torch.stack(means), self.people[self.targets :]]),
             owners=owners_of(private, shards, self.targets),
-            _tables=[],
+            _tables={},
+            _seen={},
         )
 
 

@@ -69,7 +69,12 @@ class LowerBound:
 
 
 def count_guesses(
-    scores: NDArray[np.float64], included: NDArray[np.bool_], *, guesses: int, rng: np.random.Generator
+    scores: NDArray[np.float64],
+    included: NDArray[np.bool_],
+    *,
+    guesses: int,
+    out: int | None = None,
+    rng: np.random.Generator,
 ) -> Guesses:
     """Guess "in" for the highest scores and "out" for the lowest, and count how many are right; chance half.
 
@@ -77,11 +82,12 @@ def count_guesses(
         scores: (m,), finite; higher is more likely in. They may depend on what was released and on the
             canaries, not on the coins.
         included: (m,), the coins.
-        guesses: r, even, at most m; fixed before the run. Half of them go to each end.
+        guesses: r, at most m; fixed before the run.
+        out: how many of them say "out"; fixed before the run. None: half, of an even number.
         rng: breaks ties, so that the order in which canaries are listed does not matter.
 
     Raises:
-        BadValue: shapes differ, a score is not finite, or ``guesses`` is odd or out of range.
+        BadValue: shapes differ, a score is not finite, or ``guesses`` or ``out`` is out of range.
 
     Source:
         Steinke, Nasr & Jagielski 2023, arXiv:2305.08846, Algorithm 1.
@@ -98,16 +104,18 @@ def count_guesses(
             got=f"shapes {scores.shape} and {included.shape}, {int((~np.isfinite(scores)).sum())} not finite",
             fix="score every canary that had a coin",
         )
-    if not (2 <= guesses <= len(scores) and guesses % 2 == 0):
+    lowest = guesses // 2 if out is None else out
+    if not (2 <= guesses <= len(scores) and 0 <= lowest <= guesses) or (out is None and guesses % 2):
         raise BadValue(
             "audit from one run",
-            needs=f"an even number of guesses, from 2 to {len(scores)}",
-            got=f"{guesses}",
+            needs=f"an even number of guesses, from 2 to {len(scores)}, or how many of them say 'out'",
+            got=f"{guesses}" + ("" if out is None else f", {out} of them 'out'"),
             fix="about a tenth of the canaries is a good number",
         )
     order = np.lexsort((rng.permutation(len(scores)), scores))
-    half = guesses // 2
-    right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
+    right = int(included[order[len(order) - guesses + lowest :]].sum()) + int(
+        (~included[order[:lowest]]).sum()
+    )
     return Guesses(canaries=len(scores), guesses=guesses, correct=right)
 
 

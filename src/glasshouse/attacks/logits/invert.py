@@ -5,9 +5,10 @@ Shape letters: N training examples, n distinct images, D entries of a prediction
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Annotated, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,7 +31,7 @@ class InversionTraining:
 
     Attributes:
         epochs: over the public images, per round.
-        batch_size: examples per step.
+        batch_size: examples per step, two at least: batch norm needs them.
         learning_rate: of Adam, whose state is carried over the rounds.
         weight_decay: of Adam, whose state is carried over the rounds.
         width: channels of the network's first map.
@@ -38,7 +39,7 @@ class InversionTraining:
     """
 
     epochs: Count = 3
-    batch_size: Count = 8
+    batch_size: Annotated[int, Ge(2), Le(2**31 - 1)] = 8
     learning_rate: Positive = 3e-5
     weight_decay: NotNegative = 1e-4
     width: Count = 1024

@@ -16,7 +16,7 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import material
 from glasshouse.attacks.logits.queries import one_hot
-from glasshouse.limits import Positive
+from glasshouse.limits import Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
@@ -49,6 +49,9 @@ class Tbi:
 
     temperature: Positive = 3.0
     training: InversionTraining = field(default_factory=InversionTraining)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack 'tbi'")
 
     @property
     def budget(self) -> Budget:

@@ -3,6 +3,7 @@
 Shape letters: as there. Shadow clients and detectors are made round by round, with a checkpoint in between.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -26,7 +27,9 @@ from glasshouse.tensors import copy_to
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Batch, Value
 
-VERSION = 1
+LOG = logging.getLogger("glasshouse")
+
+VERSION = 2
 """Part of the cache's key: raised when the same settings would give other numbers."""
 SAVED_EVERY = 20
 """Rounds between checkpoints."""
@@ -59,6 +62,7 @@ def gather(
             "auxiliary examples",
             fix="set federation.secure_sum = true and federation.keep.rounds = 'all', and data.auxiliary",
         )
+    note_unequal(rounds)
     # By name: in a file tensors lie in another order than in the model.
     names = list(LocalTraining.of(view.terms, round=0).parameters(build(view.terms.architecture)))
     sums = torch.stack([total(r, names) for r in rounds])  # (n, z)
@@ -85,6 +89,25 @@ def gather(
         held=evidence["held"],
         norm=evidence["norm"],
     )
+
+
+def client_sizes(rounds: list[RoundView]) -> list[tuple[int, int]]:
+    """Examples behind the sum of each round, and how many clients held them; rounds with nobody left out."""
+    sums = [r.aggregate for r in rounds if r.aggregate is not None]
+    pairs = [(a.examples, len(a.selected) - len(a.dropped)) for a in sums]
+    return [(examples, clients) for examples, clients in pairs if clients]
+
+
+def note_unequal(rounds: list[RoundView]) -> None:
+    """Say that shadow clients are all of one size where the federation's are not, as far as sums show it."""
+    means = sorted({examples / clients for examples, clients in client_sizes(rounds)})
+    if means[0] < means[-1]:
+        LOG.warning(
+            "clients hold different numbers of examples (%.1f to %.1f in the mean of a round); all shadow "
+            "clients hold the mean number, so that features of larger and smaller clients are misjudged",
+            means[0],
+            means[-1],
+        )
 
 
 def participation(view: View, rounds: list[RoundView]) -> tuple[Tensor, Tensor]:
@@ -152,9 +175,8 @@ class Maker:
         return order[:cut], order[cut:][: self.method.pool or None]
 
     def _examples(self) -> int:
-        aggregate = self.rounds[0].aggregate
-        assert aggregate is not None  # gather has chosen rounds with a sum
-        return aggregate.examples // (len(aggregate.selected) - len(aggregate.dropped))
+        sizes = client_sizes(self.rounds)
+        return max(1, round(sum(examples for examples, _ in sizes) / sum(clients for _, clients in sizes)))
 
     def _scene(self, rows: Tensor) -> Scene:
         grants = self.view.grants

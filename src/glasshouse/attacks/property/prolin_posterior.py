@@ -8,8 +8,9 @@ covariances of the shadow clients' features added up; so only their number k mat
     G_r | k ~ Normal((m - k) mean- + k mean+, (m - k) cov- + k cov+).
 
 With a prior share of clients that have the property, the posterior over all 2^N assignments is known up to a
-constant. Marginals are averages of exact conditionals along Gibbs sweeps (below ``EXACT`` clients: all
-assignments are summed).
+constant. The share itself need not be known: every share is thought as likely as any other and integrated
+out, so that an assignment of k among N clients weighs B(k + 1, N - k + 1). Marginals are averages of exact
+conditionals along Gibbs sweeps (below ``EXACT`` clients: all assignments are summed).
 
 Our own; not in the paper, whose relaxation it replaces. It takes a client's rounds for independent given the
 property, as the paper's likelihood does, so it is too sure of itself where a client's data push its feature
@@ -22,14 +23,14 @@ from typing import Annotated, ClassVar, Protocol, final
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import betaln, expit, logit
 from torch import Tensor
 
 from glasshouse.attacks.property.evidence import Evidence
 from glasshouse.attacks.property.readers import CONTROL, SumReader
-from glasshouse.limits import Count
+from glasshouse.limits import Count, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -49,7 +50,7 @@ class ProlinPosterior(SumReader):
         settings: registered property, and its arguments.
         method: of the shadow clients and detectors; see ``evidence.Method``.
         every: rounds between the prefixes that are judged.
-        prior: expected share of clients with the property, in (0, 1).
+        prior: expected share of clients with the property; 0: it is not known, and follows from the sums.
         persistence: treat deviations that stay with a client as such (then the two kinds share one variance
             in each round); False: the rounds are independent.
         sweeps: Gibbs sweeps per chain, the first quarter discarded.
@@ -66,7 +67,7 @@ class ProlinPosterior(SumReader):
     )
 
     name: ClassVar[str] = "prolin_posterior"
-    prior: Annotated[float, Gt(0), Lt(1)] = 0.1
+    prior: Share = 0.0
     persistence: bool = True
     sweeps: Annotated[int, Ge(4), Le(2**31 - 1)] = 200
     chains: Count = 4
@@ -80,7 +81,8 @@ class ProlinPosterior(SumReader):
         model = Persistent if self.persistence else Independent
         log_odds = []
         for n in lengths:
-            density = model(evidence.upto(n), prior=self.prior)
+            density: Density = model(evidence.upto(n), prior=self.prior or 0.5)
+            density = density if self.prior else UnknownShare(density)
             clients = evidence.participation.shape[1]
             if clients <= EXACT:
                 log_odds.append(convolve_clients(density, clients))
@@ -103,6 +105,28 @@ class Density(Protocol):
     def odds(self, client: int, assignments: Floats) -> Floats:
         """Log odds that ``client`` has the property, given what (M, N) says of the others: (M,)."""
         ...
+
+
+@final
+class UnknownShare:
+    """A density without a prior; the share of clients with the property is uniform and integrated out.
+
+    Args:
+        density: with a prior of one half, which takes no side.
+    """
+
+    def __init__(self, density: Density) -> None:
+        self._density = density
+
+    def logs(self, assignments: Floats) -> Floats:
+        having = assignments.sum(1)
+        weight: Floats = betaln(having + 1, assignments.shape[1] - having + 1)
+        return self._density.logs(assignments) + weight
+
+    def odds(self, client: int, assignments: Floats) -> Floats:
+        others = assignments.sum(1) - assignments[:, client]
+        prior: Floats = np.log(others + 1) - np.log(assignments.shape[1] - others)
+        return self._density.odds(client, assignments) + prior
 
 
 @final

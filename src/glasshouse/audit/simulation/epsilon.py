@@ -97,24 +97,35 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
     protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
     protocol.play(setting, recorder=recorder, rng=rng.child("federation"))
     scores = recorder.scores.numpy()
+    seen = 1.0 if proved is None else 1 - (1 - proved.rate) ** proved.steps
     counts = [
-        count_guesses(scores, included.numpy(), guesses=r, rng=rng.child(f"ties/{r}").numpy())
-        for r in numbers_of_guesses(wanted.canaries)
+        count_guesses(scores, included.numpy(), guesses=r, out=out, rng=rng.child(f"ties/{r}").numpy())
+        for r, out in numbers_of_guesses(wanted.canaries, seen=seen)
     ]
     return _shown(cell, unit, counts, proved if protects == unit else None)
 
 
-def numbers_of_guesses(canaries: int) -> tuple[int, int]:
+def numbers_of_guesses(canaries: int, *, seen: float = 1.0) -> tuple[tuple[int, int], tuple[int, int]]:
     """A tenth, which shows most where there is noise; and as many as the coins allow, where there is none.
 
-    Half of the guesses are "in". Of m coins hardly ever fewer than m / 2 - 3 √m / 2 are.
+    Of m coins hardly ever fewer than m / 2 - 3 √m / 2 say "in", nor "out". Where steps are sampled, a canary
+    that is in but was never drawn looks like one that is out: then the second number is of "in" alone.
+
+    Args:
+        canaries: m.
+        seen: chance that a canary that is in is in at least one release, in (0, 1].
+
+    Returns:
+        Twice the number of guesses, and how many of them say "out".
 
     Examples:
-        >>> numbers_of_guesses(1000)
-        (100, 904)
+        >>> numbers_of_guesses(1000), numbers_of_guesses(1000, seen=0.9)
+        (((100, 50), (904, 452)), ((100, 50), (402, 0)))
     """
-    most = canaries - math.ceil(3 * math.sqrt(canaries))
-    return max(2, canaries // 20 * 2), max(2, most // 2 * 2)
+    half = math.floor(canaries * seen / 2 - 1.5 * math.sqrt(canaries))
+    tenth = max(1, canaries // 20)
+    sure = (2 * max(1, half), max(1, half)) if seen == 1 else (max(2, half), 0)
+    return (2 * tenth, tenth), sure
 
 
 def _shown(cell: Cell, unit: str, counts: list[Guesses], proved: Guarantee | None) -> EmpiricalEpsilon:

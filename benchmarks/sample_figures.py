@@ -1,0 +1,75 @@
+"""Random printed figures of docs/results, to be reproduced: ``python -m benchmarks.sample_figures [--seed 0]``.
+
+Draws cells of tables that hold a number, each as likely as any other, and prints where they stand, their
+row and column, and the commands nearest above them. Rerun the command and compare: within the interval that
+is printed beside the figure, or to its last digit where the command is deterministic.
+"""
+
+import argparse
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGES = Path(__file__).parents[1] / "docs" / "results"
+NUMBER = re.compile(r"\d")
+COMMAND = re.compile(r"`((?:glasshouse audit|make results|python (?:-m )?benchmarks|benchmarks/)[^`]*)`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One cell of a table.
+
+    Attributes:
+        place: page and line.
+        row: the row's first cells.
+        column: its heading.
+        value: as printed.
+        command: the last one named above it, on the page.
+    """
+
+    place: str
+    row: str
+    column: str
+    value: str
+    command: str
+
+
+def figures(page: Path) -> Iterator[Figure]:
+    """Every cell with a number, right of the first column."""
+    header: list[str] = []
+    command = f"make results PAGE={page.stem}"
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        command = found[-1] if (found := COMMAND.findall(line)) else command
+        if not line.startswith("|"):
+            header = []
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not header:
+            header = cells
+        elif not set(line) <= set("|-: "):
+            words = ", ".join(c for c in cells[:2] if not NUMBER.match(c)) or cells[0]
+            for heading, cell in list(zip(header, cells, strict=False))[1:]:
+                if NUMBER.search(cell):
+                    place = f"{page.name}:{number}"
+                    yield Figure(place=place, row=words, column=heading, value=cell, command=command)
+
+
+def main() -> None:
+    """Draw and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=15)
+    parser.add_argument("--pages", nargs="+", default=sorted(p.stem for p in PAGES.glob("*.md")))
+    arguments = parser.parse_args()
+    every = [one for name in arguments.pages for one in figures(PAGES / f"{name}.md")]
+    pages = len(arguments.pages)
+    print(f"{arguments.count} of {len(every):,} figures on {pages} pages, seed {arguments.seed}\n")
+    print("| where | row | column | printed | command |\n|---|---|---|---|---|")
+    for one in random.Random(arguments.seed).sample(every, arguments.count):
+        print(f"| {one.place} | {one.row} | {one.column} | {one.value} | `{one.command}` |")
+
+
+if __name__ == "__main__":
+    main()
