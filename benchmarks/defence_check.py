@@ -63,9 +63,11 @@ class Place:
 
 
 class Bench:
-    """Images and models of one seed."""
+    """Images and models of one seed; clients of FedAvg send changes, or the ``parameters`` themselves."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, parameters: bool = False) -> None:
+        self.protocols = ("fedavg",) if parameters else ("fedsgd", "fedavg")
+        self.parameters = parameters
         path = next(p for root in folders() if (p := root / "cifar10_12k.npz").is_file())
         with np.load(path) as archive:
             images, labels = archive["train_images"], archive["train_labels"]
@@ -80,8 +82,11 @@ class Bench:
             fit(model, few, Recipe(epochs=epochs), rng=self.rng.child(name))
             self.models[name] = state(model)
 
-    def client(self, place: Place, chain: Sequence[Defense], *, name: str) -> Transcript:
+    def client(
+        self, place: Place, chain: Sequence[Defense], *, name: str, changes: bool = False
+    ) -> Transcript:
         """One client's 20 updates, each from a fresh draw; the model moves a little from round to round."""
+        parameters = self.parameters and not changes
         terms, rng = place.terms(), self.rng.child(f"{place}{name}")
         model = build(ARCHITECTURE, rng=rng)
         weights = dict(self.models[place.model])
@@ -103,10 +108,19 @@ class Bench:
                 if defense.place == "update":
                     update = defense.update(update, rng=draw.child(defense.describe().name))
             broadcast = Broadcast(round=number, architecture=ARCHITECTURE, tensors=weights)
-            records.append(RoundRecord(round=number, broadcasts=(broadcast,), updates=(update,)))
+            sent = self._as_parameters(update, weights) if parameters else update
+            records.append(RoundRecord(round=number, broadcasts=(broadcast,), updates=(sent,)))
             step = 1e-3 if trained.kind == "gradient" else -0.1
             weights = weights | {n: weights[n] - step * t for n, t in update.tensors.items()}
+        if parameters:
+            terms = replace(terms, sends="parameters")
         return Transcript(terms=terms, rounds=tuple(records))
+
+    @staticmethod
+    def _as_parameters(update: Update, weights: dict[str, torch.Tensor]) -> Update:
+        """What a client of Flower sends, rounded as float32 is."""
+        tensors = {name: weights[name] + t for name, t in update.tensors.items()}
+        return replace(update, kind="parameters", tensors=tensors)
 
 
 def strengths(plain: Transcript) -> dict[str, tuple[dict[str, Any], dict[str, Any], str]]:
@@ -158,7 +172,7 @@ def run_plain(bench: Bench, clients: int) -> None:
     alarms: Counter[str] = Counter()
     single: Counter[str] = Counter()
     total = updates = 0
-    for protocol, size, model in itertools.product(("fedsgd", "fedavg"), SIZES, EPOCHS):
+    for protocol, size, model in itertools.product(bench.protocols, SIZES, EPOCHS):
         place = Place(protocol=protocol, examples=size, model=model)
         for number in range(clients):
             transcript = bench.client(place, (), name=f"plain {number}")
@@ -181,11 +195,11 @@ def run_defended(bench: Bench, clients: int) -> None:
     """Estimated strengths, and what is said of defences that are on, off and mis-set."""
     errors: dict[str, list[float]] = {}
     said: dict[str, dict[str, Counter[str]]] = {}
-    places = itertools.product(("fedsgd", "fedavg"), (1, 16), ("untrained", "trained"))
+    places = itertools.product(bench.protocols, (1, 16), ("untrained", "trained"))
     for protocol, size, model in places:
         place = Place(protocol=protocol, examples=size, model=model)
         for number in range(clients):
-            plain = bench.client(place, (), name=f"defended {number}")
+            plain = bench.client(place, (), name=f"defended {number}", changes=True)
             for name, (good, bad, setting) in strengths(plain).items():
                 declared = load("defenses", name)(**good)
                 cases = {"on": (declared,), "off": (), "mis-set": (load("defenses", name)(**bad),)}
@@ -223,10 +237,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=200)
     parser.add_argument("--clients", type=int, default=4, help="plain clients per setting")
     parser.add_argument("--defended", type=int, default=3, help="clients per defence and setting")
+    parser.add_argument("--parameters", action="store_true", help="clients of FedAvg send parameters")
     settings = parser.parse_args()
     prepare_process()
     start = time.process_time()
-    bench = Bench(settings.seed)
+    bench = Bench(settings.seed, parameters=settings.parameters)
     if settings.clients:
         run_plain(bench, settings.clients)
     run_defended(bench, settings.defended)

@@ -54,6 +54,9 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
 
 MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
+TEXT = (
+    "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "membership", "defences",
+)  # fmt: skip
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
         Piece(("one_run",), 7),
@@ -61,12 +64,14 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             Piece(("one_run", "--runs", "40", "--canaries", m, "--guesses", r), 10)
             for m, r in (("2000", "200"), ("5000", "500"), ("10000", "600"))
         ),
-        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), None),
+        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), 451),
     ),
     "inversion": (
         Piece(("audit", "dlg"), 310),
         Piece(("audit", "inversion-defences"), 3660),
-        Piece(("audit", "inversion-resnet"), 1130),
+        Piece(("audit", "inversion-resnet")),
+        Piece(("inversion_rows", "all", "--out", "{out}/rows", "--device", "cuda")),
+        *audits("inversion-wide", "inversion-curves"),
         *audits("fedavg-steps"),
         Piece(("audit", "client-optimizers"), 335),
         Piece(("ghost",)),
@@ -74,7 +79,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "ggl": (
         Piece(("audit", "ggl"), 1190),
         Piece(("audit", "ggl-strengths"), 1320),
-        *audits("ggl-cifar", "ggl-out-of-distribution", "quickstart-ggl"),
+        *audits("ggl-lfw", "ggl-cifar", "ggl-out-of-distribution", "quickstart-ggl"),
         *(Piece(("ggl", what)) for what in ("detector", "speed", "optimisers", "landscape")),
         Piece(("soteria",)),
     ),
@@ -87,12 +92,21 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia_rounds",)),
         Piece(("scale_mia_speed",)),
     ),
+    "active": (
+        Piece(("active", "spear", "--out", "{out}/spear"), None),
+        Piece(("active", "table", "--out", "{out}/spear"), 2),
+        Piece(("active", "cah", "--seeds", "10"), 130),
+        Piece(("active", "fishing", "--seeds", "5")),
+        *audits("spear", "active-servers"),
+    ),
     "flower": tuple(
         Piece(("flower", run, "--out", "{out}"))
         for run in ("plain", "dp", "sums", "crafted", "crafted-default", "overhead")
     ),
     "defence-check": (
         Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
+        Piece(("defence_check", "--seed", "200", "--clients", "2", "--defended", "1", "--parameters"), 68),
+        Piece(("defence_check", "--seed", "201", "--clients", "9", "--defended", "0", "--parameters"), 135),
     ),
     "guard": (
         Piece(
@@ -100,7 +114,21 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             14,
         ),
     ),
+    "speed": (
+        Piece(("speed", "iteration", "--out", "{out}"), 400),
+        Piece(("speed", "victims", "--out", "{out}"), 60),
+        Piece(("speed", "quality", "--iterations", "60", "--out", "{out}"), None),
+    ),
     "prolin": (
+        Piece(
+            (
+                *("prolin", "run", "prolin-membership", "--cell", "0", "1", "--seed"),
+                *(str(seed) for seed in range(100, 110)),
+                *("--out", "{out}/unused"),
+            ),
+            6400,
+        ),
+        *(Piece(("prolin", "table", f"{{out}}/unused/cell{cell}"), 1) for cell in (0, 1)),
         *rounds_of("prolin-membership", (0, 1), 165),
         *rounds_of("prolin-misbehaving", (0, 1)),
         *rounds_of("prolin-ascent", (0,), 270),
@@ -116,10 +144,18 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("maui", "architecture", "--source", "cifar10")),
         Piece(("maui_rounds",)),
     ),
+    "text": (
+        *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
+        Piece(("text_tables", "{out}/pieces")),
+        Piece(("text_speed", "{out}/speed"), 1500),
+        Piece(("text_speed", "{out}/speed", "--growth"), 150),
+    ),
     "pli": (
         Piece(("audit", "pli")),
         *audits("pli-priors", "pli-mnist", "pli-defences --set audit.seeds=[66,85,91]"),
         *audits(*(f"pli-fedavg --set federation.clients={k}" for k in (1, 2, 10))),
+        Piece(("pli_lfw", "run", "--out", "{out}/lfw")),
+        Piece(("pli_lfw", "table", "--out", "{out}/lfw")),
         Piece(("pli_speed",)),
     ),
 }  # fmt: skip

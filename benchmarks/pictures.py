@@ -17,6 +17,7 @@ README = {
     "quickstart-photos-identification.svg": "quickstart.svg",
 }
 GALLERY = {
+    "cah": "gallery-active-the-same-examples-attack-by-attack.png",
     "class_inversion": "gallery-classes-class-inversion.png",
     "disaggregation": "quickstart-rounds-f1-against-rounds.svg",
     "dlg": "gallery-matching-the-same-examples-attack-by-attack.png",
@@ -28,6 +29,7 @@ GALLERY = {
     "pli": "quickstart-logits-pli.png",
     "prolin": "quickstart-rounds-f1.svg",
     "robbing_the_fed": "gallery-sums-the-same-examples-attack-by-attack.png",
+    "spear": "gallery-active-spear.png",
     "scale_mia": "quickstart-secure-sum-scale-mia.png",
     "tbi": "quickstart-logits-tbi.png",
 }

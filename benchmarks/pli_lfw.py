@@ -1,12 +1,12 @@
-"""PLI on Labeled Faces in the Wild: whole pictures beside the hidden half, and what the prior shows alone.
+"""PLI on Labeled Faces in the Wild: whole pictures beside the hidden half, and what the prior shows.
 
-    python -m benchmarks.pli_lfw run --out RUN [--device cuda] [--jobs 10] [--only fedmd 1] [--set PATH=VALUE]
+    python -m benchmarks.pli_lfw run --out RUN [--device cuda] [--jobs 10] [--only fedmd 1] [--set ...]
     python -m benchmarks.pli_lfw table --out RUN [--device cuda]
 
 ``run`` plays the preset ``pli-lfw``, the models of all parties on ``--device`` (what is recorded lies on the
-CPU), and attacks each federation with ``--jobs`` inversion networks at a time, on the CPU. Pieces that ended
-are kept. ``table``: shares with exact intervals over people; gains over the attack's own prior image, paired
-by person.
+CPU), and attacks each federation with ``--jobs`` inversion networks at a time, on the CPU; ``play`` and
+``attack`` do one of the two. Pieces that ended are kept. ``table``: shares with exact intervals over people;
+gains over the attack's own prior image, paired by person.
 """
 
 import argparse
@@ -28,11 +28,17 @@ from glasshouse.audit.plan import Plan, attack_tasks, plan
 from glasshouse.audit.scoring import judge
 from glasshouse.audit.simulation.group import simulate
 from glasshouse.federation.learner import CHUNK, Learner, Loss
-from glasshouse.metrics.classes import AttackAccuracy, ClassIdentification, Owner, SsimPrivate
+from glasshouse.metrics.attribution import Owner
+from glasshouse.metrics.classes import (
+    AttackAccuracy,
+    AttackAccuracyWhole,
+    ClassIdentification,
+    ClassIdentificationWhole,
+    SsimPrivate,
+)
 from glasshouse.metrics.gallery import Gallery, null_images
 from glasshouse.metrics.statistics.interval import paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain, proportion_interval
-from glasshouse.metrics.whole_classes import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.process import prepare_process
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load, write_resolved
@@ -95,10 +101,13 @@ def run(arguments: argparse.Namespace) -> None:
         (group,) = planned.groups
         Path(group.folder).mkdir(parents=True, exist_ok=True)
         write_resolved(planned.cell.scenario, Path(group.folder) / "scenario.toml")
-        started = time.time()
-        with parties_on(arguments.device):
-            simulate(group)
-        print(f"{words}: federation {time.time() - started:.0f} s on the clock", flush=True)
+        if arguments.do != "attack":
+            started = time.time()
+            with parties_on(arguments.device):
+                simulate(group)
+            print(f"{words}: federation {time.time() - started:.0f} s on the clock", flush=True)
+        if arguments.do == "play":
+            continue
         started = time.time()
         for task in attack_tasks(planned, "cpu"):
             more = f'{{"processes": {arguments.jobs}, ' if arguments.jobs > 1 else "{"
@@ -168,14 +177,14 @@ def print_rows(
 def main() -> None:
     """Parse and do."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("do", choices=("run", "table"))
+    parser.add_argument("do", choices=("run", "play", "attack", "table"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", nargs="+", default=[], help="protocol, and number of clients")
     parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
-    {"run": run, "table": table}[arguments.do](arguments)
+    (table if arguments.do == "table" else run)(arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """PROLIN: run a preset seed by seed, and tabulate what the estimators found.
 
-    python -m benchmarks.prolin run prolin-membership --out runs/m --cell 0 --seed 3 4 5 [--jobs 3] [--set …]
+    python -m benchmarks.prolin run prolin-membership --out runs/m --cell 0 --seed 3 4 [--jobs 2] [--set ...]
     python -m benchmarks.prolin table runs/m/cell0 --at 50 100 150 200 300
 
 ``run`` does some seeds of some cells (data sets), resumable: the federation, the evidence (kept in the cache

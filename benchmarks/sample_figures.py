@@ -1,8 +1,8 @@
-"""Random printed figures of docs/results, to be reproduced: ``python -m benchmarks.sample_figures [--seed 0]``.
+"""Random printed figures of docs/results, to reproduce: ``python -m benchmarks.sample_figures [--seed 0]``.
 
-Draws cells of tables that hold a number, each as likely as any other, and prints where they stand, their
-row and column, and the commands nearest above them. Rerun the command and compare: within the interval that
-is printed beside the figure, or to its last digit where the command is deterministic.
+Draws cells of tables that hold a number, each as likely as any other, and prints where they stand, their row
+and column, and the command nearest above them. Run the command again and compare: within the interval that is
+printed beside the figure, or to its last digit where the command is deterministic.
 """
 
 import argparse

@@ -11,7 +11,8 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +24,8 @@ from torch.nn import functional as F
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.replica import Replica, replica
-from glasshouse.attacks.parts.search.adam import Descent, random_starts, roughness, stepwise
-from glasshouse.attacks.parts.search.rows import Evaluation, Rows, with_labels
+from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness, stepwise
+from glasshouse.attacks.parts.search.rows import with_labels
 from glasshouse.data.sources import load as load_source
 from glasshouse.errors import BadFile
 from glasshouse.images import psnr
@@ -52,6 +53,7 @@ ITERATION: Final = {
     "ResNet-18, 8 restarts": Setting("resnet18", {"width": 64}, 8),
     "ConvNet 64, 8 restarts": Setting("convnet", {"width": 64}, 8),
     "ConvNet 8, 1 restart": Setting("convnet", {"width": 8}, 1),
+    "ConvNet 8, 8 restarts": Setting("convnet", {"width": 8}, 8),
 }
 VICTIMS: Final = {
     "LeNet": Setting("lenet5", {}, 1),
@@ -59,6 +61,13 @@ VICTIMS: Final = {
     "ResNet-18, width 16": Setting("resnet18", {"width": 16}, 1),
 }
 PEER, OURS, HALF = "plain loop", "Glasshouse", "Glasshouse, bfloat16"
+QUALITY: Final[dict[str, tuple[dict[str, Any], dict[str, Any]] | None]] = {
+    PEER: None,
+    OURS: ({}, {}),
+    HALF: ({}, {"bf16": True}),
+    f"{HALF}, racing": ({"race": True}, {"bf16": True}),
+}
+"""Settings of the search and of the attack; None: the plain loop."""
 ALONE, TOGETHER = "one by one", "together"
 
 
@@ -72,13 +81,15 @@ def photographs(count: int, split: str) -> tuple[Tensor, Tensor]:
     return batch.inputs, batch.labels % CLASSES
 
 
-def observed(setting: Setting, count: int, *, split: str = "train") -> tuple[list[View], Tensor]:
+def observed(
+    setting: Setting, count: int, *, split: str = "train", first: int = 0
+) -> tuple[list[View], Tensor]:
     """What the server sees of so many clients with one image each, and the images."""
     architecture = Architecture(
         name=setting.model, input_shape=SHAPE, classes=CLASSES, arguments=setting.arguments
     )
     model = models.build(architecture, rng=Rng.root(1)).eval()
-    inputs, labels = photographs(count, split)
+    inputs, labels = (part[first:] for part in photographs(first + count, split))
     broadcast = Broadcast(round=0, architecture=architecture, tensors=models.state(model))
     terms = Terms(
         protocol="fedsgd",
@@ -138,17 +149,15 @@ def attack_of(setting: Setting, *, iterations: int = 1, **how: Any) -> Inverting
 
 
 def iterations_of(attack: InvertingGradients, views: list[View], count: int) -> Callable[[], object]:
-    """So many evaluations of loss and slope for all restarts of all ``views`` in one batch."""
+    """A search of so many iterations, for all restarts of all ``views`` in one batch."""
     clients = [replica(view, subject="benchmark") for view in views]
     rngs = [Rng.root(i) for i in range(len(views))]
     labels = torch.stack(labels_of_each(views, clients, rngs=rngs))
     start = random_starts(clients, attack.search, rngs=rngs)
-    low, high = clients[0].box()
-    start = start.clamp(low, high)
     loss = attack._loss(clients, "simulate", [False] * len(clients))
-    evaluate = Evaluation(with_labels(loss, labels.repeat_interleave(attack.search.restarts, 0)))
-    rows = Rows.of(start, victims=len(views))
-    return lambda: [evaluate(start, rows) for _ in range(count)]
+    search = replace(attack.search, iterations=count)
+    every = labels.repeat_interleave(search.restarts, 0)
+    return lambda: adam(with_labels(loss, every), start, search, box=clients[0].box(), rngs=rngs)
 
 
 class Watch:
@@ -212,37 +221,38 @@ def measure_victims(setting: Setting, settings: argparse.Namespace) -> dict[str,
 
 
 def measure_quality(setting: Setting, settings: argparse.Namespace) -> dict[str, float]:
-    """Mean PSNR over images of what each way ends at from the same starts, in so many iterations."""
-    views, inputs = observed(setting, settings.victims, split="test")
+    """Seconds of whole searches from the same starts, and the mean PSNR over images of what they end at."""
+    views, inputs = observed(setting, settings.victims, split=settings.split, first=settings.first)
     views = [copy_to(view, settings.device) for view in views]
-    watch, found, spent = Watch(settings.device), {}, {}
-    found[PEER], found[OURS], found[HALF] = [], [], []
+    watch, count = Watch(settings.device), settings.iterations
+    ways = [way for way in QUALITY if way != PEER or settings.split == "test"]
+    seconds: dict[str, float] = dict.fromkeys(ways, 0.0)
+    scores: dict[str, list[float]] = {way: [] for way in ways}
+    found: list[Tensor] = []
+
+    def plain(view: View, rng: Rng) -> None:
+        client = replica(view, subject="benchmark")
+        (labels,) = labels_of_each([view], [client], rngs=[rng])
+        starts = random_starts([client], attack_of(setting).search, rngs=[rng])
+        ends = [plain_loop(client, labels, x, iterations=count, tv=0.01) for x in starts.split(1)]
+        best = min(ends, key=lambda end: end[1])[0]
+        found.append(client.to_pixels(best[0]).clamp(0, 1).cpu())
+
+    def ours(view: View, rng: Rng, way: str) -> None:
+        search, how = QUALITY[way] or ({}, {})
+        attack = attack_of(setting, iterations=count, search=search, **how)
+        found.append(attack.run(view, rng=rng)[0].inputs.cpu())
+
     for number, view in enumerate(views):
-        client, rng = replica(view, subject="benchmark"), Rng.root(number)
-        labels = labels_of_each([view], [client], rngs=[rng])[0]
-        plain = attack_of(setting, iterations=settings.iterations)
-        starts = random_starts([client], plain.search, rngs=[rng])
-
-        def peer(client=client, labels=labels, starts=starts):
-            loops = (
-                plain_loop(client, labels, s, iterations=settings.iterations, tv=0.01)
-                for s in starts.split(1)
-            )
-            best = min(loops, key=lambda one: one[1])
-            found[PEER].append(client.to_pixels(best[0][0]).clamp(0, 1).cpu())
-
-        def ours(way, view=view, rng=rng, **how):
-            attack = attack_of(setting, iterations=settings.iterations, **how)
-            found[way].append(attack.run(view, rng=rng)[0].inputs.cpu())
-
-        spent.setdefault(PEER, []).append(watch(peer))
-        spent.setdefault(OURS, []).append(watch(lambda ours=ours: ours(OURS)))
-        spent.setdefault(HALF, []).append(watch(lambda ours=ours: ours(HALF, bf16=True)))
+        rng = Rng.root(settings.first + number)
+        for way in ways:
+            work = partial(plain, view, rng) if QUALITY[way] is None else partial(ours, view, rng, way)
+            seconds[way] += watch(work)
+            scores[way].append(float(psnr(found.pop(), inputs[number : number + 1])))
     table = {}
-    for way, images in found.items():
-        values = [float(psnr(x, inputs[i : i + 1])) for i, x in enumerate(images)]
-        table[f"{way}: PSNR"] = statistics.mean(values)
-        table[f"{way}: seconds"] = sum(spent[way])
+    for way in ways:
+        table[f"{way}: seconds"] = seconds[way]
+        table[f"{way}: PSNR"] = statistics.mean(scores[way])
     return table
 
 
@@ -259,15 +269,22 @@ def main() -> None:
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--setting", nargs="*", default=[])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--victims", type=int, default=8)
+    parser.add_argument("--first", type=int, default=0, help="number of the first image")
+    parser.add_argument(
+        "--split", default="test", help="train: to choose settings on, without the plain loop"
+    )
     parser.add_argument("--out", default="runs/speed")
     settings = parser.parse_args()
     prepare_process()
     known, measure = MODES[settings.mode]
     for name in settings.setting or known:
-        file = Path(settings.out) / f"{settings.mode}-{settings.device}-{name.replace(' ', '-')}.json"
+        parts = [settings.mode, settings.device, name.replace(" ", "-")]
+        if settings.mode == "quality":
+            parts += [settings.split, str(settings.first)]
+        file = Path(settings.out) / f"{'-'.join(parts)}.json"
         if not file.is_file():
             table = measure(known[name], settings)
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +292,8 @@ def main() -> None:
         table = json.loads(file.read_text())["table"]
         first = next(iter(table.values()))
         for way, value in table.items():
-            print(f"{name:24} {way:28} {value:10.2f} {first / value:6.2f} ×", flush=True)
+            ratio = "" if way.endswith("PSNR") else f"{first / value:6.2f} ×"
+            print(f"{name:24} {way:40} {value:10.2f} {ratio}", flush=True)
 
 
 if __name__ == "__main__":

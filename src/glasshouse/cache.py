@@ -34,6 +34,8 @@ __all__ = ["Checkpoint", "Key", "digest", "folder", "limit", "load_or_make"]
 Key = Mapping[str, Any]
 """JSON values, tensors and bytes, in mappings and sequences of any depth."""
 
+FOLDER: Final = "GLASSHOUSE_CACHE"
+"""The environment's variable with the folder of the cache."""
 _LOG: Final = logging.getLogger(__name__)
 _PARTIAL: Final = ".partial.safetensors"
 
@@ -143,7 +145,7 @@ def load_or_make(kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Ten
 
 def folder() -> Path:
     """Where the cache lies."""
-    if named := os.environ.get("GLASSHOUSE_CACHE"):
+    if named := os.environ.get(FOLDER):
         return Path(named).expanduser()
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"

@@ -9,7 +9,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d
 
 from glasshouse.errors import BadValue
 
@@ -105,9 +104,8 @@ def ssim(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
             fix="use mse or psnr, which have no window",
         )
     b = b.to(a.dtype)
-    side, channels = ssim_window(a.shape[-2], a.shape[-1]), a.shape[1]
-    weights = _gaussian(side, _SIGMA * side / _WINDOW, like=a).expand(channels, 1, side, side)
-    means = conv2d(torch.cat((a, b, a * a, b * b, a * b)), weights, groups=channels)
+    down, across = ssim_filters(a.shape[-2], a.shape[-1], like=a)
+    means = down @ torch.cat((a, b, a * a, b * b, a * b)) @ across.T
     mean_a, mean_b, square_a, square_b, product = torch.split(means, len(a))
     variance_a = (square_a - mean_a.square()).clamp_min(0.0)
     variance_b = (square_b - mean_b.square()).clamp_min(0.0)
@@ -118,13 +116,27 @@ def ssim(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
     return (luminance * contrast).flatten(1).mean(1)
 
 
-def _gaussian(side: int, sigma: float, *, like: Tensor) -> Tensor:
-    """A Gaussian window ``(side, side)`` whose values sum to 1, of the type and on the device of ``like``."""
-    offsets = torch.arange(side, dtype=like.dtype, device=like.device) - (side - 1) / 2
-    row = torch.exp(-((offsets / sigma) ** 2) / 2)
-    row = row / row.sum()
-    window: Tensor = torch.outer(row, row)
-    return window
+def ssim_filters(height: int, width: int, *, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The Gaussian window of :func:`ssim` as two matrices: ``down @ image @ across.T`` are its local means.
+
+    Two products are several times faster than a convolution of small images in float64.
+
+    Args:
+        height: of the images, pixels.
+        width: of the images, pixels.
+        like: a tensor of the type and on the device that are wanted.
+    """
+    side = ssim_window(height, width)
+    at = torch.arange(side, dtype=like.dtype, device=like.device) - (side - 1) / 2
+    row = torch.exp(-((at / (_SIGMA * side / _WINDOW)) ** 2) / 2)
+    return _slide(row / row.sum(), height), _slide(row / row.sum(), width)
+
+
+def _slide(row: Tensor, length: int) -> Tensor:
+    """``row`` at every position where it fits, (length - side + 1, length)."""
+    places = length - len(row) + 1
+    columns = torch.arange(places, device=row.device)[:, None] + torch.arange(len(row), device=row.device)
+    return row.new_zeros(places, length).scatter(1, columns, row.expand(places, -1))
 
 
 def total_variation(x: Tensor) -> Tensor:

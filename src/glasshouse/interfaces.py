@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, final
+from typing import Literal, Protocol, final, runtime_checkable
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glasshouse import registry
 from glasshouse.rng import Rng
@@ -14,6 +15,7 @@ __all__ = [
     "Behaviour",
     "Defense",
     "GradientDefense",
+    "HasLosses",
     "LocalDefense",
     "Recorder",
     "Start",
@@ -21,6 +23,8 @@ __all__ = [
     "Trainer",
     "Traits",
     "UpdateDefense",
+    "losses_of",
+    "mean_loss",
     "traits_of",
 ]
 
@@ -104,6 +108,32 @@ class Recorder(Protocol):
 
     def private(self, round: int, client: int, *, index: Tensor, trained: Trained, behaviour: str) -> None:
         """Truth: rows of the private pool that the client used, what it computed, and how it behaved."""
+        ...
+
+
+def losses_of(model: nn.Module, batch: Batch) -> Tensor:
+    """What training minimises the mean of, (B,): the model's own ``losses``, else cross-entropy.
+
+    A model of images has one label per image to get right; one of sentences may have every token.
+    """
+    if isinstance(model, HasLosses):
+        return model.losses(batch.inputs, batch.labels)
+    return F.cross_entropy(model(batch.inputs), batch.labels, reduction="none")
+
+
+def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean of :func:`losses_of`."""
+    if isinstance(model, HasLosses):
+        return model.losses(batch.inputs, batch.labels).mean()
+    return F.cross_entropy(model(batch.inputs), batch.labels)
+
+
+@runtime_checkable
+class HasLosses(Protocol):
+    """A model that says what it is trained for."""
+
+    def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of every example, (B,)."""
         ...
 
 

@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -105,6 +106,9 @@ class Workers:
     ) -> None:
         self._jobs = max(1, jobs)
         self._apart, self._preload, self._subject = apart, preload, subject
+        self._here = self._jobs == 1 and not apart
+        self._queue: deque[tuple[Callable[[Any], Any], Any]] = deque()
+        self._waiting: dict[Future[Any], Any] = {}
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -113,37 +117,52 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end(wait=kind is None)
+
+    def end(self, *, wait: bool = True) -> None:
+        """End the processes; without ``wait``, their work is abandoned."""
         if self._pool is not None:
-            self._pool.shutdown(wait=kind is None, cancel_futures=True)
+            self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def each(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Results in the order in which they finish.
+        """Results in the order in which they finish. Raises what :meth:`finished` raises."""
+        here = self._here or (not self._apart and len(tasks) <= 1)
+        if here:
+            self._queue.extend((work, task) for task in tasks)
+        else:
+            for task in tasks:
+                self.submit(work, task)
+        return (result for _, result in self.finished())
+
+    def submit(self, work: Callable[[T], R], task: T) -> None:
+        """Work to be done; its result comes out of :meth:`finished`."""
+        if self._here:
+            self._queue.append((work, task))
+            return
+        with nullcontext() if work.__module__ == "__main__" else _without_main():
+            self._waiting[self._start_pool().submit(work, task)] = task
+
+    def finished(self) -> Iterator[tuple[Any, Any]]:
+        """Tasks with their results as they finish, until none is left; more may be submitted meanwhile.
 
         Raises:
             Interrupted: Ctrl-C; running pieces are abandoned, finished ones were yielded.
             WorkerKilled: the system ended a worker.
         """
         try:
-            if not self._apart and (self._jobs == 1 or len(tasks) <= 1):
-                yield from map(work, tasks)
-                return
-            with nullcontext() if work.__module__ == "__main__" else _without_main():
-                waiting: set[Future[R]] = {self._start_pool().submit(work, task) for task in tasks}
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
+            while self._queue or self._waiting:
+                if self._queue:
+                    work, task = self._queue.popleft()
+                    yield task, work(task)
+                    continue
+                for future in wait(self._waiting, return_when=FIRST_COMPLETED).done:
+                    yield self._waiting.pop(future), future.result()
         except BrokenProcessPool as error:
             raise worker_killed(self._subject) from error
         except KeyboardInterrupt as error:
             if multiprocessing.parent_process() is not None:
                 raise  # a worker's own workers: the audit says so, once
-            raise Interrupted(
-                self._subject,
-                needs="time to finish",
-                got="an interrupt (Ctrl-C)",
-                fix="the same command with --resume goes on",
-            ) from error
+            raise interrupted(self._subject) from error
 
     def _start_pool(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -188,6 +207,16 @@ def _begin_worker(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     begin()
+
+
+def interrupted(subject: str) -> Interrupted:
+    """The error for Ctrl-C while workers computed."""
+    return Interrupted(
+        subject,
+        needs="time to finish",
+        got="an interrupt (Ctrl-C)",
+        fix="the same command with --resume goes on",
+    )
 
 
 def worker_killed(subject: str) -> WorkerKilled:

@@ -18,6 +18,10 @@ class Task(Protocol):
         """One more step is done."""
         ...
 
+    def expect(self, total: int) -> None:
+        """There are ``total`` steps, more than was known when the work began."""
+        ...
+
     def close(self) -> None:
         """The work ended, finished or not."""
         ...
@@ -38,6 +42,9 @@ class _Silent:
         return self
 
     def advance(self) -> None: ...
+
+    def expect(self, total: int) -> None:
+        del total
 
     def close(self) -> None: ...
 
@@ -87,3 +94,36 @@ def track(iterable: Iterable[T], label: str, total: int | None = None) -> Iterat
             task.advance()
     finally:
         task.close()
+
+
+@final
+class Counters:
+    """Several kinds of work at once, of which more becomes known while some is done: a bar for each label."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task] = {}
+        self._expected: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+
+    def expect(self, label: str, more: int = 1) -> None:
+        """``more`` steps of ``label`` will come."""
+        self._expected[label] = self._expected.get(label, 0) + more
+        if label in self._tasks:
+            self._tasks[label].expect(self._expected[label])
+        else:
+            self._tasks[label] = _listener.get().begin(label, self._expected[label])
+
+    def advance(self, label: str) -> None:
+        """One step of ``label`` is done."""
+        self._done[label] = self._done.get(label, 0) + 1
+        self._tasks[label].advance()
+
+    def left(self, label: str) -> int:
+        """Steps that are expected and not done."""
+        return self._expected.get(label, 0) - self._done.get(label, 0)
+
+    def close(self) -> dict[str, int]:
+        """All work ended, finished or not; how many steps of each label were done."""
+        for task in self._tasks.values():
+            task.close()
+        return dict(self._done)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, final
 from glasshouse.errors import BadFile, BadValue, BrokenPlugin, GlasshouseError, UnknownName
 
 __all__ = [
+    "FROM_DATA",
     "GROUPS",
     "Card",
     "D",
@@ -38,6 +39,7 @@ __all__ = [
     "takes",
 ]
 
+FROM_DATA = "vocabulary"  # what the factory of a model of sentences is given beside its settings
 GROUPS = (
     "attacks",
     "defenses",
@@ -51,6 +53,7 @@ GROUPS = (
     "properties",
     "claims",
     "figures",
+    "executors",
 )
 
 
@@ -247,11 +250,9 @@ def require_declaration(group: str, name: str, attribute: str, kind: type[D]) ->
 
 def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The keyword arguments that ``factory`` takes from a scenario, by name."""
-    return {
-        name: p
-        for name, p in inspect.signature(factory).parameters.items()
-        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-    }
+    every = inspect.signature(factory).parameters.items()
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {name: p for name, p in every if p.kind in kinds and name != FROM_DATA}
 
 
 def create(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:

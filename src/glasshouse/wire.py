@@ -1,6 +1,6 @@
 """What travels between server and clients.
 
-Shape letters: B examples in a batch, C channels, H and W pixels, K classes, P public examples.
+Shape letters: B examples in a batch, C channels, H and W pixels, L tokens, K classes, P public examples.
 Tensors are named as in the model's ``state_dict``. Everything here is frozen; the tensors inside
 are shared, never written to.
 """
@@ -11,8 +11,9 @@ from typing import Literal, final
 
 from torch import Tensor
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.settings import PLAIN, Optimizer
+from glasshouse.tokens.vocabulary import Vocabulary
 
 __all__ = [
     "Aggregate",
@@ -47,23 +48,41 @@ class Architecture:
 
     Attributes:
         name: registered model, or ``module:factory``.
-        input_shape: (C, H, W).
-        classes: K, number of logits.
+        input_shape: (C, H, W) of images; (L,) of sentences, the longest that the model reads.
+        classes: K, of the data; the number of logits, but of a model that predicts the next token.
         arguments: further arguments of the factory, e.g. ``{"width": 8}``.
+        vocabulary: the tokens of a model that reads sentences; None: it reads images.
     """
 
     name: str
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: int
     arguments: Mapping[str, Value] = field(default_factory=dict)
+    vocabulary: Vocabulary | None = None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W); raises Inapplicable where it reads sentences."""
+        if len(self.input_shape) != 3:
+            raise Inapplicable(
+                f"model '{self.name}'",
+                needs="a model of images", got="one that reads sentences",
+                fix="choose an attack on sentences: glasshouse list attacks",
+            )  # fmt: skip
+        channels, height, width = self.input_shape
+        return channels, height, width
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Examples. ``inputs`` (B, C, H, W) float32 in [0, 1]; ``labels`` (B,) int64 in [0, K).
+    """Examples.
 
-    ``groups``: who is in each picture, (B,) int64; None: nobody says.
+    Attributes:
+        inputs: images (B, C, H, W), float32 in [0, 1]; or sentences (B, L), int64 numbers of tokens, filled
+            up at the end with the vocabulary's ``pad``.
+        labels: (B,) int64 in [0, K); of sentences their class, also where the next token is predicted.
+        groups: who is in each picture, or wrote each sentence, (B,) int64; None: nobody says.
     """
 
     inputs: Tensor
@@ -71,12 +90,13 @@ class Batch:
     groups: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim != 4 or self.labels.shape != self.inputs.shape[:1]:
+        dimensions = 4 if self.inputs.is_floating_point() else 2
+        if self.inputs.ndim != dimensions or self.labels.shape != self.inputs.shape[:1]:
             raise BadValue(
                 "a batch",
-                needs="inputs (B, C, H, W) and labels (B,)",
+                needs="images (B, C, H, W), floats, or tokens (B, L), integers; labels (B,)",
                 got=f"inputs {tuple(self.inputs.shape)} and labels {tuple(self.labels.shape)}",
-                fix="give one label per image",
+                fix="give one label per example",
             )
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import torch
 
 from glasshouse.audit.hashes import write_hashes
 from glasshouse.cli import main
+from glasshouse.progress import Counters
 
 Case = tuple[str, Callable[[Path], list[str]], str]
 QUICK = ["--set", "audit.controls=false", "--set", "defenses=[]", "--set", "axes={}", "--jobs", "1"]
@@ -286,17 +287,14 @@ def test_a_full_disk_is_one_error(tmp_path, capsys, monkeypatch):
 
 
 def test_an_interrupt_keeps_what_is_finished_and_resume_goes_on(tmp_path, capsys, monkeypatch):
-    from glasshouse.audit import run as module
+    arguments, real, attacks = running()(tmp_path), Counters.advance, iter(range(1, 100))
 
-    arguments, real = running()(tmp_path), module.track
+    def stops(self, label):
+        real(self, label)
+        if label == "attacks" and next(attacks) == 2:
+            raise KeyboardInterrupt
 
-    def stops(results, label, total):
-        for number, result in enumerate(real(results, label, total=total), start=1):
-            yield result
-            if label == "attacks" and number == 2:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "track", stops)
+    monkeypatch.setattr(Counters, "advance", stops)
     code, _ = outcome(arguments, capsys)
     assert code == 130
     kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("cells/*/claims/*/*/claims.json")}
@@ -305,6 +303,17 @@ def test_an_interrupt_keeps_what_is_finished_and_resume_goes_on(tmp_path, capsys
     code, _ = outcome([*arguments, "--resume"], capsys)
     assert code == 0
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
+
+
+def test_a_resume_with_other_settings_is_refused_by_their_names(tmp_path, capsys):
+    arguments = running("federation.clients=3")(tmp_path)
+    assert outcome(arguments, capsys)[0] == 0
+    others = ["--set", "federation.clients=4", "--set", "audit.victims=2"]
+    code, output = outcome([*arguments, *others, "--resume"], capsys)
+    assert code == 2
+    assert "federation.clients = 4 (it began with 3)" in output
+    assert "audit.victims = 2" in output
+    assert outcome([*arguments, "--resume"], capsys)[0] == 0
 
 
 def test_a_replay_of_a_newer_transcript_is_refused(tmp_path, capsys):

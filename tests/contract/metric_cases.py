@@ -10,6 +10,7 @@ from torch import Tensor
 from glasshouse.metrics.attribution import NOT_RECOVERED
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.gallery import Gallery
+from glasshouse.tokens.vocabulary import Vocabulary
 
 Sides = tuple[Tensor, Tensor]
 CLASSES, PEOPLE, TARGETS, CLIENTS = 10, 6, 4, 5
@@ -116,6 +117,23 @@ def guess_vectors(metric, generator):
     return claimed, truth, context()
 
 
+def sentences(count: int, generator: torch.Generator, *, size: int = 40) -> Tensor:
+    """Sentences of twelve tokens, closed by 1 and filled up with 0."""
+    tokens = torch.randint(2, size, (count, 12), generator=generator)
+    return torch.cat([tokens, torch.ones(count, 1).long(), torch.zeros(count, 2).long()], dim=1)
+
+
+def sentence_context(generator: torch.Generator | None = None) -> ScoreContext:
+    return ScoreContext(
+        distractors=sentences(60, generator or draws(9)), vocabulary=Vocabulary(size=40, pad=0, end=1)
+    )
+
+
+def guess_sentences(metric, generator):
+    claimed, truth = (sentences(3, generator) for _ in range(2))
+    return claimed, truth, sentence_context(generator)
+
+
 COUNTS, NAMES = torch.tensor([1, 1, 1]), torch.tensor([1, 1, 1])
 OWNERS, VECTORS = torch.tensor([0, 1, 2]), torch.eye(3, 8)
 CASES = {
@@ -151,6 +169,15 @@ CASES = {
     ),
     ("clients", "decisions"): Case(
         wrong=lambda: wrong_clients("decisions"), right=right_clients, guess=guess_clients
+    ),
+    ("sequences", "tokens"): Case(
+        wrong=lambda: (sentences(3, draws(6)), sentences(3, draws(7))),
+        right=lambda _: (sentences(3, draws(7)), sentences(3, draws(7))),
+        guess=guess_sentences,
+    ),
+    ("occurred_tokens", "ids"): Case(
+        wrong=lambda: (torch.tensor([40, 41, 42]), sentences(3, draws(7))),
+        right=lambda _: (sentences(3, draws(7)).unique()[-3:], sentences(3, draws(7))),
     ),
     ("defense", "names"): Case(
         wrong=lambda: (torch.tensor([1, -1, 2]), NAMES), right=lambda _: (NAMES, NAMES), guess=guess_names

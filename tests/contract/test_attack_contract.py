@@ -16,6 +16,7 @@ from glasshouse.attacks.base import Attack
 from glasshouse.testing.active_contract import ActiveAttackContract
 from glasshouse.testing.attack_contract import AttackContract
 from glasshouse.testing.toys import SHAPE, toy
+from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
@@ -33,6 +34,7 @@ class Case:
     kind: str = "update"
     settings: Mapping[str, Any] = field(default_factory=dict)
     toy: Mapping[str, Any] = field(default_factory=dict)
+    challenge: Batch | None = None
 
 
 SUMS = {
@@ -49,6 +51,11 @@ LOGITS = {
     "protocol": "fedmd", "sends": "logits", "public": PUBLIC, "sensitive": 12, "targets": 4, "examples": 4,
     "rounds": 2, "clients": 2, "learning_rate": 1e-2,
 }  # fmt: skip
+TEXT = {
+    "model": "small_gpt", "vocabulary": Vocabulary(size=40, pad=0, end=1), "arguments": {"width": 32},
+    "examples": 2,
+}  # fmt: skip
+KNOWN = Batch(inputs=torch.tensor([[5, 6, 7, 1, 0, 0, 0, 0]]), labels=torch.zeros(1).long())
 CASES: Mapping[str, Case] = {
     "pli": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
     "tbi": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
@@ -72,12 +79,15 @@ CASES: Mapping[str, Case] = {
         }
     ),
     "linear_input": Case(),
+    "spear": Case(settings={"search": {"iterations": 6}}, toy={"examples": 3}),
     "label_inference": Case(toy={"examples": 4}),
     "scale_mia": Case(
         kind="crafted", settings={"training": {"steps": 3, "mirror": False}}, toy={"examples": 2}
     ),
     "robbing_the_fed": Case(kind="crafted", settings={"bins": 16}),
     "loki": Case(kind="crafted", settings={"width": 4}),
+    "fishing": Case(kind="crafted", toy={"examples": 1}),
+    "cah": Case(kind="crafted", toy={"examples": 4}),
     "maui": Case(
         kind="crafted",
         settings={"head": {"epochs": 2, "batches": 4}, "inversion": {"iterations": 3}},
@@ -88,6 +98,9 @@ CASES: Mapping[str, Case] = {
         name: Case(kind="run", settings=LOOKS, toy=SUMS)
         for name in ("disaggregation", "ols", "reg", "prolin_posterior")
     },
+    "dager": Case(toy=TEXT),
+    "embedding_rows": Case(toy=TEXT),
+    "projres": Case(kind="run", toy=TEXT, challenge=KNOWN),
     "prolin": Case(kind="run", settings={**LOOKS, "iterations": 20}, toy=SUMS),
 }
 
@@ -119,7 +132,7 @@ def made(name: str) -> tuple[Attack, View]:
     view = cut(
         played.transcript,
         threat=Threat(),
-        grants=Grants(auxiliary=AUXILIARY),
+        grants=Grants(auxiliary=AUXILIARY, challenge=case.challenge),
         own=played.own,
         memory={},
         rounds=None if case.kind == "run" else (0,),

@@ -13,7 +13,7 @@ from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, ge
 
 from glasshouse import registry
 from glasshouse.data.named import NAMED
-from glasshouse.testing.data_contract import DataContract
+from glasshouse.testing.data_contract import DataContract, TextContract
 
 DRAWS = np.random.default_rng(0)
 PIXELS = DRAWS.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
@@ -85,11 +85,12 @@ WRITERS = {
     "cifar10": write_cifar10,
 }
 BUILT_IN = ("digits", "photos")
+OF_SENTENCES = ("sentences", "text")
 ELSEWHERE = {"hf"}  # needs a hub: its reader is tested in tests/unit/test_sources.py with a stand-in
 
 
 def test_every_registered_kind_is_here():
-    assert {*WRITERS, *BUILT_IN, *ELSEWHERE, *NAMED} == set(registry.names("datasets"))
+    assert {*WRITERS, *BUILT_IN, *OF_SENTENCES, *ELSEWHERE, *NAMED} == set(registry.names("datasets"))
 
 
 class TestData(DataContract):
@@ -100,3 +101,17 @@ class TestData(DataContract):
     @pytest.fixture
     def where(self, name, tmp_path):
         return str(WRITERS[name](tmp_path)) if name in WRITERS else ""
+
+
+class TestSentences(TextContract):
+    @pytest.fixture(params=OF_SENTENCES)
+    def name(self, request):
+        return request.param
+
+    @pytest.fixture
+    def where(self, name, tmp_path):
+        if name == "sentences":
+            return ""
+        (tmp_path / "a.txt").write_text("one sentence\nand another one\n")
+        (tmp_path / "b.txt").write_text("a third, of another class\n")
+        return str(tmp_path)

@@ -4,9 +4,10 @@ import inspect
 
 import pytest
 import torch
-from metric_cases import CASES, context, draws
+from metric_cases import CASES, context, draws, sentence_context
 
 from glasshouse import registry
+from glasshouse.audit.scoring.nulls import OF_SENTENCES
 from glasshouse.errors import NotInstalled
 from glasshouse.metrics.base import Metric, Wording
 from glasshouse.metrics.lpips import Lpips
@@ -41,8 +42,8 @@ class TestMetric(MetricContract):
         return request.param
 
     @pytest.fixture
-    def context(self):
-        return context()
+    def context(self, metric):
+        return sentence_context() if metric.claim in OF_SENTENCES else context()
 
     @pytest.fixture
     def wrong(self, metric):

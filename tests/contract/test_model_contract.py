@@ -5,7 +5,8 @@ import importlib.util
 import pytest
 
 from glasshouse import registry
-from glasshouse.testing.model_contract import ModelContract
+from glasshouse.testing.model_contract import ModelContract, TextModelContract
+from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.wire import Architecture
 
 COLOUR, GREY = (3, 32, 32), (1, 8, 8)
@@ -27,11 +28,22 @@ CASES = {
     "scale_mia_resnet": (COLOUR, {}),
     "scale_mia_vit": (COLOUR, {}),
 }
+SMALL = {"width": 32, "layers": 2, "heads": 4}
+SENTENCES = {
+    "small_gpt": {"width": 32},
+    "small_gpt class": {"width": 32, "task": "class", "frozen": "embeddings"},
+    "gpt2": SMALL,
+    "gpt2 class": {**SMALL, "task": "class"},
+    "bert": SMALL,
+    "llama": {**SMALL, "key_heads": 2},
+}
 TORCHVISION = {"resnet50": (COLOUR, {}), "vgg11_bn": (COLOUR, {}), "vit_b_32": ((3, 224, 224), {})}
 
 
 def test_every_registered_model_is_here():
-    assert set(CASES) | set(TORCHVISION) == set(registry.names("models"))
+    assert set(CASES) | set(TORCHVISION) | {name.split()[0] for name in SENTENCES} == set(
+        registry.names("models")
+    )
 
 
 class TestModel(ModelContract):
@@ -41,3 +53,18 @@ class TestModel(ModelContract):
             pytest.skip("needs torchvision: the extra 'vision'")
         shape, arguments = {**CASES, **TORCHVISION}[request.param]
         return Architecture(name=request.param, input_shape=shape, classes=10, arguments=arguments)
+
+
+class TestTextModel(TextModelContract):
+    @pytest.fixture(params=sorted(SENTENCES))
+    def architecture(self, request):
+        name = request.param.split()[0]
+        if name != "small_gpt":
+            pytest.importorskip("transformers", reason="the extra 'text'")
+        return Architecture(
+            name=name,
+            input_shape=(10,),
+            classes=3,
+            arguments=SENTENCES[request.param],
+            vocabulary=Vocabulary(size=60, pad=0, end=1, start=2 if name == "bert" else -1),
+        )

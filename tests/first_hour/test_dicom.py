@@ -122,7 +122,7 @@ def test_colour_is_read(tmp_path):
     source = write(tmp_path, scan(values, bits=8), scan(values, bits=8))
     assert load(source).input_shape == survey(source).shape == (3, 8, 6)
     assert torch.equal(
-        load(source).split("train").pixels[0], torch.tensor(values, dtype=torch.uint8).permute(2, 0, 1)
+        load(source).split("train").stored[0], torch.tensor(values, dtype=torch.uint8).permute(2, 0, 1)
     )
 
 

@@ -139,7 +139,7 @@ def test_the_built_in_photographs_are_cut_without_sharing_a_pixel():
     assert (survey("photos").shape, survey("photos").classes) == (source.input_shape, source.classes)
     assert source.public
     china, flower = load_sample_images().images
-    used = torch.cat([source.split("train").pixels, source.split("test").pixels]).permute(0, 2, 3, 1)
+    used = torch.cat([source.split("train").stored, source.split("test").stored]).permute(0, 2, 3, 1)
     whole = np.concatenate([photo[:416].reshape(-1, 3) for photo in (china, flower)])
     assert len(used) * 32 * 32 == len(whole), "every pixel once, but the last rows"
     assert used.sum() == whole.sum(dtype=np.int64)

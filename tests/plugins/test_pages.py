@@ -12,7 +12,7 @@ from glasshouse import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "plugins").glob("*.md"))
-KINDS = {"attack", "active-attack", "defence", "metric", "data", "model", "figure"}
+KINDS = {"attack", "active-attack", "defence", "metric", "data", "model", "figure", "executor"}
 FILE = re.compile(r"^\*\*`([\w./-]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

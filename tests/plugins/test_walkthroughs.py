@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pytest
 from packages import glasshouse, register, run_python
 from sklearn.datasets import load_digits
 
@@ -50,6 +51,17 @@ def test_the_researchers_new_attack_gets_its_table(tmp_path):
     assert {f["attack"] for f in result["findings"]} == {"loudest_row", "linear_input"}
     assert all(f["control"]["passed"] and f["verdict"] == "leaks" for f in result["findings"])
     assert any("loudest" in path.read_text() for path in (tmp_path / "tables").glob("*.tex"))
+
+
+def test_ten_clients_give_their_sentences_away(tmp_path):
+    """A GPT-2 of three layers of width 192 in the place of the whole one."""
+    pytest.importorskip("peft", reason="the extra 'text'")
+    small = ["model.width=192", "model.layers=3", "model.heads=4", "federation.clients=6", "audit.victims=6"]
+    walk("letters.md", tmp_path, {"all": small})
+    result = json.loads((tmp_path / "runs/letters/result.json").read_text())
+    exact = next(f for f in result["findings"] if f["metric"] == "exact_sentences")
+    assert exact["verdict"] == "leaks"
+    assert exact["value"] > 0.9
 
 
 def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Ghost norms against plain autograd, one candidate after the other."""
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glasshouse.attacks.parts.matching.folding import fold_norms
 from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, supports
 from glasshouse.attacks.parts.matching.plain import Plain
 from glasshouse.models.build import build
@@ -86,17 +88,90 @@ def close(one: Tensor, other: Tensor, tolerance: float) -> None:
     assert float((one - other).norm()) <= tolerance * float(other.norm())
 
 
+@pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("form", ["auto", "explicit", "pairs"])
 @pytest.mark.parametrize("images", [1, 3])
 @pytest.mark.parametrize("name", [*ARGUMENTS, "normed"])
-def test_agrees_with_autograd(name, images, form):
+def test_agrees_with_autograd(name, images, form, folded):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         net, target, inputs, labels = problem(name, images, dtype)
         assert supports(net, target, SHAPE) is None
-        fast = gradients(Ghost(net, [target], form=form), inputs, labels)
+        fast = gradients(Ghost(net, [target], form=form, shape=SHAPE if folded else ()), inputs, labels)
         slow = gradients(plain(net, target), inputs, labels)
         for one, other in zip(fast, slow, strict=True):
             close(one, other, tolerance)
+
+
+@pytest.mark.parametrize(("name", "norms"), [("convnet", 8), ("resnet18", 20), ("mlp", 0)])
+def test_every_batch_norm_of_these_models_is_folded(name, norms):
+    net, target, inputs, _ = problem(name, 1, torch.float64)
+    copied, folded = fold_norms(net, SHAPE, target)
+    assert len(folded) == norms
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in copied.modules())
+    torch.testing.assert_close(copied(inputs[:, 0]), net(inputs[:, 0]))
+    assert any(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == bool(norms)  # the model is as it was
+
+
+class Shared(nn.Module):
+    """The convolution's output goes past its batch norm, too: to fold would change it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(400, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.conv(x)
+        return self.head((self.norm(made) + made).flatten(1))
+
+
+def test_a_batch_norm_that_does_not_take_all_of_an_output_stays():
+    net = Shared().eval()
+    net.norm.running_mean += 1
+    copied, folded = fold_norms(net, SHAPE, dict(net.named_parameters()))
+    assert not folded
+    assert isinstance(copied.norm, nn.BatchNorm2d)
+
+
+def test_a_switched_off_channel_and_a_frozen_part_are_not_folded():
+    net, target, _, _ = problem("convnet", 1, torch.float64)
+    norms = [n for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    net.get_submodule(norms[0]).weight[0] = 0
+    kept = {n: t for n, t in target.items() if not n.startswith(f"{norms[1]}.")}
+    assert norms[0] not in {one.norm for one in fold_norms(net, SHAPE, target)[1].values()}
+    assert len(fold_norms(net, SHAPE, kept)[1]) == 6
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", ["convnet", "resnet18", "lenet5", "normed"])
+def test_small_gradients_in_one_piece_add_up_to_the_same(name, masked):
+    net, target, inputs, labels = problem(name, 2, torch.float64)
+    draws = torch.Generator().manual_seed(2)
+    masks = [{n: torch.rand(t.shape, generator=draws) > 0.5 for n, t in target.items()}] if masked else []
+    apart = Ghost(net, [target], masks=masks, shape=SHAPE)(inputs, labels)
+    joined = Ghost(net, [target], masks=masks, shape=SHAPE, apart=False)(inputs, labels)
+    assert len(joined.dot) < len(apart.dot)
+    torch.testing.assert_close(joined.dot.sum(0), apart.dot.sum(0))
+    torch.testing.assert_close(joined.square.sum(0), apart.square.sum(0))
+
+
+def test_every_candidate_meets_its_own_victim():
+    net, target, inputs, labels = problem("convnet", 1, torch.float64)
+    other = {n: t.flip(0) for n, t in target.items()}
+    both = Ghost(net, [target, other], shape=SHAPE, apart=False)
+    alone = [Ghost(net, [t], shape=SHAPE, apart=False) for t in (target, other)]
+    for victims in (None, (0, 0, 1, 1), (0, 0, 0, 1), (1, 1, 1, 1)):
+        found = both(inputs, labels, victims=victims).dot.sum(0)
+        for row, victim in enumerate(victims or (0, 0, 1, 1)):
+            torch.testing.assert_close(found[row], alone[victim](inputs, labels).dot.sum(0)[row])
+
+
+def test_the_engine_can_travel_to_another_process():
+    net, target, inputs, labels = problem("convnet", 1, torch.float32)
+    engine = Ghost(net, [target], shape=SHAPE, bf16=True)
+    before = engine(inputs, labels, create_graph=False).dot
+    torch.testing.assert_close(
+        pickle.loads(pickle.dumps(engine))(inputs, labels, create_graph=False).dot, before
+    )
 
 
 def test_large_layers_loop_over_restarts(monkeypatch):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from glasshouse.api.check import row_words
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
@@ -62,8 +63,8 @@ def test_a_probe_is_shorter_in_whatever_the_attack_calls_its_budget(attack, shor
 
 def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    tasks, ran = [], probes.run_attack
-    monkeypatch.setattr(probes, "run_attack", lambda task: (tasks.append(task), ran(task))[1])
+    tasks, ran = [], probes.run_piece
+    monkeypatch.setattr(probes, "run_piece", lambda piece: (tasks.append(piece[0]), ran(piece))[1])
     monkeypatch.setattr(probes.time, "process_time", lambda: 2.0 * len(tasks))  # two seconds a call
     short = ["defenses=[]", "attacks.0.search={restarts=2, evaluations=1000, population=4}"]
     row = rows("quickstart-ggl", *short, probe=True)["ggl"]
@@ -154,6 +155,49 @@ def test_axes_over_an_attacks_arguments_are_added_up():
     assert result["control: ggl"]["calls"] == 2
 
 
+class Clock:
+    """A timer whose units cost the number of the setting; no more than ``most`` are timed."""
+
+    device = "cuda"
+
+    def __init__(self, most):
+        self.most, self.asked = most, []
+
+    @property
+    def exhausted(self):
+        return len(self.asked) >= self.most
+
+    def attack(self, scenario, plugin, budget):
+        self.asked.append(plugin.arguments)
+        return costs.Timing(unit=float(len(self.asked)), certificate=0.5, step=0.25)
+
+    def pretraining(self, scenario):
+        return 0.0
+
+    def simulation(self, scenario):
+        return 0.0
+
+    def scoring(self, scenario):
+        return None
+
+
+AXES = 'axes={"attacks.0.search.population"=[10, 20], "attacks.0.search.evaluations"=[100, 300]}'
+
+
+@pytest.mark.parametrize(("most", "seconds"), [(9, 1.0 * 400 + 2.0 * 400), (1, 1.0 * 800)])
+def test_every_setting_of_an_axis_is_timed_while_there_is_time(most, seconds):
+    """Eight victims, two restarts. How long a search is changes no unit's cost; how it searches may."""
+    clock = Clock(most)
+    (scenario,) = load("quickstart-ggl", [AXES, "defenses=[]", "attacks.0.search.restarts=2"]).scenarios
+    found = {row["part"]: row for row in costs.cost(scenario, timer=clock)}
+    assert found["ggl"]["seconds"] == pytest.approx(8 * 2 * seconds)
+    assert found["ggl"]["device"] == "cuda"
+    assert found["certificates: ggl"]["seconds"] == 8 * 4 * 0.5
+    assert found["training: the generator"]["seconds"] == found["training: the generator"]["evaluations"] / 4
+    assert found["simulation"]["device"] == "cpu"
+    assert len(clock.asked) == (6 if most == 9 else 1)  # also the controls' own settings, while there is time
+
+
 def test_an_attack_that_will_refuse_costs_nothing():
     assert "ggl" not in rows("quickstart-ggl", "grants.auxiliary=false", "defenses=[]", "axes={}")
 
@@ -165,9 +209,12 @@ def test_estimators_share_the_shadow_clients_of_each_round():
 
 def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     a = {"scenario": "s", "part": "a", "calls": 2, "unit": "x", "evaluations": 3, "seconds": 1.5}
-    b = {**a, "part": "b", "seconds": None}
-    total = costs.total("suite", [a, b])
-    assert (total["calls"], total["seconds"], total["unmeasured"]) == (4, 1.5, ["b"])
+    a |= {"device": "cpu"}
+    b, c = {**a, "part": "b", "seconds": None}, {**a, "part": "c", "seconds": 2.0, "device": "cuda"}
+    total = costs.total("suite", [a, b, c])
+    assert (total["calls"], total["seconds"], total["unmeasured"]) == (6, 3.5, ["b"])
+    assert total["devices"] == {"cpu": 1.5, "cuda": 2.0}
+    assert row_words(total) == "6 calls, about 2 CPU s and 2 GPU s, and what was not measured: b"
     assert costs.total("suite", [b])["seconds"] is None
 
 

@@ -13,12 +13,15 @@ from glasshouse.audit.defenses.check import check_defenses
 from glasshouse.audit.defenses.declared import FAULTS
 from glasshouse.cli.main import main
 from glasshouse.errors import BadFile, BadValue, Inapplicable
+from glasshouse.federation.client import LocalTraining
+from glasshouse.models.build import build, state
 from glasshouse.registry import load
+from glasshouse.rng import Rng
 from glasshouse.settings import Optimizer
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.files import write_transcript
-from glasshouse.transcript.record import Transcript
-from glasshouse.wire import Mechanism
+from glasshouse.transcript.record import RoundRecord, Transcript
+from glasshouse.wire import Architecture, Batch, Broadcast, Mechanism, Terms, Update
 
 ROUNDS = 10
 ON = {
@@ -143,6 +146,52 @@ def test_weight_decay_is_not_taken_for_noise(optimizer):
 def test_parameters_are_checked_like_changes():
     rows = rows_of(play(make("gaussian_noise"), sends="parameters"), make("gaussian_noise"))
     assert said(rows, "gaussian_noise") == {"as declared"}
+
+
+def as_parameters(transcript):
+    """What clients send who add their change to what they received, in float32."""
+    records = []
+    for record in transcript.rounds:
+        before = record.broadcasts[0].tensors
+        updates = tuple(
+            dataclasses.replace(
+                u, kind="parameters", tensors={name: before[name] + t for name, t in u.tensors.items()}
+            )
+            for u in record.updates
+        )
+        records.append(dataclasses.replace(record, updates=updates))
+    terms = dataclasses.replace(transcript.terms, sends="parameters")
+    return dataclasses.replace(transcript, terms=terms, rounds=tuple(records))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_changes_that_parameters_round_away_are_not_taken_for_pruning(seed):
+    """Four images move large weights behind sigmoids by less than float32 holds, at 2 % of the last layer."""
+    model = Architecture(name="lenet_sigmoid", input_shape=(3, 32, 32), classes=10)
+    draw = torch.Generator().manual_seed(seed)
+    images, labels = torch.rand(4, 3, 32, 32, generator=draw), torch.randint(10, (4,), generator=draw)
+    data = Batch(inputs=images, labels=labels)
+    terms = Terms(
+        protocol="fedavg",
+        architecture=model,
+        sends="delta",
+        clients=1,
+        cohort=1,
+        batch_size=4,
+        learning_rate=0.1,
+    )
+    network = build(model, rng=Rng.root(seed))
+    before = state(network)
+    sent = LocalTraining.of(terms, round=0)(network, data, rng=Rng.root(0))
+    update = Update(round=0, client=0, kind="delta", tensors=sent.tensors, examples=4, steps=1)
+    broadcast = Broadcast(round=0, architecture=model, tensors=before)
+    record = RoundRecord(round=0, broadcasts=(broadcast,), updates=(update,))
+    assert rows_of(as_parameters(Transcript(terms=terms, rounds=(record,)))) == ()
+
+
+@pytest.mark.parametrize("name", ["prune", "percentile"])
+def test_zeros_of_a_defence_show_in_parameters(name):
+    assert said(rows_of(as_parameters(play(make(name))), make(name)), name) == {"as declared"}
 
 
 def test_a_secure_sum_that_is_off_is_reported():

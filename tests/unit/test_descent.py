@@ -1,5 +1,7 @@
 """Adam on all restarts at once: against torch's, inside the box, the best iterate, and when it ends."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -78,6 +80,28 @@ def test_ends_when_settled():
 
     adam(counted, START, Descent(iterations=2000, learning_rate=0.1), box=BOX, rngs=(RNG,))
     assert 2000 * 5 / 8 < len(items) < 1400  # not before the rate has fallen to a hundredth
+
+
+def test_a_race_goes_on_with_the_better_half_as_if_the_others_had_never_been():
+    """Four starts of two victims: who is dropped keeps its best, who is kept ends where it ends without."""
+    start = torch.cat([START, START[:1] + 1.0] * 2).clamp(-1, 1)
+    sizes = []
+
+    def weighed(points: Tensor, rows: Rows) -> Tensor:
+        sizes.append((len(points), rows.victims))
+        return bowl(points) * torch.tensor([1.0, 9.0, 5.0, 3.0] * 2)[rows.index]
+
+    how = Descent(iterations=16, learning_rate=0.05, schedule="constant")
+    rngs = (RNG, RNG)
+    whole = adam(weighed, start, how, box=BOX, rngs=rngs)
+    sizes.clear()
+    raced = adam(weighed, start, replace(how, race=True), box=BOX, rngs=rngs)
+    assert [size for size, _ in sizes] == [8] * 6 + [4] * 4 + [2] * 6
+    assert sizes[-1][1] == (0, 1)
+    for one, other in zip(raced.by_victim(2), whole.by_victim(2), strict=True):
+        best = one.best()
+        torch.testing.assert_close(one.points[best], other.points[best])
+        assert bool((one.losses >= other.losses - 1e-9).all())
 
 
 def test_no_finite_loss_is_not_a_reconstruction():

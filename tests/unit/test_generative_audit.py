@@ -13,6 +13,7 @@ from glasshouse.audit.scoring.nulls import GENERATOR, average_score, choose_null
 from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
+from glasshouse.models.nearest import invert_generator
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load
 from glasshouse.wire import Batch
@@ -31,7 +32,7 @@ def flat(value, count=12):
 
 def test_a_perfect_generator_has_a_perfect_ceiling():
     images = torch.rand(3, 1, 2, 2, generator=RNG.torch())
-    tensor = generator_scale.invert_generator(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
+    tensor = invert_generator(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
     assert float((tensor - images).abs().max()) < 0.01
 
 
@@ -39,9 +40,7 @@ def test_the_ceiling_of_a_generator_that_knows_one_image_is_that_image():
     def stuck(latent, labels):
         return 0 * logistic(latent, labels) + 0.25
 
-    tensor = generator_scale.invert_generator(
-        stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG
-    )
+    tensor = invert_generator(stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG)
     assert tensor.unique().tolist() == [0.25]
 
 

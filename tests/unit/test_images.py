@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import conv2d
 
 from glasshouse.errors import BadValue
-from glasshouse.images import PSNR_CAP, mse, psnr, ssim, ssim_window, total_variation
+from glasshouse.images import PSNR_CAP, mse, psnr, ssim, ssim_filters, ssim_window, total_variation
+from glasshouse.rng import Rng
 
 
 def images(seed: int, *shape: int) -> torch.Tensor:
@@ -120,3 +122,13 @@ def test_refuses_images_below_the_smallest_window():
 def test_refuses_a_range_that_is_none(function, width):
     with pytest.raises(BadValue, match="data_range > 0"):
         function(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 8, 8), data_range=width)
+
+
+@pytest.mark.parametrize(("height", "width", "side"), [(64, 64, 11), (28, 32, 11), (8, 9, 7)])
+def test_the_filter_of_ssim_is_a_convolution_with_a_gaussian_window(height, width, side):
+    images = torch.rand((2, 1, height, width), generator=Rng.root(3).torch(), dtype=torch.float64)
+    at = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
+    row = torch.exp(-at.square() / (2 * (1.5 * side / 11) ** 2))
+    window = torch.outer(row, row) / row.sum().square()
+    down, across = ssim_filters(height, width, like=images)
+    assert torch.allclose(down @ images @ across.T, conv2d(images, window[None, None]), rtol=0, atol=1e-14)

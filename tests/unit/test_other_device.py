@@ -27,11 +27,14 @@ from glasshouse.attacks.parts.readout.head_gradient import Inversion
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.parts.search.features import Distance
 from glasshouse.attacks.transfer.nex import Nex
-from glasshouse.audit.attacking.device import SHARING, own_device, processes_on, run_on
+from glasshouse.audit.attacking.device import own_device, run_on
+from glasshouse.executors.local import SHARING, processes_on
+from glasshouse.federation.defenses.soteria import Soteria
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
-from glasshouse.testing.toys import toy
+from glasshouse.testing.toys import Recorder, toy
 from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Keep, Log
 from glasshouse.wire import Batch
 
 sys.path.append(str(Path(__file__).parents[1] / "contract"))
@@ -109,6 +112,26 @@ def test_an_attack_of_the_contract_runs_there(name, monkeypatch, tmp_path):
     same_claims(run_there(attack, view, monkeypatch, tmp_path), here, close=close)
     if torch.cuda.is_available():
         assert len(attack.run(copy_to(view, "cuda"), rng=Rng.root(0))) == len(here)
+
+
+def test_clients_train_and_defend_there(monkeypatch):
+    """What they send lies on the CPU again, and is what it is without a device."""
+    arguments = {"clients": 2, "examples": 3, "protocol": "fedavg", "local_epochs": 2, "batch_size": 2}
+    here = toy(**arguments, defenses=[Soteria(share=0.5)])
+    with pretended(monkeypatch):
+        there = play_on(DEVICE.type, here)
+    for one, other in zip(here.transcript.rounds[0].updates, there.rounds[0].updates, strict=True):
+        for name, tensor in one.tensors.items():
+            torch.testing.assert_close(other.tensors[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def play_on(device, played):
+    """The federation of a toy again, with clients that compute on ``device``."""
+    log = Log(terms=played.setting.terms, keep=Keep())
+    runner = registry.load("protocols", played.setting.terms.protocol)()
+    rng = Rng.root(0, salt="toy").child("federation")
+    runner.play(replace(played.setting, device=device), recorder=Recorder(log), rng=rng)
+    return log.transcript()
 
 
 SEARCHES = (DLG, IDLG, InvertingGradients, GradInversion, GGL)

@@ -21,12 +21,14 @@ from glasshouse.attacks.logits.queries import choose_smooth, choose_surest, one_
 from glasshouse.attacks.logits.tbi import Tbi
 from glasshouse.errors import BadValue, Inapplicable, Undefined
 from glasshouse.images import ssim, total_variation
+from glasshouse.metrics.attribution import Owner
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.classes import (
     AttackAccuracy,
+    AttackAccuracyWhole,
     ClassIdentification,
+    ClassIdentificationWhole,
     IdentityMatch,
-    Owner,
     SsimGap,
     SsimPrivate,
     SsimPublic,
@@ -34,7 +36,6 @@ from glasshouse.metrics.classes import (
     TooClose,
 )
 from glasshouse.metrics.gallery import Gallery, SsimTable
-from glasshouse.metrics.whole_classes import AttackAccuracyWhole, ClassIdentificationWhole
 from glasshouse.rng import Rng
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut

@@ -154,7 +154,7 @@ def test_folder(tmp_path, split):
 def test_pictures_of_several_sizes_are_brought_to_one(tmp_path):
     name = pictures(tmp_path, [GREY[0], GREY[1][:6], np.full((12, 12), 77, np.uint8)], [0, 0, 1])
     source = load(name, resize=8)
-    pixels = source.split("train").pixels
+    pixels = source.split("train").stored
     assert torch.equal(pixels[0, 0], torch.from_numpy(GREY[0]))  # already that size: untouched
     assert (pixels[2] == 77).all()
 
@@ -197,19 +197,19 @@ def test_the_checksum_is_of_the_content(tmp_path):
 
 
 def test_resizing_keeps_type_range_and_mean(tmp_path):
-    whole = load(npz(tmp_path, train_images=GREY), resize=4).split("train").pixels
-    parts = load(npz(tmp_path, train_images=GREY / 255.0), resize=4).split("train").pixels
+    whole = load(npz(tmp_path, train_images=GREY), resize=4).split("train").stored
+    parts = load(npz(tmp_path, train_images=GREY / 255.0), resize=4).split("train").stored
     assert (whole.dtype, whole.shape) == (torch.uint8, (6, 1, 4, 4))
     torch.testing.assert_close(whole / 255, parts, atol=0.5 / 255 + 1e-6, rtol=0)
     assert parts.mean() == pytest.approx(GREY.mean() / 255, rel=0.02)
 
 
 def test_channels(tmp_path):
-    colour = load(npz(tmp_path, train_images=GREY), channels=3).split("train").pixels
+    colour = load(npz(tmp_path, train_images=GREY), channels=3).split("train").stored
     assert torch.equal(colour, torch.from_numpy(GREY)[:, None].expand(-1, 3, -1, -1))
     white = np.full_like(IMAGES, 255)
     white[0] = [255, 0, 0]
-    grey = load(npz(tmp_path, train_images=white), channels=1).split("train").pixels
+    grey = load(npz(tmp_path, train_images=white), channels=1).split("train").stored
     assert grey[0].unique().tolist() == [76]  # 0.299 × 255
     assert grey[1].unique().tolist() == [255]
     assert load(npz(tmp_path), public=True).public
@@ -472,5 +472,5 @@ def test_the_real_files_agree_with_each_other():
     """The MNIST archive was made from the idx files: the same 10,000 images, in other order."""
     archive = load(f"npz:{SHARED / 'mnist_10k.npz'}")
     original = load(f"idx:{SHARED / 'mnist-idx'}")
-    sums = torch.cat([archive.splits[s].pixels.sum((1, 2, 3)) for s in ("train", "test")]).sort().values
-    assert torch.equal(sums, original.split("test").pixels.sum((1, 2, 3)).sort().values)
+    sums = torch.cat([archive.splits[s].stored.sum((1, 2, 3)) for s in ("train", "test")]).sort().values
+    assert torch.equal(sums, original.split("test").stored.sum((1, 2, 3)).sort().values)

@@ -12,7 +12,8 @@ from glasshouse.api.run import Run
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
-from glasshouse.process import default_jobs, prepare_process
+from glasshouse.executors.choose import HERE
+from glasshouse.process import prepare_process
 from glasshouse.report import write_html
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.write import resolved_toml
@@ -32,6 +33,8 @@ def audit(
     device: str = "auto",
     show_private: bool = False,
     captured: Path | str | None = None,
+    executor: str = HERE,
+    address: str = "",
 ) -> Run:
     """Simulate, attack, score and report what ``scenario`` asks for.
 
@@ -48,14 +51,15 @@ def audit(
         resume: go on with the run in ``out``.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         show_private: do not blur private images in the report.
-        captured: folder of a federation that ran and was captured, to be audited instead of a simulation;
-            ``scenario`` then states neither ``federation`` nor ``model``.
+        captured: folder of a captured federation to audit; ``scenario`` states neither it nor the model.
+        executor: where the pieces run (``glasshouse list executors``).
+        address: of the executor's cluster.
 
     Returns:
         The run: its folder and what was found.
 
     Raises:
-        UnknownName: no preset of that name.
+        UnknownName: no preset or executor of that name.
         BadFile: a file cannot be read, or ``out`` holds another run.
         BadScenario: the scenario cannot be audited; everything that is wrong with it.
         BadValue: an argument is out of range, or the device is not there.
@@ -72,7 +76,7 @@ def audit(
         suite = suite.model_copy(update={"given": toml_text})
     with _one_thread():
         result = audit_suite(
-            suite, out=folder, jobs=jobs or default_jobs(), resume=resume, device=choose_device(device)
+            suite, out=folder, jobs=jobs, resume=resume, device=device, executor=executor, address=address
         )
     write_html(folder, show_private=show_private)
     return Run(folder, result)
@@ -113,25 +117,6 @@ def _check_jobs(jobs: int) -> None:
             got=str(jobs),
             fix="leave it out for one per core",
         )
-
-
-def choose_device(device: str) -> str:
-    """``auto`` resolved; a device that is not there is an error.
-
-    Raises:
-        BadValue: unknown, or not available on this machine.
-    """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there.get(device, False):
-        raise BadValue(
-            f"device '{device}'",
-            needs="auto, or one of " + ", ".join(d for d, here in there.items() if here) + " on this machine",
-            got=device,
-            fix="install a build of torch for it (README), or leave --device out",
-        )
-    return device
 
 
 @contextmanager

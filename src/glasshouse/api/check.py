@@ -14,11 +14,15 @@ from glasshouse.audit.cost import Row, costs
 from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
 from glasshouse.audit.preflight.network import describe, networks
+from glasshouse.executors.base import choose_device
+from glasshouse.executors.local import Local
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
 
 __all__ = ["Checked", "check"]
+
+_UNITS = {"cpu": "CPU s", "cuda": "GPU s", "mps": "GPU s"}
 
 
 @final
@@ -57,6 +61,7 @@ def check(
     model: nn.Module | None = None,
     sets: Sequence[str] = (),
     probe: bool = True,
+    device: str = "cpu",
 ) -> Checked:
     """Refuse what :func:`audit` would refuse, all of it at once, and say what the audit will cost.
 
@@ -68,6 +73,7 @@ def check(
         model: as for :func:`audit`.
         sets: as for :func:`audit`.
         probe: measure a short piece of each attack; False: only count.
+        device: where attacks are timed: ``auto``, ``cpu``, ``cuda`` or ``mps``.
 
     Raises:
         UnknownName: no preset of that name.
@@ -85,31 +91,34 @@ def check(
         return Checked(
             suite=suite,
             networks=_own_networks(suite),
-            costs=tuple(costs(suite, timer=_stopwatch() if probe else None)),
+            costs=tuple(costs(suite, timer=_stopwatch(device) if probe else None)),
             refusals=tuple(foreseen_refusals(suite)),
         )
 
 
 def row_words(row: dict[str, Any]) -> str:
-    """Counts and seconds of one row of the costs.
+    """Counts and seconds of one row of the costs; of the total, the seconds of each device.
 
     Examples:
-        >>> row_words({"calls": 2, "unit": "iterations", "evaluations": 1200, "seconds": 3.2})
-        '2 calls, 1,200 iterations, about 3 CPU s'
+        >>> row_words({"calls": 2, "unit": "steps", "evaluations": 1200, "seconds": 3.2, "device": "cuda"})
+        '2 calls, 1,200 steps, about 3 GPU s'
     """
     words = [f"{row['calls']:,} calls"]
     if row["evaluations"] is not None:
         words.append(f"{row['evaluations']:,} {row['unit']}")
     if row["seconds"] is not None:
-        words.append(f"about {row['seconds']:.0f} CPU s")
+        devices = row.get("devices", {row["device"]: row["seconds"]})
+        words.append("about " + " and ".join(f"{s:,.0f} {_UNITS[d]}" for d, s in devices.items()))
     if row.get("unmeasured"):
         words.append(f"and what was not measured: {', '.join(row['unmeasured'])}")
     return ", ".join(words)
 
 
-def _stopwatch() -> Any:
+def _stopwatch(device: str) -> Any:
     """Only a probe simulates: a check without one should not wait for the import of what that needs."""
-    return import_module("glasshouse.audit.probe").Stopwatch()
+    with Local().start() as workers:
+        chosen = choose_device(device, workers.devices)
+    return import_module("glasshouse.audit.probe").Stopwatch(chosen)
 
 
 def _own_networks(suite: Suite) -> tuple[str, ...]:

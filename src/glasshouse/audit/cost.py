@@ -1,12 +1,14 @@
 """What an audit will cost, before anything long starts: counts of its work, and seconds if measured."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, final
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import attack_of, foresee_refusal
+from glasshouse.audit.scoring.controls.control import easy_scenario
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.registry import create, load
 from glasshouse.scenario.axes import Cell, cells
@@ -19,14 +21,42 @@ CONTROL_VICTIMS = 6
 """Victims of a control: its easy setting has so many clients."""
 Row = dict[str, Any]
 """``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
-(how many units), ``seconds`` (None: not measured). The last row is the total."""
+(how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
+total; its ``devices`` are the seconds of each."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What one setting of an attack takes.
+
+    Attributes:
+        unit: seconds of one unit of its budget, on one image where the budget goes by images.
+        certificate: seconds of checking one call's search at the truth.
+        step: seconds of one step of what it trains beforehand; None: not timed.
+    """
+
+    unit: float
+    certificate: float = 0.0
+    step: float | None = None
 
 
 class Timer(Protocol):
-    """Measures short pieces of a scenario without axes; each answer is in CPU seconds of one unit."""
+    """Measures short pieces of a scenario without axes; each answer is in seconds of one unit.
 
-    def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> float | None:
-        """One unit of an attack's budget, on one image where the budget goes by images; None: not timed."""
+    Attributes:
+        device: of attacks; their seconds are the device's, all others those of one processor.
+        exhausted: it has measured long enough; what was measured of the same attack must do.
+    """
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def exhausted(self) -> bool: ...
+
+    def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
+        """One setting of an attack; None: not timed."""
         ...
 
     def pretraining(self, scenario: Scenario) -> float:
@@ -50,27 +80,38 @@ def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
 
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
-    every = cells(scenario)
+    every, device = cells(scenario), "cpu" if timer is None else timer.device
     rows = [_pretraining(every, timer), _simulation(every, timer)]
-    trainings: dict[tuple[str, str], int] = {}
+    trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
     for label, uses in _by_label(every).items():
-        row = _attack(scenario.name, label, uses, timer)
-        rows += [row, _controls(label, uses, row)]
-        trainings |= dict(_trainings(uses))
+        timings = _timings(uses, timer)
+        on_device = (
+            _attack(scenario.name, label, uses, timings),
+            _controls(scenario.name, label, uses, timings, timer),
+            _certificates(scenario.name, label, uses, timings),
+        )
+        rows += [{**row, "device": device} for row in on_device]
+        trainings |= dict(_trainings(uses, timings))
     for what in dict.fromkeys(words for words, _ in trainings):
-        counts = [number for (words, _), number in trainings.items() if words == what]
-        rows.append(_row(scenario.name, f"training: {what}", len(counts), ("steps", sum(counts))))
+        counts = [work for (words, _), work in trainings.items() if words == what]
+        seconds = None if any(s is None for _, s in counts) else sum(s or 0.0 for _, s in counts)
+        steps = ("steps", sum(n for n, _ in counts))
+        row = _row(scenario.name, f"training: {what}", len(counts), steps, seconds)
+        rows.append({**row, "device": device})
     rows.append(_scoring(every, timer))
     return [row for row in rows if row["calls"]]
 
 
 def total(name: str, rows: Sequence[Row]) -> Row:
     """The total of calls and of measured seconds; ``unmeasured`` names the parts without a measurement."""
-    measured = [row["seconds"] for row in rows if row["seconds"] is not None]
+    measured = [row for row in rows if row["seconds"] is not None]
+    devices: dict[str, float] = {}
+    for one in measured:
+        devices[one["device"]] = devices.get(one["device"], 0.0) + one["seconds"]
     calls = sum(row["calls"] for row in rows)
-    row = _row(name, "total", calls, ("", None), sum(measured) if measured else None)
+    row = _row(name, "total", calls, ("", None), sum(devices.values()) if measured else None)
     unmeasured = dict.fromkeys(row["part"] for row in rows if row["seconds"] is None)
-    return {**row, "unmeasured": list(unmeasured) if measured else []}
+    return {**row, "devices": devices, "unmeasured": list(unmeasured) if measured else []}
 
 
 def _row(
@@ -84,7 +125,12 @@ def _row(
         "unit": unit,
         "evaluations": evaluations,
         "seconds": seconds,
+        "device": "cpu",
     }
+
+
+Uses = Sequence[tuple[Scenario, Plugin]]
+Timings = Sequence[Timing | None]
 
 
 def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]:
@@ -100,18 +146,52 @@ def _repeats(scenario: Scenario) -> int:
     return max(1, len(scenario.audit.seeds))
 
 
-def _attack(name: str, label: str, uses: Sequence[tuple[Scenario, Plugin]], timer: Timer | None) -> Row:
+def _timings(uses: Uses, timer: Timer | None) -> Timings:
+    """For each use of an attack what its setting takes: each setting that matters is measured once."""
+    known: dict[str, Timing | None] = {}
+    found = []
+    for scenario, plugin in uses:
+        attack = attack_of(plugin.name, plugin.arguments)
+        budget, key = attack.budget, _what_matters(scenario, plugin, attack.budget)
+        if timer is not None and budget is not None and calls_of(scenario, plugin, attack):
+            if key not in known and not (known and timer.exhausted):
+                known[key] = timer.attack(scenario, plugin, budget)
+            found.append(known.get(key) or next((t for t in known.values() if t is not None), None))
+        else:
+            found.append(None)
+    return found
+
+
+def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget | None) -> str:
+    """What the seconds of one unit depend on: neither how many units there are nor defences nor training."""
+    arguments = {**plugin.arguments, **(budget.probe if budget else {})}
+    model = scenario.model.model_dump(exclude={"pretraining"})
+    federation = scenario.federation
+    size = (federation.batch_size, federation.local_epochs, scenario.data.examples, scenario.data.source)
+    return repr((sorted(arguments.items(), key=lambda pair: pair[0]), model, federation.protocol, size))
+
+
+def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls = work = 0
-    unit, seconds = "evaluations", None
-    for number, (scenario, plugin) in enumerate(uses):
+    unit, seconds = "evaluations", 0.0
+    for (scenario, plugin), timing in zip(uses, timings, strict=True):
         attack = attack_of(plugin.name, plugin.arguments)
         budget, here = attack.budget, calls_of(scenario, plugin, attack) * _repeats(scenario)
-        calls += here
-        work += _units(scenario, budget, here)
+        units = _units(scenario, budget, here)
+        calls, work = calls + here, work + units
         unit = "evaluations" if budget is None or not budget.amount else budget.unit
-        if number == 0 and timer is not None and budget is not None and here:
-            seconds = timer.attack(scenario, plugin, budget)
-    return _row(name, label, calls, (unit, work), None if seconds is None else seconds * work)
+        seconds += units * timing.unit if timing is not None else 0.0
+    return _row(name, label, calls, (unit, work), seconds if any(timings) else None)
+
+
+def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
+    """Every finished search is checked once at the truth; no row where that takes next to nothing."""
+    calls, seconds = 0, 0.0
+    for (scenario, plugin), timing in zip(uses, timings, strict=True):
+        if timing is not None and timing.certificate:
+            here = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * _repeats(scenario)
+            calls, seconds = calls + here, seconds + here * timing.certificate
+    return _row(name, f"certificates: {label}", calls, ("searches", calls), seconds)
 
 
 def _units(scenario: Scenario, budget: Budget | None, calls: int) -> int:
@@ -145,24 +225,38 @@ def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
     return per_scope[attack.needs.scope]
 
 
-def _controls(label: str, uses: Sequence[tuple[Scenario, Plugin]], row: Row) -> Row:
-    """One control for each different setting of an attack, in seconds that its units take in the audit."""
-    different: dict[str, int] = {}
-    for scenario, plugin in uses:
+def _controls(name: str, label: str, uses: Uses, timings: Timings, timer: Timer | None) -> Row:
+    """One control for each different setting of an attack, timed in its easy setting."""
+    different: dict[str, tuple[int, float | None]] = {}
+    unit = "evaluations"
+    for (scenario, plugin), timing in zip(uses, timings, strict=True):
         if scenario.audit.controls and registry.card("attacks", plugin.name).control:
             budget = attack_of(plugin.name, plugin.arguments).budget
-            units = budget.units if budget is not None and budget.amount else 1
-            different[repr(plugin.arguments)] = CONTROL_VICTIMS * units
-    work = sum(different.values())
-    seconds = None
-    if row["seconds"] is not None and row["evaluations"]:
-        seconds = row["seconds"] / row["evaluations"] * work
-    return _row(row["scenario"], f"control: {label}", len(different), (row["unit"], work), seconds)
+            searches = budget is not None and bool(budget.amount)
+            units = CONTROL_VICTIMS * (budget.units if budget is not None and searches else 1)
+            unit = budget.unit if budget is not None and searches else unit
+            if repr(plugin.arguments) not in different:
+                there = _in_its_control(plugin, timing, timer)
+                different[repr(plugin.arguments)] = units, None if there is None else units * there.unit
+    seconds = [s for _, s in different.values()]
+    known = None if None in seconds else sum(s or 0.0 for s in seconds)
+    work = sum(units for units, _ in different.values())
+    return _row(name, f"control: {label}", len(different), (unit, work), known)
 
 
-def _trainings(uses: Sequence[tuple[Scenario, Plugin]]) -> Iterator[tuple[tuple[str, str], int]]:
+def _in_its_control(plugin: Plugin, timing: Timing | None, timer: Timer | None) -> Timing | None:
+    """What an attack takes in its easy setting; where that is not measured, as in the audit."""
+    easy = None if timer is None or timing is None or timer.exhausted else easy_scenario(plugin)
+    if timer is None or easy is None:
+        return timing
+    (there,) = easy.attacks
+    budget = attack_of(there.name, there.arguments).budget
+    return timing if budget is None else timer.attack(easy, there, budget) or timing
+
+
+def _trainings(uses: Uses, timings: Timings) -> Iterator[tuple[tuple[str, str], tuple[int, float | None]]]:
     """What attacks train beforehand: once for each model, data and seed, whichever attack asks first."""
-    for scenario, plugin in uses:
+    for (scenario, plugin), timing in zip(uses, timings, strict=True):
         budget = attack_of(plugin.name, plugin.arguments).budget
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
@@ -170,8 +264,9 @@ def _trainings(uses: Sequence[tuple[Scenario, Plugin]]) -> Iterator[tuple[tuple[
         behind = [scenario.model.model_dump(), scenario.data.model_dump(), budget.training]
         if budget.every_round:
             behind += [scenario.federation.model_dump(), [d.model_dump() for d in scenario.defenses]]
+        each = None if timing is None else timing.step
         for seed in scenario.audit.seeds or (scenario.seed,):
-            yield (budget.trained, repr([behind, seed])), steps
+            yield (budget.trained, repr([behind, seed])), (steps, None if each is None else each * steps)
 
 
 def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:

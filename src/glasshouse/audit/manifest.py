@@ -30,9 +30,9 @@ REPORTED = (
 
 
 def manifest(
-    *, suite: str, auditor: str, seeds: Mapping[str, tuple[int, int]], device: str, jobs: int
+    *, suite: str, auditor: str, seeds: Mapping[str, tuple[int, int]], device: str, jobs: int, executor: str
 ) -> dict[str, Any]:
-    """Facts about this run; timings and hashes are added by the runner.
+    """Facts about this run; timings, memory, disk and hashes are added by the runner.
 
     Args:
         suite: its name.
@@ -40,6 +40,7 @@ def manifest(
         seeds: scenario → (seed, attack seed).
         device: used.
         jobs: worker processes.
+        executor: where they ran, by its registered name.
     """
     installed = {d.metadata["Name"].lower(): d.version for d in distributions()}
     return {
@@ -53,6 +54,7 @@ def manifest(
         "packages": {name: installed[name] for name in REPORTED if name in installed},
         "commit": commit(),
         "device": device,
+        "executor": executor,
         "jobs": jobs,
         "torch_threads_per_job": 1,
         "cpu": torch.backends.cpu.get_cpu_capability(),

@@ -13,7 +13,9 @@ from glasshouse.audit.scoring.controls.control import ControlTask
 from glasshouse.audit.scoring.tasks import attack_key, control_key
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import read_record
+from glasshouse.cache import digest
 from glasshouse.scenario.axes import Cell, cells
+from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.suite import Suite
 from glasshouse.truth.record import read_truth
 
@@ -56,32 +58,34 @@ def _groups(cell: Cell, out: Path, device: str) -> Iterator[Group]:
 
 def attack_tasks(planned: Plan, device: str) -> Iterator[AttackTask]:
     """Every call of every attack in one cell; only of groups whose federation ran."""
-    scenario = planned.cell.scenario
+    for group in planned.groups:
+        yield from group_tasks(planned.cell.scenario, group, device)
+
+
+def group_tasks(scenario: Scenario, group: Group, device: str) -> Iterator[AttackTask]:
+    """Every call of every attack on one group that is recorded; none where its federation was refused."""
     attacked = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
     trust_factory = any(":" in m.name for m in (scenario.model, *scenario.federation.client_models))
-    for group in planned.groups:
-        folder = Path(group.folder)
-        if read_record(folder).refusal is not None:
+    folder = Path(group.folder)
+    if read_record(folder).refusal is not None:
+        return
+    known = read_truth(folder / "truth").used if scenario.captured else ()
+    for position, spec in enumerate(scenario.attacks):
+        attack = attack_of(spec.name, spec.arguments)
+        if group.active != federation_of(scenario, position):
             continue
-        known = read_truth(folder / "truth").used if scenario.captured else ()
-        for position, spec in enumerate(scenario.attacks):
-            attack = attack_of(spec.name, spec.arguments)
-            if group.active != federation_of(scenario, position):
-                continue
-            for unit in units_of(
-                attack, folder, victims=scenario.audit.victims, attacked=attacked, known=known
-            ):
-                yield AttackTask(
-                    folder=group.folder,
-                    out=str(folder / "claims" / attack_key(position, spec) / unit.name),
-                    attack=spec.name,
-                    arguments=json.dumps(spec.arguments),
-                    threat=threat_of(scenario),
-                    attack_seed=scenario.attack_seed,
-                    unit=unit,
-                    device=device,
-                    trust_factory=trust_factory,
-                )
+        for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=attacked, known=known):
+            yield AttackTask(
+                folder=group.folder,
+                out=str(folder / "claims" / attack_key(position, spec) / unit.name),
+                attack=spec.name,
+                arguments=json.dumps(spec.arguments),
+                threat=threat_of(scenario),
+                attack_seed=scenario.attack_seed,
+                unit=unit,
+                device=device,
+                trust_factory=trust_factory,
+            )
 
 
 def control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[ControlTask]:
@@ -92,8 +96,8 @@ def control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[Con
             key=key,
             attack=spec.name,
             arguments=json.dumps(spec.arguments, sort_keys=True),
-            folder=str(place / str(position)),
+            folder=str(place / digest(key)[:16]),
             device=device,
         )
-        for position, (key, spec) in enumerate({control_key(s): s for s in specs}.items())
+        for key, spec in {control_key(s): s for s in specs}.items()
     ]

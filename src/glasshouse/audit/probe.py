@@ -1,9 +1,12 @@
 """Times short pieces of an audit, so that ``glasshouse check`` can say how long the whole will take."""
 
 import json
+import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +15,19 @@ from typing import final
 import torch
 
 from glasshouse.attacks.budget import PROBE, Budget
-from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
+from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.cost import client_passes
+from glasshouse.audit.cost import Timing, client_passes
+from glasshouse.audit.scoring.certificate import certify
 from glasshouse.audit.scoring.rehearsal import metric_of, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import Group, simulate
 from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.cache import FOLDER as CACHE
+from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.models import build as models
@@ -36,15 +43,37 @@ PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
 
 
+LONGEST = 8.0
+"""CPU seconds after which no further setting of an attack is measured."""
+
+
 @final
 class Stopwatch:
-    """The timer behind ``glasshouse check``: models as drawn, one round, one victim, a short search."""
+    """The timer behind ``glasshouse check``: models as drawn, one round, one victim, a short search.
 
-    def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> float | None:
-        """CPU seconds of one unit of the budget; None: there is no short piece of it, or it will refuse."""
+    Args:
+        device: where attacks are timed.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device, self._began = device, time.process_time()
+
+    @property
+    def device(self) -> str:
+        """Of attacks."""
+        return self._device
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it has measured long enough."""
+        return time.process_time() - self._began > LONGEST
+
+    def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
+        """Seconds of one setting; None: there is no short piece of it, or it will refuse."""
         if budget.pieces is not None:
-            return _time_pieces(scenario, budget)
-        return _time_call(scenario, plugin, budget) if budget.probe else None
+            unit = _time_pieces(scenario, budget)
+            return None if unit is None else Timing(unit=unit)
+        return _time_call(scenario, plugin, budget, self._device) if budget.probe else None
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of one image's pass through the model and back, in training."""
@@ -109,31 +138,67 @@ def _short(scenario: Scenario) -> Scenario:
     )
 
 
-def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget) -> float:
-    """Per unit, over a short search with all of its restarts, on one client of a federation."""
+def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) -> Timing:
+    """Per unit, over a short search with all of its restarts, on the clients that share a batch.
+
+    The first call warms up, the second counts. A third, with an empty cache, trains anew what is trained
+    beforehand, for as few steps as the probe says.
+    """
     arguments = {**plugin.arguments, **budget.probe}
     attack, short = attack_of(plugin.name, arguments), _short(scenario)
     assert attack.budget is not None, "the same class declared one with other arguments"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as place, _cache_in(place):
+        folder = Path(place) / "group"
         write_resolved(short, folder / "scenario.toml")
-        simulate(Group(folder=place, seed=scenario.seed))
-        task = AttackTask(
-            folder=place,
-            out=str(folder / "claims"),
+        simulate(Group(folder=str(folder), seed=scenario.seed))
+        units = units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))
+        call = AttackTask(
+            folder=str(folder),
+            out="",
             attack=plugin.name,
             arguments=json.dumps(arguments),
             threat=threat_of(scenario),
             attack_seed=scenario.attack_seed,
-            unit=units_of(attack, folder, victims=1, attacked=frozenset({0}))[0],
+            unit=units[0],
+            device=device,
             trust_factory=True,  # the scenario is the user's own
         )
-        run_attack(task)
-        warm = replace(task, out=str(folder / "again"))
-        started = time.process_time()
-        run_attack(warm)
-        spent = time.process_time() - started
-        return spent / attack.budget.units
+        tasks = [replace(call, unit=unit, out=str(folder / "claims" / unit.name)) for unit in units]
+        first = pieces(tasks)[0]  # victims that share a batch are timed together
+
+        def again(name: str) -> object:
+            return run_piece(tuple(replace(t, out=str(folder / name / t.unit.name)) for t in first))
+
+        run_piece(first)
+        spent = _seconds_on(device, lambda: again("again"))
+        certificate = _seconds_on(device, lambda: certify(first[0]))
+        step = None
+        if attack.budget.training:
+            shutil.rmtree(cache_folder(), ignore_errors=True)
+            step = max(0.0, _seconds_on(device, lambda: again("anew")) - spent) / attack.budget.training
+        return Timing(unit=spent / (attack.budget.units * len(first)), certificate=certificate, step=step)
+
+
+def _seconds_on(device: str, run: Callable[[], object]) -> float:
+    """CPU seconds; on an accelerator seconds on the clock, in which the processor mostly waits for it."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    started = clock()
+    run()
+    return clock() - started
+
+
+@contextmanager
+def _cache_in(place: str) -> Iterator[None]:
+    """Within the block, the cache is empty and lies in ``place``: a probe leaves nothing in the user's."""
+    before = os.environ.get(CACHE)
+    os.environ[CACHE] = f"{place}/cache"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CACHE]
+        else:
+            os.environ[CACHE] = before
 
 
 def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:

@@ -10,6 +10,7 @@ from glasshouse.api.audit import run_folder
 from glasshouse.cli.failure import FailureReport
 from glasshouse.cli.options import Json, Name, Sets
 from glasshouse.cli.progress import bars
+from glasshouse.executors.choose import HERE
 from glasshouse.report.terminal import summary
 from glasshouse.results.judgement import primaries
 from glasshouse.results.records import Result
@@ -30,6 +31,8 @@ def audit(
         str | None,
         typer.Option(help="audit the federation captured in this folder, instead of a simulation"),
     ] = None,
+    executor: Annotated[str, typer.Option(help="where the pieces run: local or ray")] = HERE,
+    address: Annotated[str, typer.Option(help="of the executor's cluster")] = "",
     as_json: Json = False,
 ) -> int:
     """Simulate, attack, score and report what SCENARIO asks for."""
@@ -45,6 +48,8 @@ def audit(
             device=device,
             show_private=show_private,
             captured=captured,
+            executor=executor,
+            address=address,
         )
     if as_json:
         print((place / "result.json").read_text(encoding="utf-8"))

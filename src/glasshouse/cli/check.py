@@ -14,10 +14,11 @@ def check(
     *,
     sets: Sets = [],  # noqa: B006 - what typer wants; never changed
     probe: Annotated[bool, typer.Option(help="measure a short piece of each attack")] = True,
+    device: Annotated[str, typer.Option(help="where attacks are timed: auto, cpu, cuda or mps")] = "cpu",
     as_json: Json = False,
 ) -> int:
     """Validate SCENARIO, say which attacks will refuse, and what it will cost."""
-    checked = check_scenario(name, sets=sets, probe=probe)
+    checked = check_scenario(name, sets=sets, probe=probe, device=device)
     if as_json:
         plain = [[scenario, vars(refusal)] for scenario, refusal in checked.refusals]
         facts = {"suite": checked.suite.name, "networks": checked.networks, "cost": checked.costs}

@@ -1,8 +1,11 @@
-"""Progress on a terminal, with rich; silent where the output is not one."""
+"""Progress with rich on a terminal; elsewhere, in the logs of a CI job, a line a minute."""
 
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import TextIO, final
 
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +20,9 @@ from rich.progress import (
 
 from glasshouse.progress import listen
 
+EVERY = 60.0
+"""Seconds between two lines where there is no terminal."""
+
 
 @final
 class _Bar:
@@ -25,6 +31,9 @@ class _Bar:
 
     def advance(self) -> None:
         self._progress.advance(self._task)
+
+    def expect(self, total: int) -> None:
+        self._progress.update(self._task, total=total)
 
     def close(self) -> None:
         self._progress.remove_task(self._task)
@@ -39,9 +48,56 @@ class _Bars:
         return _Bar(self._progress, self._progress.add_task(label, total=total))
 
 
+@final
+class _Count:
+    """What a line says of one kind of work: ``attacks 3 of 12``."""
+
+    def __init__(self, label: str, total: int | None, open_counts: "list[_Count]") -> None:
+        self._label, self._total, self._done, self._open = label, total, 0, open_counts
+        open_counts.append(self)
+
+    def advance(self) -> None:
+        self._done += 1
+
+    def expect(self, total: int) -> None:
+        self._total = total
+
+    def close(self) -> None:
+        self._open.remove(self)
+
+    def __str__(self) -> str:
+        return self._label if self._total is None else f"{self._label} {self._done} of {self._total}"
+
+
+@final
+class _Lines:
+    """Says what is being done, every so many seconds and never before."""
+
+    def __init__(self, stream: TextIO, every: float) -> None:
+        self._stream, self._every = stream, every
+        self._open: list[_Count] = []
+        self._ended, self._started = threading.Event(), time.monotonic()
+
+    def begin(self, label: str, total: int | None) -> _Count:
+        return _Count(label, total, self._open)
+
+    def run(self) -> None:
+        while not self._ended.wait(self._every):
+            minutes = (time.monotonic() - self._started) / 60
+            what = ", ".join(map(str, list(self._open))) or "preparing"
+            print(f"{minutes:.0f} min: {what}", file=self._stream, flush=True)
+
+    def end(self) -> None:
+        self._ended.set()
+
+
 @contextmanager
-def bars(console: Console) -> Iterator[None]:
-    """Within the block, all work of this process shows a bar on ``console``."""
+def bars(console: Console, *, every: float = EVERY) -> Iterator[None]:
+    """Within the block, all work of this process shows a bar on ``console``, or says a line."""
+    if not console.is_terminal:
+        with lines(sys.stderr, every=every):
+            yield
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -49,8 +105,19 @@ def bars(console: Console) -> Iterator[None]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    if not console.is_terminal:
-        yield
-        return
     with Progress(*columns, console=console, transient=True) as progress, listen(_Bars(progress)):
         yield
+
+
+@contextmanager
+def lines(stream: TextIO, *, every: float) -> Iterator[None]:
+    """Within the block, a line on ``stream`` every so many seconds."""
+    spoken = _Lines(stream, every)
+    thread = threading.Thread(target=spoken.run, daemon=True)
+    thread.start()
+    try:
+        with listen(spoken):
+            yield
+    finally:
+        spoken.end()
+        thread.join()

@@ -1,6 +1,6 @@
 """What a data set is here, and the checks that every source goes through.
 
-Shape letters: N examples, C channels, H and W pixels, K classes.
+Shape letters: N examples, C channels, H and W pixels, L tokens, K classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,12 @@ from torch.nn import functional
 from glasshouse.cache import digest
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
+from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.wire import Batch
 
 __all__ = [
     "DataSource",
-    "Images",
+    "Examples",
     "assemble",
     "check_count",
     "check_labels",
@@ -37,16 +38,16 @@ _LUMA: Final = (0.299, 0.587, 0.114)
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Images:
+class Examples:
     """One split, as stored: a quarter of the memory of float images where it was read as bytes.
 
     Attributes:
-        pixels: (N, C, H, W); uint8 in 0..255, or float32 in [0, 1].
+        stored: images (N, C, H, W), uint8 in 0..255 or float32 in [0, 1]; or tokens (N, L), int64.
         labels: (N,) int64 in [0, K).
-        groups: who is in each picture, (N,) int64; None: nobody says.
+        groups: who is in each picture, or wrote each sentence, (N,) int64; None: nobody says.
     """
 
-    pixels: Tensor
+    stored: Tensor
     labels: Tensor
     groups: Tensor | None = None
 
@@ -54,11 +55,11 @@ class Images:
         return len(self.labels)
 
     def batch(self, index: Tensor | None = None) -> Batch:
-        """The examples at ``index`` (None: all) as float32 in [0, 1]."""
-        pixels = self.pixels if index is None else self.pixels[index]
+        """The examples at ``index`` (None: all); images as float32 in [0, 1]."""
+        stored = self.stored if index is None else self.stored[index]
         labels = self.labels if index is None else self.labels[index]
         groups = self.groups if self.groups is None or index is None else self.groups[index]
-        inputs = pixels / 255 if pixels.dtype == torch.uint8 else pixels
+        inputs = stored / 255 if stored.dtype == torch.uint8 else stored
         return Batch(inputs=inputs, labels=labels, groups=groups)
 
 
@@ -71,28 +72,29 @@ class DataSource:
         name: as the user named it: ``digits``, ``npz:faces.npz``.
         splits: by name: ``train``, ``val``, ``test``, as far as the source has them.
         class_names: one per class; their number is K.
-        checksum: SHA-256 over pixels, labels and class names.
-        public: anybody may see these images; the report blurs all others.
+        checksum: SHA-256 over examples, labels and class names.
+        public: anybody may see these examples; the report hides all others.
+        vocabulary: of the tokens that sentences are made of; None: images.
     """
 
     name: str
-    splits: Mapping[str, Images]
+    splits: Mapping[str, Examples]
     class_names: tuple[str, ...]
     checksum: str
     public: bool
+    vocabulary: Vocabulary | None = None
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        channels, height, width = next(iter(self.splits.values())).pixels.shape[1:]
-        return (channels, height, width)
+    def input_shape(self) -> tuple[int, ...]:
+        """(C, H, W) of images, (L,) of sentences."""
+        return tuple(next(iter(self.splits.values())).stored.shape[1:])
 
     @property
     def classes(self) -> int:
         """K."""
         return len(self.class_names)
 
-    def split(self, name: str) -> Images:
+    def split(self, name: str) -> Examples:
         """The split called ``name``.
 
         Raises:
@@ -132,8 +134,8 @@ def assemble(
     splits = {}
     for split, (images, labels) in arrays.items():
         pixels = resize_images(check_pixels(images, subject=_where(name, split)), resize)
-        splits[split] = Images(pixels=pixels, labels=check_labels(labels, len(pixels), _where(name, split)))
-    shapes = {split: tuple(data.pixels.shape[1:]) for split, data in splits.items()}
+        splits[split] = Examples(stored=pixels, labels=check_labels(labels, len(pixels), _where(name, split)))
+    shapes = {split: tuple(data.stored.shape[1:]) for split, data in splits.items()}
     if len(set(shapes.values())) != 1:
         raise BadFile(
             f"data '{name}'",
@@ -151,7 +153,7 @@ def assemble(
             got=f"a label {highest}",
             fix="correct the labels, or name every class",
         )
-    content = {split: [data.pixels, data.labels] for split, data in splits.items()}
+    content = {split: [data.stored, data.labels] for split, data in splits.items()}
     checksum = digest({"splits": content, "names": list(names)})
     return DataSource(name=name, splits=splits, class_names=names, checksum=checksum, public=public)
 
@@ -296,15 +298,15 @@ def with_channels(source: DataSource, channels: int | None) -> DataSource:
             f"data '{source.name}'", needs="channels: 1 or 3", got=str(channels), fix="correct data.channels"
         )
 
-    def change(images: Images) -> Images:
+    def change(images: Examples) -> Examples:
         if channels == 3:
-            return replace(images, pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
+            return replace(images, stored=images.stored.expand(-1, 3, -1, -1).contiguous())
         weights = torch.tensor(_LUMA).view(1, 3, 1, 1)
         grey = torch.cat(
-            [(part * weights).sum(1, keepdim=True) for part in torch.split(images.pixels, _CHUNK)]
+            [(part * weights).sum(1, keepdim=True) for part in torch.split(images.stored, _CHUNK)]
         )
-        whole = images.pixels.dtype == torch.uint8
-        return replace(images, pixels=grey.round().to(torch.uint8) if whole else grey.clamp(0, 1))
+        whole = images.stored.dtype == torch.uint8
+        return replace(images, stored=grey.round().to(torch.uint8) if whole else grey.clamp(0, 1))
 
     splits = {name: change(images) for name, images in source.splits.items()}
     return replace(source, splits=splits, checksum=digest([source.checksum, channels]))

@@ -1,13 +1,25 @@
-"""A data set by its name: ``digits``, or ``npz:``, ``folder:``, ``idx:``, ``cifar10:`` and where it lies."""
+"""A data set by its name: ``digits``, or ``npz:``, ``folder:``, ``text:``, ``cifar10:`` and where it lies."""
 
 from dataclasses import replace
+from typing import Final
 
 from glasshouse import registry
 from glasshouse.data.base import DataSource, with_channels
+from glasshouse.data.texts import Texts, tokenized
+from glasshouse.tokens.tokenizers import read_tokenizer
+
+LENGTH: Final = 32
+"""Tokens of the longest sentence, unless a scenario says otherwise."""
 
 
 def load(
-    source: str, *, resize: int | None = None, channels: int | None = None, public: bool | None = None
+    source: str,
+    *,
+    resize: int | None = None,
+    channels: int | None = None,
+    public: bool | None = None,
+    tokenizer: str = "words",
+    length: int = LENGTH,
 ) -> DataSource:
     """Read, check and checksum the data set called ``source``.
 
@@ -15,7 +27,9 @@ def load(
         source: ``KIND`` or ``KIND:WHERE``; paths may begin with ``~`` and are relative to the current folder.
         resize: images are made ``resize × resize`` (bilinear, with antialiasing).
         channels: 3 repeats grey images in three channels, 1 turns colour into grey.
-        public: anybody may see the images; None: as the kind of source says (only well-known sets are).
+        public: anybody may see the examples; None: as the kind of source says (only well-known sets are).
+        tokenizer: of sentences; see :mod:`glasshouse.tokens.tokenizers`.
+        length: of sentences, in tokens; longer ones are cut.
 
     Raises:
         UnknownName: no such kind of source.
@@ -28,6 +42,9 @@ def load(
         ((1, 8, 8), 10, {'train': 1348, 'test': 449})
     """
     kind, _, where = source.partition(":")
-    data_source: DataSource = registry.load("datasets", kind)(where, resize=resize)
-    data_source = with_channels(data_source, channels)
+    read: DataSource | Texts = registry.load("datasets", kind)(where, resize=resize)
+    if isinstance(read, Texts):
+        data_source = tokenized(read, read_tokenizer(tokenizer), length=length)
+    else:
+        data_source = with_channels(read, channels)
     return data_source if public is None else replace(data_source, public=public)

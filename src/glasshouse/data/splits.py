@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glasshouse.data.base import DataSource, Images
+from glasshouse.data.base import DataSource, Examples
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -204,9 +204,9 @@ def _pool(source: DataSource, wants: Mapping[Role, RoleRequest]) -> _Pool:
     everywhere = any(not want.split for want in wants.values())
     split_names = {want.split for want in wants.values()}
     names = tuple(name for name in source.splits if everywhere or name in split_names)
-    parts: list[Images] = [source.splits[name] for name in names]
+    parts: list[Examples] = [source.splits[name] for name in names]
     numbers: dict[bytes, int] = {}
-    content = [numbers.setdefault(c, len(numbers)) for part in parts for c in image_digests(part.pixels)]
+    content = [numbers.setdefault(c, len(numbers)) for part in parts for c in image_digests(part.stored)]
     return _Pool(
         source=source,
         names=names,

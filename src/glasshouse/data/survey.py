@@ -115,7 +115,8 @@ def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey
     """Of files that are not as they should be: the reader says what is wrong, or copes with it."""
     data = load(source, resize=resize, channels=channels)
     counts = {name: Counter(images.labels.tolist()) for name, images in data.splits.items()}
-    return Survey(counts=counts, shape=data.input_shape, classes=data.classes)
+    channels, height, width = data.input_shape
+    return Survey(counts=counts, shape=(channels, height, width), classes=data.classes)
 
 
 def _digits(where: str) -> Survey | None:

@@ -10,13 +10,12 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import Defense, Trainer
+from glasshouse.interfaces import Defense, Trainer, mean_loss
 from glasshouse.rng import Rng
 from glasshouse.settings import PLAIN, Optimizer
-from glasshouse.tensors import check_finite, map_tensors
+from glasshouse.tensors import check_finite, copy_to, map_tensors
 from glasshouse.wire import Batch, Kind, Terms, Trained, Update
 
 
@@ -66,12 +65,13 @@ class LocalTraining:
         )
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters that are trained and sent, by name.
+        """The parameters that are trained and sent, by name: those that require a gradient.
 
         Raises:
-            BadValue: none starts with the prefix.
+            BadValue: none of them starts with the prefix.
         """
-        chosen = {name: p for name, p in model.named_parameters() if name.startswith(self.trained)}
+        every = model.named_parameters()
+        chosen = {name: p for name, p in every if p.requires_grad and name.startswith(self.trained)}
         if not chosen:
             raise BadValue(
                 "local training",
@@ -133,7 +133,7 @@ class LocalTraining:
                 torch.manual_seed(rng.child("dropout").seed())
             for rows in self.schedule(len(data), rng=rng.child("order")):
                 batch = data.pick(rows)
-                loss = sign * F.cross_entropy(model(batch.inputs), batch.labels)
+                loss = sign * mean_loss(model, batch)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))
                 order.append(rows)
                 if self.kind != "gradient":
@@ -166,9 +166,17 @@ def private(train: Trainer, defenses: Sequence[Defense]) -> Trainer:
 
 
 def apply_defenses(
-    update: Update, batch: Batch, model: nn.Module, defenses: Sequence[Defense], *, rng: Rng
+    update: Update,
+    batch: Batch,
+    model: nn.Module,
+    defenses: Sequence[Defense],
+    *,
+    rng: Rng,
+    device: str = "cpu",
 ) -> Update:
     """``update`` after the defences that act on gradients and on what leaves the client, in their order.
+
+    Those that act on gradients look at model and examples, and do so on ``device``.
 
     Raises:
         BadValue: the update, or what a defence made of it, is not finite.
@@ -178,7 +186,9 @@ def apply_defenses(
     for position, defense in enumerate(defenses):
         stream = rng.child(f"defense/{position}")
         if defense.place == "gradient":
-            update = defense.gradient(update, batch, model, rng=stream)
+            there = copy_to(update, device), copy_to(batch, device), model.to(device)
+            update = copy_to(defense.gradient(*there, rng=stream), "cpu")
+            model.to("cpu")
         elif defense.place == "update":
             update = defense.update(update, rng=stream)
         check_finite(update.tensors, subject=f"{who}, after defence {position}")

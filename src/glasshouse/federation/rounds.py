@@ -128,7 +128,8 @@ class Clients:
         if any(d.place == "gradient" for d in self._setting.defenses):
             model = self._loaded(architecture, tensors)
         used = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
-        return apply_defenses(update, used, model, self._setting.defenses, rng=rng)
+        defenses, device = self._setting.defenses, self._setting.device
+        return apply_defenses(update, used, model, defenses, rng=rng, device=device)
 
     def _loaded(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> nn.Module:
         key = repr(architecture)

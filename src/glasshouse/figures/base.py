@@ -151,6 +151,7 @@ class GroupEvidence:
         null_scores: by a metric and its name, what the quoted null scores on each victim; None where the
             metric does not apply.
         view: by rounds and client, the adversary's view of them, with what it was granted.
+        decode: tokens without marks as a sentence; None: the audit is one of images.
     """
 
     federation: Federation
@@ -162,6 +163,7 @@ class GroupEvidence:
     prior_samples: Batch | None = None
     null_scores: Callable[[str, Metric], tuple[NDArray[np.float64], ...] | None] | None = None
     view: Callable[[tuple[int, ...], int | None], View] | None = None
+    decode: Callable[[Sequence[int]], str] | None = None
 
     def of(self, kind: type[C]) -> list[C]:
         """The claims of one type."""

@@ -8,7 +8,7 @@ poor, not that nothing leaks.
 Shape letters: N images, D latent entries, C channels, H and W pixels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,15 +22,13 @@ from glasshouse.figures.base import GroupEvidence
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import RESAMPLES, Interval, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
+from glasshouse.models.nearest import Prior, invert_generator
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
-Prior = Callable[[Tensor, Tensor], Tensor]
 Scores = Sequence[NDArray[np.float64]]
 """Of one adversary: an array per victim."""
 
-STEPS: Final = 300
-STARTS: Final = 4
 NULLS: Final = ("quoted null", "random draw", "best draw by label", "another's update")
 COLUMNS: Final = (
     "metric", *NULLS, "attack", "ceiling", "share of ceiling", "gain over the draw",
@@ -41,30 +39,6 @@ CAPTION: Final = (
     "more. Strongest: the best of the four nulls on these very victims. Share: gain over it, of what the "
     "ceiling gains over it. Another's update: the attack on the update of a victim of another class."
 )
-
-
-def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, rng: Rng) -> Tensor:
-    """The generator's images (N, C, H, W) nearest to ``images`` (mean squared error), as Adam finds them.
-
-    The best of ``STARTS`` starts from N(0, 1), ``STEPS`` steps each; it may miss the optimum, so it is a
-    lower bound on the ceiling.
-    """
-    count = len(images)
-    targets, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
-    points = torch.randn(STARTS * count, latent, generator=rng.torch()).to(images.device).requires_grad_()
-    optimizer = torch.optim.Adam([points], lr=0.1)
-    best, errors = targets.clone(), targets.new_full((STARTS * count,), torch.inf)
-    for _ in range(STEPS):
-        candidates = prior(points, repeated)
-        error = (candidates - targets).square().flatten(1).mean(1)
-        (points.grad,) = torch.autograd.grad(error.sum(), points)
-        with torch.no_grad():
-            better = error < errors
-            best = torch.where(better[:, None, None, None], candidates, best)
-            errors = torch.where(better, error, errors)
-        optimizer.step()
-    chosen = errors.reshape(STARTS, count).argmin(0)
-    return best.reshape(STARTS, count, *images.shape[1:])[chosen, torch.arange(count)]
 
 
 def scale_rows(

@@ -17,7 +17,7 @@ def join_exhibits(exhibits: Sequence[Exhibit]) -> tuple[Exhibit, ...]:
     """
     out: dict[tuple[str, ...], Exhibit] = {}
     for number, exhibit in enumerate(exhibits):
-        own = not exhibit.join or exhibit.kind == "pictures"
+        own = not exhibit.join or exhibit.kind in ("pictures", "sentences")
         key = (exhibit.scenario, exhibit.kind, "", str(number)) if own else _key(exhibit)
         out[key] = _join_exhibits(out[key], exhibit) if key in out else exhibit
     return tuple(out.values())

@@ -122,6 +122,23 @@ def preflight(
         )
     models = [model] if kind == "gradient" else [model, _moved(model, update)]
     traces = [_trace_linear(one, inputs, labels, kind) for one in models]
+    leaks = _find_leaks(update, traces, inputs, recognised)
+    named = _named_classes(update, traces[0][-1], labels, kind)
+    looked_at = {one.named("weight") for one in traces[0] if one.is_flat}
+    return Preflight(
+        examples=len(labels),
+        leaks=leaks,
+        labels=tuple(i for i, label in enumerate(labels.tolist()) if label in named),
+        wrong_classes=len(named - set(labels.tolist())),
+        controlled=_control(inputs),
+        unseen=tuple(n for n, p in parameters.items() if p.ndim > 1 and n in update and n not in looked_at),
+    )
+
+
+def _find_leaks(
+    update: Mapping[str, Tensor], traces: list[list[LayerTrace]], inputs: Tensor, recognised: float
+) -> tuple[Leak, ...]:
+    """The clearest of each example and kind, over all linear layers."""
     leaks: dict[tuple[int, What], Leak] = {}
     layers = [layer for t in traces for layer in t]
     for one in layers:
@@ -133,16 +150,7 @@ def preflight(
         for leak in find_examples(rows, one, what, passes=passes, recognised=recognised):
             key = leak.example, what
             leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
-    named = _named_classes(update, traces[0][-1], labels, kind)
-    looked_at = {one.named("weight") for one in traces[0] if one.is_flat}
-    return Preflight(
-        examples=len(labels),
-        leaks=tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what))),
-        labels=tuple(i for i, label in enumerate(labels.tolist()) if label in named),
-        wrong_classes=len(named - set(labels.tolist())),
-        controlled=_control(inputs),
-        unseen=tuple(n for n, p in parameters.items() if p.ndim > 1 and n in update and n not in looked_at),
-    )
+    return tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what)))
 
 
 def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) -> list[LayerTrace]:

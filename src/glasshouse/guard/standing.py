@@ -3,7 +3,7 @@
 Shape letters: m rows of the weight, n its columns, B examples, k vectors that are looked at.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -116,14 +116,8 @@ def find_examples(
     single = _compare(rows, goal, (every, every, torch.zeros_like(rows[:, 0])))
     double = _compare(rows, goal, (found.rows, found.others, found.multiples))
     in_order = _compare(rows, goal, _in_order_of_thresholds(one, rows))
-    all_signed = [_signed(each) for each in passes]
-    luck = [
-        _most(
-            vectors.energy, torch.stack([_shares(vectors.of(each)) for each in all_signed]).amax(0) < HARDLY
-        )
-        for vectors in (single, double)
-    ]
-    near = min(recognised, float(missing(torch.maximum(*luck)).min()))
+    luck = torch.maximum(*(_strange(vectors, passes) for vectors in (single, double)))
+    near = min(recognised, float(missing(luck).min()))
     shares = _shares(signed)
     looked_at: list[tuple[By, _Vectors]] = [
         ("a row", single),
@@ -139,20 +133,13 @@ def find_examples(
             (by, vectors, _clearly_nearest(missing(vectors.energy), goal, recognised))
             for by, vectors in looked_at
         ]
-    owned = shares >= OWNED
-    together = torch.where(owned, signed, 0.0).T @ rows
-    summed = missing((F.normalize(together, dim=1, eps=_TINY) * goal).sum(1).square())
+    summed = missing(_together(rows, goal, signed, shares))
+    by_example = (_shown_of(example, shown, missing) for example in range(len(goal)))
     leaks = []
-    for example in range(len(goal)):
-        least: list[tuple[float, By]] = (
-            [(float(summed[example]), "several rows")] if summed[example] < near else []
-        )
-        where = [owned[:, example].nonzero()[:, 0]] if least else []
-        for by, vectors, counted in shown:
-            mine = counted[:, example]
-            if mine.any():
-                least.append((float(missing(vectors.energy[mine])[:, example].min()), by))
-                where += [vectors.rows[mine], vectors.others[mine]]
+    for example, (least, where) in enumerate(by_example):
+        if summed[example] < near:
+            least.append((float(summed[example]), "several rows"))
+            where.append((shares[:, example] >= OWNED).nonzero()[:, 0])
         if least:
             nearest, by = min(least)
             numbers = tuple(torch.unique(torch.cat(where)).tolist())
@@ -160,6 +147,33 @@ def find_examples(
                 Leak(example=example, what=what, layer=one.name, by=by, missing=nearest, rows=numbers)
             )
     return leaks
+
+
+def _strange(vectors: _Vectors, passes: Sequence[LayerTrace]) -> Tensor:
+    """(B,), the largest energy of each example in a vector that it hardly entered in any pass."""
+    shares = torch.stack([_shares(vectors.of(_signed(each))) for each in passes]).amax(0)
+    return _most(vectors.energy, shares < HARDLY)
+
+
+def _together(rows: Tensor, goal: Tensor, signed: Tensor, shares: Tensor) -> Tensor:
+    """(B,), energy of each example in the sum of the rows that are its own, so that noise averages out."""
+    total = torch.where(shares >= OWNED, signed, 0.0).T @ rows
+    energy: Tensor = (F.normalize(total, dim=1, eps=_TINY) * goal).sum(1).square()
+    return energy
+
+
+def _shown_of(
+    example: int, shown: list[tuple[By, _Vectors, Tensor]], missing: Callable[[Tensor], Tensor]
+) -> tuple[list[tuple[float, By]], list[Tensor]]:
+    """How much of an example is missing in the vectors that show it, and the rows behind these."""
+    least: list[tuple[float, By]] = []
+    where = []
+    for by, vectors, counted in shown:
+        mine = counted[:, example]
+        if mine.any():
+            least.append((float(missing(vectors.energy[mine])[:, example].min()), by))
+            where += [vectors.rows[mine], vectors.others[mine]]
+    return least, where
 
 
 def _in_order_of_thresholds(one: LayerTrace, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

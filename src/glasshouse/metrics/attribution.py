@@ -1,7 +1,8 @@
-"""What a reconstruction says beside the image: whose it was, and of which class.
+"""What a reconstruction says beside the image: whose it was, of which class; whose a private class is.
 
-Both are judged on recovered examples alone (paired by least error, each once, above ``THRESHOLD`` dB): to
-name the owner of an image that was not recovered is no leak. Shape letters: B private examples of a claim.
+The first two are judged on recovered examples alone (paired by least error, each once, above ``THRESHOLD``
+dB): to name the owner of an image that was not recovered is no leak. Shape letters: B private examples of a
+claim.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from torch import Tensor
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
 from glasshouse.metrics.base import Hits, Reads, ScoreContext, Wording
+from glasshouse.metrics.classes import SOURCE as LOGITS
+from glasshouse.metrics.classes import ClassMetric
+from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.registry import Card
 
@@ -132,3 +136,31 @@ def _share(name: str, claimed: Tensor, truth: Tensor, *, chance: float) -> NDArr
     right = (guess == true).double()
     right[guess == UNSAID] = chance
     return np.asarray(right.numpy(), dtype=np.float64)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Owner(ClassMetric):
+    """Whether the client claimed for a private class (-1: none) is its owner."""
+
+    card: ClassVar[Card] = Card(
+        summary="share of private classes whose owner the attack names",
+        source=LOGITS,
+        details={"direction": "up is worse", "chance": "1/K over the clients"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="owner named",
+        sentence="named the owner of {} of the classes",
+        explanation="How often the attack named the client that holds a private class: higher is worse; "
+        "guessing is right for 1 in as many as there are clients.",
+        display="rate",
+        severity="other",
+        order=310,
+    )
+    reads: ClassVar[Reads] = "source"
+
+    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
+        return claimed == gallery.owners[labels]
+
+    def guess(self, gallery: Gallery) -> float | None:
+        return 1 / (int(gallery.owners.max()) + 1)

@@ -22,10 +22,12 @@ from glasshouse.errors import BadValue
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
+from glasshouse.tokens.vocabulary import Vocabulary
 
 __all__ = [
     "BoundedMetric",
     "ClaimKind",
+    "ComparingMetric",
     "Features",
     "Hits",
     "Layers",
@@ -40,10 +42,10 @@ __all__ = [
 
 ClaimKind = str
 """Registered name of a kind of claim: ``reconstruction``, ``labels``, ``clients``, ``class_representatives``,
-``representations``, ``defense``, or another package's."""
+``representations``, ``defense``, ``sequences``, ``occurred_tokens``, or another package's."""
 Reads = str
 """A tensor of the claim, or what the audit makes of one for its own metrics: ``inputs``, ``counts``,
-``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``."""
+``vectors``, ``scores``, ``decisions``, ``source``, ``labels``, ``names``, ``tokens``, ``ids``."""
 
 Requirement = Literal["distractors", "stand_in"]
 """What the score context must hold: other images, or a network trained on auxiliary data."""
@@ -70,6 +72,7 @@ class ScoreContext:
         image_range: declared smallest and largest pixel.
         gallery: mean images of classes.
         classify: images to classes (B,), by a network that no attack has used.
+        vocabulary: of sentences; None: the audit is one of images.
     """
 
     distractors: Tensor | None = None
@@ -81,6 +84,7 @@ class ScoreContext:
     image_range: tuple[float, float] = (0.0, 1.0)
     gallery: Gallery | None = None
     classify: Features | None = None
+    vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         low, high = self.image_range
@@ -232,6 +236,21 @@ class PooledMetric(Protocol):
 
         Raises:
             Undefined: a truth does not determine the number.
+        """
+        ...
+
+
+@runtime_checkable
+class ComparingMetric(Protocol):
+    """A metric that pairs claimed images with originals and compares each pair by itself."""
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """One number per pair, (B,): of many claims together the same as of one after the other.
+
+        Args:
+            left: claimed images, (B, C, H, W).
+            right: the original of each, (B, C, H, W).
+            context: as for ``score``.
         """
         ...
 

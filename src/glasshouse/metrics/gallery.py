@@ -12,14 +12,12 @@ from torch import Tensor
 
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue
-from glasshouse.images import ssim_window
+from glasshouse.images import ssim_filters, ssim_window
 from glasshouse.wire import Batch
 
 PRIOR: Final = "mean of the public images of the private domain"
 OWN_PRIOR: Final = "the attack's own prior image"
 PUBLIC: Final = "public mean of the class itself"
-_SIGMA: Final = 1.5
-_WINDOW: Final = 11
 
 
 @final
@@ -48,7 +46,7 @@ class SsimTable:
                 got=f"{height} × {width}",
                 fix="use larger images (data.resize)",
             )
-        self._down, self._across = (_band(n, side).to(candidates.device) for n in (height, width))
+        self._down, self._across = ssim_filters(height, width, like=candidates.double())
         self._c1, self._c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
         self._y = candidates.double()
         self._mean = self._filter(self._y)
@@ -68,17 +66,6 @@ class SsimTable:
 
     def _filter(self, x: Tensor) -> Tensor:
         return self._down @ x @ self._across.T
-
-
-def _band(length: int, side: int) -> Tensor:
-    """A Gaussian window at every position where it fits, (length - side + 1, length)."""
-    sigma = _SIGMA * side / _WINDOW
-    at = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
-    window = torch.exp(-at.square() / (2 * sigma**2))
-    rows = torch.zeros(length - side + 1, length, dtype=torch.float64)
-    for i in range(len(rows)):
-        rows[i, i : i + side] = window / window.sum()
-    return rows
 
 
 @final

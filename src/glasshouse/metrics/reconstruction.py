@@ -18,6 +18,7 @@ from torch import Tensor
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.images import mse, psnr, ssim
 from glasshouse.metrics.base import Hits, Metric, Requirement, ScoreContext, Wording, check_images
+from glasshouse.metrics.gallery import SsimTable
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
 from glasshouse.registry import Card
 
@@ -63,7 +64,11 @@ class Mse(Metric):
     range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return as_array(mse(*pair_images("mse", claimed, truth, context)))
+        return self.compare(*pair_images("mse", claimed, truth, context), context=context)
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        del context
+        return as_array(mse(left, right))
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(R, N): every candidate against every example."""
@@ -107,7 +112,10 @@ class Psnr(Metric):
     range: ClassVar[tuple[float, float]] = (0.0, 100.0)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return as_array(psnr(*pair_images("psnr", claimed, truth, context), data_range=context.data_range))
+        return self.compare(*pair_images("psnr", claimed, truth, context), context=context)
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return as_array(psnr(left, right, data_range=context.data_range))
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         """(R, N): every candidate against every example."""
@@ -139,7 +147,15 @@ class Ssim(Metric):
     )
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
-        return as_array(ssim(*pair_images("ssim", claimed, truth, context), data_range=context.data_range))
+        return self.compare(*pair_images("ssim", claimed, truth, context), context=context)
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return as_array(ssim(left, right, data_range=context.data_range))
+
+    def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """(R, N): every candidate against every example."""
+        check_images("ssim", candidates, examples)
+        return as_array(SsimTable(examples, data_range=context.data_range)(candidates))
 
 
 @final
@@ -164,12 +180,14 @@ class MseR(Metric):
     range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return self.compare(*pair_images("mse_r", claimed, truth, context), context=context)
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.features is None:
             raise _missing("mse_r", "features", "a function from images to feature vectors")
-        left, right = pair_images("mse_r", claimed, truth, context)
         with torch.no_grad():
             a, b = context.features(left.float()), context.features(right.float())
-        _check_features("mse_r", a, b, len(truth))
+        _check_features("mse_r", a, b, len(right))
         return as_array((a.double() - b.double()).square().flatten(1).mean(1))
 
 
@@ -202,17 +220,19 @@ class Perceptual(Metric):
     range: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return self.compare(*pair_images("perceptual", claimed, truth, context), context=context)
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         if context.perceptual is None:
             raise _missing("perceptual", "perceptual", "a function from images to the activations of layers")
-        left, right = pair_images("perceptual", claimed, truth, context)
         with torch.no_grad():
             a_layers, b_layers = context.perceptual(left.float()), context.perceptual(right.float())
         pairs = list(zip(a_layers, b_layers, strict=True))
         if not pairs:
             raise _missing("perceptual", "perceptual", "at least one layer")
-        total = torch.zeros(len(truth), dtype=torch.float64, device=left.device)
+        total = torch.zeros(len(right), dtype=torch.float64, device=left.device)
         for a, b in pairs:
-            _check_features("perceptual", a, b, len(truth))
+            _check_features("perceptual", a, b, len(right))
             apart = (_unit(a.double()) - _unit(b.double())).square().sum(1)  # (B, ...)
             total += apart.flatten(1).mean(1)
         return as_array(total / len(pairs))

@@ -4,9 +4,11 @@ A registered model comes from the zoo (or a plug-in); ``module:factory`` is the 
 called as ``factory(input_shape, classes, **arguments)`` and return a classifier of images; one that is not
 made of ``features`` and ``head`` is adapted (:mod:`glasshouse.models.adapt`). A plain network's class, which
 wants neither images nor classes, is called with its own arguments alone; ``mean`` and ``std`` beside them
-say what pixels are normalised with before they enter it.
+say what pixels are normalised with before they enter it. A factory that takes a ``vocabulary`` returns a
+model of sentences (:mod:`glasshouse.models.text.base`).
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +19,7 @@ from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import RENAMINGS, SplitModel
+from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.settings import NORMALISATION, model_arguments, takes_images
 from glasshouse.wire import Architecture
@@ -38,11 +41,13 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
     """
     factory = registry.load_model(architecture.name)
     _check_arguments(factory, architecture)
+    words = architecture.vocabulary
+    given = {} if words is None else {registry.FROM_DATA: words}
     handed, own, normalize = _call_of(factory, architecture)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((rng or Rng.root(0)).seed())
         try:
-            model = factory(*handed, **own)
+            model = factory(*handed, **given, **own)
         except TypeError as error:
             raise BadValue(
                 f"model '{architecture.name}'",
@@ -57,9 +62,9 @@ def build(architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
                 got=f"a {type(model).__name__}",
                 fix="return the network, or glasshouse.adapt(network)",
             )
-        if not isinstance(model, SplitModel):
+        if not isinstance(model, SplitModel | TextModel):
             model = adapt(model, normalize=normalize)
-        if ":" in architecture.name:
+        if ":" in architecture.name and words is None:
             _check_forward(model, architecture)
     built: nn.Module = model
     return built
@@ -168,6 +173,15 @@ def _call_of(
 
 
 def _check_arguments(factory: Callable[..., Any], architecture: Architecture) -> None:
+    reads = registry.FROM_DATA in inspect.signature(factory).parameters
+    if reads != (architecture.vocabulary is not None):
+        kinds = ("sentences", "images") if reads else ("images", "sentences")
+        raise BadValue(
+            f"model '{architecture.name}'",
+            needs=f"data of {kinds[0]}",
+            got=kinds[1],
+            fix="choose a model that reads these data: glasshouse list models",
+        )
     known = list(model_arguments(factory))
     for name in architecture.arguments:
         if name not in known:

@@ -7,6 +7,7 @@ which it came.
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +15,15 @@ from torch.nn import functional
 
 from glasshouse.cache import Checkpoint
 from glasshouse.errors import BadValue, Undefined
+from glasshouse.interfaces import HasLosses, mean_loss
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
 from glasshouse.tensors import wide_type
 from glasshouse.wire import Batch
 
+_SENTENCES: Final = 16
+"""Sentences in a pass: each may have a number for every token of a large vocabulary at every place."""
 Perturb = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
 """(model, inputs, labels, generator) → inputs to train on instead, e.g. adversarial ones."""
 
@@ -85,6 +89,32 @@ def fit(
     return losses
 
 
+@runtime_checkable
+class SaysRight(Protocol):
+    """A model that says how much of an example it predicts right; others predict a class."""
+
+    def right(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(B,) in [0, 1]."""
+        ...
+
+
+def share_right(model: nn.Module, batch: Batch) -> Tensor:
+    """How much of each example the model predicts right, (B,) in [0, 1] on the CPU; as :func:`predict`."""
+    if not isinstance(model, SaysRight):
+        return (predict(model, batch.inputs).argmax(1) == batch.labels.cpu()).double()
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    rows = torch.split(torch.arange(len(batch)), _SENTENCES)
+    with torch.no_grad():
+        parts = [
+            model.right(batch.inputs[index].to(device), batch.labels[index].to(device)).double().cpu()
+            for index in rows
+        ]
+    model.train(was_training)
+    return torch.cat(parts)
+
+
 def predict(model: nn.Module, inputs: Tensor, *, batch_size: int = 256) -> Tensor:
     """Logits (B, K) on the CPU, in ``eval()`` mode and without gradients; the model's mode is restored."""
     was_training = model.training
@@ -102,6 +132,8 @@ def accuracy(model: nn.Module, batch: Batch, *, batch_size: int = 256) -> float:
     Raises:
         Undefined: no examples, or a logit is not a number.
     """
+    if isinstance(model, SaysRight) and len(batch):
+        return float(share_right(model, batch).mean())
     logits = predict(model, batch.inputs, batch_size=batch_size) if len(batch) else torch.zeros(0, 1)
     if not len(batch) or bool(logits.isnan().any()):
         raise Undefined(
@@ -139,8 +171,11 @@ def _epoch(
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bfloat16"):
             if perturb is not None:
                 inputs = perturb(model, inputs, labels, noise)
-            logits = model(inputs)
-        loss = functional.cross_entropy(logits.float(), labels)
+            logits = None if isinstance(model, HasLosses) else model(inputs)
+        if logits is None:
+            loss = mean_loss(model, Batch(inputs=inputs, labels=labels))
+        else:
+            loss = functional.cross_entropy(logits.float(), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

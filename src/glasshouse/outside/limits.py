@@ -30,6 +30,10 @@ SIDE: Final = 2**12
 IMAGE_VALUES: Final = 2**22
 """Numbers in one image: 1,182 × 1,182 pixels of three colours."""
 CLASSES: Final = 2**17
+TOKENS: Final = 2**14
+"""Tokens of one sentence."""
+VOCABULARY: Final = 2**20
+"""Tokens of one vocabulary."""
 CLIENTS: Final = 2**20
 ROUNDS: Final = 2**24
 EXAMPLES: Final = 2**24

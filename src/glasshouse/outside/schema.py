@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
@@ -32,20 +32,41 @@ def _small(shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return shape
 
 
+ImageShape = Annotated[
+    tuple[
+        Annotated[int, Field(ge=1, le=limits.CHANNELS)],
+        Annotated[int, Field(ge=1, le=limits.SIDE)],
+        Annotated[int, Field(ge=1, le=limits.SIDE)],
+    ],
+    AfterValidator(_small),
+]
+TextShape = tuple[Annotated[int, Field(ge=2, le=limits.TOKENS)]]
+Mark = Annotated[int, Field(ge=-1, lt=limits.VOCABULARY)]
+
+
+class VocabularyFile(Described):
+    """The tokens of a model that reads sentences, as files state them."""
+
+    size: Annotated[int, Field(ge=2, le=limits.VOCABULARY)]
+    pad: Annotated[int, Field(ge=0, lt=limits.VOCABULARY)]
+    end: Mark = -1
+    start: Mark = -1
+
+
 class ArchitectureFile(Described):
-    """An architecture, as files state it."""
+    """An architecture, as files state it: of images, or of sentences with their vocabulary."""
 
     name: Text
-    input_shape: Annotated[
-        tuple[
-            Annotated[int, Field(ge=1, le=limits.CHANNELS)],
-            Annotated[int, Field(ge=1, le=limits.SIDE)],
-            Annotated[int, Field(ge=1, le=limits.SIDE)],
-        ],
-        AfterValidator(_small),
-    ]
+    input_shape: ImageShape | TextShape
     classes: Annotated[int, Field(ge=1, le=limits.CLASSES)]
     arguments: Values = {}
+    vocabulary: VocabularyFile | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "ArchitectureFile":
+        if (len(self.input_shape) == 1) != (self.vocabulary is not None):
+            raise ValueError("sentences have an input_shape (L,) and a vocabulary, images neither")
+        return self
 
 
 def parse_as(kind: type[M], raw: object, *, subject: str, fix: str) -> M:

@@ -1,4 +1,4 @@
-"""Originals beside reconstructions, as pictures inside the page; private ones are blurred.
+"""Originals beside reconstructions, as pictures inside the page or sentences; private ones are hidden.
 
 What is left of a blurred picture is a mosaic of 3 × 3 areas in 8 steps of brightness, drawn smoothly: enough
 to see how bright a picture is and where, too little to know a person, a character or an object.
@@ -18,11 +18,16 @@ from PIL import Image
 
 from glasshouse.errors import BadFile
 from glasshouse.report.cards import Cards
-from glasshouse.results.files import pictures
+from glasshouse.report.exhibits import Drawing
+from glasshouse.results.files import pictures, sentences
 from glasshouse.results.records import Exhibit
 
 MOSAIC: Final = 3
 STEPS: Final = 8
+HIDDEN: Final = (
+    " Hidden: these are private data, and a claim that is right is as private as its original; "
+    "--show-private shows them."
+)
 Images = NDArray[np.float64]
 
 
@@ -192,3 +197,37 @@ def _load(exhibit: Exhibit, run: Path) -> Images:
 def _names(given: object, n: int, kind: str) -> tuple[str, ...]:
     names = [str(name) for name in given] if isinstance(given, list | tuple) else []
     return tuple(names[i] if i < len(names) else f"{kind} {i + 1}".strip() for i in range(n))
+
+
+def spoken(exhibit: Exhibit, run: Path, *, show: bool) -> Drawing:
+    """The sentences of an exhibit as a table.
+
+    Where it holds private data and ``show`` is False, of **every** sentence only the number of words is
+    left: a claim that is right is the private sentence.
+
+    Raises:
+        BadFile: the file is missing, outside the run directory, or its rows do not have the columns.
+    """
+    columns = [str(column) for column in exhibit.data.get("columns", ())]
+    names = [str(name) for name in exhibit.data.get("rows", ())]
+    rows = sentences(exhibit, run)
+    if len(rows) != len(names) or any(len(row) != len(columns) for row in rows):
+        raise BadFile(
+            f"sentences '{exhibit.title}'",
+            needs=f"{len(names)} rows of {len(columns)} texts",
+            got=f"{len(rows)} rows",
+            fix="run the audit again",
+        )
+    hide = [not show and column in exhibit.private for column in columns]
+    return Drawing(
+        columns=("", *columns),
+        rows=tuple(
+            (name, *(_hidden(text) if h else text for text, h in zip(row, hide, strict=True)))
+            for name, row in zip(names, rows, strict=True)
+        ),
+    )
+
+
+def _hidden(text: str) -> str:
+    words = len(text.split())
+    return text if words <= 1 and not text.isalnum() else f"({words} words, hidden)"

@@ -1,7 +1,7 @@
 """The page's content, sorted: one section per scenario, each with what it saw, found, showed and refused."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -121,6 +121,10 @@ def _show(
     try:
         if exhibit.kind == "pictures":
             return pictures.sheet(exhibit, run, cards=cards, show=show)
+        if exhibit.kind == "sentences":
+            tail = pictures.HIDDEN if exhibit.private and not show else ""
+            titled = replace(exhibit, title=cards.title(exhibit.title), caption=exhibit.caption + tail)
+            return Shown(exhibit=titled, drawing=pictures.spoken(exhibit, run, show=show))
         return Shown(exhibit=exhibit, drawing=exhibits.draw(exhibit, beside=beside))
     except GlasshouseError as error:
         return Shown(exhibit=exhibit, trouble=error)

@@ -1,5 +1,6 @@
 """Make exhibits: charts, tables and pictures as plain data, with headings that name the cell they are of."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any, Final, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
 from glasshouse.results.records import Exhibit, Settings
 
@@ -23,6 +25,7 @@ __all__ = [
     "line",
     "lines",
     "pictures",
+    "sentences",
     "table",
 ]
 
@@ -30,7 +33,7 @@ Images = NDArray[np.floating[Any]]
 """(rows, H, W, C) in [0, 1]."""
 Series = Mapping[str, Any]
 """One line of a chart; made by :func:`line`."""
-KINDS: Final = ("pictures", "lines", "histogram", "boxes", "table")
+KINDS: Final = ("pictures", "sentences", "lines", "histogram", "boxes", "table")
 
 
 @final
@@ -199,6 +202,39 @@ def pictures(
     )
 
 
+def sentences(
+    place: Place,
+    title: str,
+    caption: str,
+    *,
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[str]],
+    file: Path,
+    private: Sequence[str],
+) -> Exhibit:
+    """Sentences side by side, filed below the run: a result holds none of them.
+
+    Args:
+        place: the cell.
+        title: the heading without the values of the axes, which are added.
+        caption: what the reader must know to read them.
+        columns: their headings.
+        rows: a text for every column, by the name of the row.
+        file: where they are written, a ``.json`` below ``place.run``.
+        private: columns that show private data; the report hides them unless the user asks.
+    """
+    write_text(file, json.dumps({"sentences": [list(texts) for texts in rows.values()]}, indent=2) + "\n")
+    return Exhibit(
+        kind="sentences",
+        scenario=place.scenario,
+        title=place.heading(title),
+        caption=caption,
+        data={"columns": list(columns), "rows": list(rows)},
+        file=str(file.resolve().relative_to(place.run.resolve())),
+        private=tuple(private),
+    )
+
+
 def check_exhibit(exhibit: Exhibit, *, subject: str) -> None:
     """Raise unless the exhibit can be written and drawn.
 
@@ -221,7 +257,7 @@ def _faults(exhibit: Exhibit) -> Iterator[str]:
         yield f"kind '{exhibit.kind}'"
     if any(isinstance(v, float) and not math.isfinite(v) for v in _leaves(data)):
         yield "a number that is not finite"
-    if exhibit.kind == "pictures":
+    if exhibit.kind in ("pictures", "sentences"):
         if not exhibit.file:
             yield "no file"
     elif exhibit.kind == "table":

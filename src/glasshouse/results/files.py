@@ -27,7 +27,7 @@ from glasshouse.results.records import (
     Utility,
 )
 
-__all__ = ["FORMAT", "READABLE", "pictures", "read_result", "write_result"]
+__all__ = ["FORMAT", "READABLE", "pictures", "read_result", "sentences", "write_result"]
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -92,6 +92,24 @@ def pictures(exhibit: Exhibit, run: Path) -> NDArray[np.float64]:
     subject, fix = f"pictures '{exhibit.title}'", "make the report where the run directory is whole"
     path = plain_file(run, exhibit.file, subject=subject)
     return np.asarray(read_arrays(path, subject=subject, fix=fix)["images"], dtype=np.float64)
+
+
+def sentences(exhibit: Exhibit, run: Path) -> list[list[str]]:
+    """The texts of a ``sentences`` exhibit, row by row.
+
+    Raises:
+        BadFile: no plain file below ``run``, or no JSON with lists of texts.
+    """
+    subject, fix = f"sentences '{exhibit.title}'", "make the report where the run directory is whole"
+    path = plain_file(run, exhibit.file, subject=subject)
+    raw = parse_json(read_limited(path, limits.JSON_BYTES, subject=subject).decode(), subject=subject)
+    rows = raw.get("sentences") if isinstance(raw, dict) else None
+    texts = isinstance(rows, list) and all(
+        isinstance(row, list) and all(isinstance(text, str) for text in row) for row in rows
+    )
+    if not isinstance(rows, list) or not texts:
+        raise BadFile(subject, needs="'sentences': lists of texts", got="something else", fix=fix)
+    return rows
 
 
 def _parse(path: Path) -> Any:

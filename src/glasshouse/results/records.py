@@ -275,13 +275,14 @@ class Exhibit:
             this one belongs to}]};
             ``histogram``: {"x_label", "series": [{"name", "values"}]}; ``boxes``: the same with "y_label";
             ``table``: {"columns": [...], "rows": [[...], ...]};
-            ``pictures``: {"columns": [names of the columns], "rows": [labels of the rows]}.
-        file: for pictures, an .npz below the run directory: ``images`` (rows, columns, H, W, C) in [0, 1].
-        private: columns of ``pictures`` that hold private data; blurred unless the user asks.
+            ``pictures`` and ``sentences``: {"columns": [names of the columns], "rows": [labels of the rows]}.
+        file: below the run directory; of pictures an .npz: ``images`` (rows, columns, H, W, C) in [0, 1]; of
+            sentences a .json: ``sentences``, for each row a text for every column.
+        private: columns of these that hold private data; blurred or hidden unless the user asks.
         join: exhibits of several cells with this key were joined into this one; empty: it is of one cell.
     """
 
-    kind: Literal["pictures", "lines", "histogram", "boxes", "table"]
+    kind: Literal["pictures", "sentences", "lines", "histogram", "boxes", "table"]
     scenario: str
     title: str
     caption: str

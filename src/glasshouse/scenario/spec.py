@@ -55,10 +55,12 @@ class Domains(Table):
 
 @final
 class Data(Table):
-    """``[data]``: where images come from, and how they are dealt to roles.
+    """``[data]``: where examples come from, and how they are dealt to roles.
 
     Attributes:
-        source: ``digits``, or a registered kind with a path or name: ``npz:PATH``, ``hf:NAME``, ...
+        source: ``digits``, or a registered kind with a path or name: ``npz:PATH``, ``text:PATH``, ...
+        tokenizer: of sentences: ``words``, ``bytes``, or the path of a tokenizer's file or folder.
+        length: of sentences, in tokens, marks included; longer ones are cut.
         resize: side in pixels; None keeps the size.
         channels: 3 repeats grey ones, 1 turns colour into grey.
         private_source: another data set that private images come from, made to fit; empty: ``source``.
@@ -85,6 +87,8 @@ class Data(Table):
     """
 
     source: Name = "digits"
+    tokenizer: Name = "words"
+    length: Count = 32
     resize: Count | None = None
     channels: Literal[1, 3] | None = None
     private_source: str = ""

@@ -1,6 +1,7 @@
 """What every kind of data source promises. Shipped, so that other people's can be held to it.
 
-Subclass as ``TestMyData``, provide ``name`` and ``where``, and the promises come along as tests.
+Subclass :class:`DataContract` (images) or :class:`TextContract` (sentences) as ``TestMyData``,
+provide ``name`` and ``where``, and the promises come along as tests.
 """
 
 import pytest
@@ -11,7 +12,7 @@ from glasshouse.data.base import DataSource
 from glasshouse.data.sources import load
 from glasshouse.errors import GlasshouseError
 
-__all__ = ["DataContract"]
+__all__ = ["DataContract", "TextContract"]
 
 
 class DataContract:
@@ -60,6 +61,48 @@ class DataContract:
         with pytest.raises(GlasshouseError) as caught:
             load(f"{name}:no-such-place/at-all")
         assert all((caught.value.subject, caught.value.needs, caught.value.got, caught.value.fix))
+
+    def test_is_registered_with_a_card(self, name: str) -> None:
+        """``glasshouse list datasets`` can show it."""
+        assert registry.card("datasets", name).summary
+
+
+class TextContract:
+    """Promises of one registered kind of sentences on one small example of it."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        """As registered."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def where(self) -> str:
+        """What follows the colon in ``data.source``; empty where the kind needs none."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def source(self, name: str, where: str) -> DataSource:
+        """The data set, read once."""
+        return load(f"{name}:{where}" if where else name)
+
+    def test_tokens_and_labels_are_well_formed(self, source: DataSource) -> None:
+        """Tokens of the vocabulary, closed and filled up at the end; one label below K per sentence."""
+        words = source.vocabulary
+        assert words is not None
+        assert "train" in source.splits
+        for part in source.splits.values():
+            batch = part.batch()
+            assert len(batch) > 0
+            assert batch.inputs.dtype == torch.int64
+            assert 0 <= int(batch.inputs.min()) <= int(batch.inputs.max()) < words.size
+            assert 0 <= int(batch.labels.min()) <= int(batch.labels.max()) < source.classes
+            assert all(words.words(batch.inputs))
+
+    def test_reading_twice_gives_the_same_data(self, source: DataSource, name: str, where: str) -> None:
+        """One source, one checksum; another tokenizer, another one."""
+        place = f"{name}:{where}" if where else name
+        assert load(place).checksum == source.checksum
+        assert load(place, tokenizer="bytes").checksum != source.checksum
 
     def test_is_registered_with_a_card(self, name: str) -> None:
         """``glasshouse list datasets`` can show it."""

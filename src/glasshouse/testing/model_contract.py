@@ -1,6 +1,7 @@
 """What every model promises. Shipped, so that other people's can be held to it.
 
-Subclass as ``TestMyModel``, provide ``architecture``, and the promises come along as tests.
+Subclass :class:`ModelContract` (images) or :class:`TextModelContract` (sentences) as ``TestMyModel``,
+provide ``architecture``, and the promises come along as tests.
 """
 
 import pytest
@@ -9,10 +10,11 @@ from torch import Tensor, nn
 
 from glasshouse import registry
 from glasshouse.models import build as models
+from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Batch
 
-__all__ = ["ModelContract"]
+__all__ = ["ModelContract", "TextModelContract"]
 
 
 class ModelContract:
@@ -78,6 +80,92 @@ class ModelContract:
     def test_is_registered_with_a_card(self, architecture: Architecture) -> None:
         """``glasshouse list models`` can show it."""
         assert registry.card("models", architecture.name).summary
+
+
+class TextModelContract:
+    """Promises of a model of sentences: cut where attacks look, fair to each sentence and to padding."""
+
+    @pytest.fixture
+    def architecture(self) -> Architecture:
+        """The model under test, small, with its vocabulary."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def model(self, architecture: Architecture) -> TextModel:
+        """Freshly built, in evaluation mode."""
+        model = models.build(architecture, rng=Rng.root(0, salt="contract")).eval()
+        assert isinstance(model, TextModel)
+        return model
+
+    @pytest.fixture
+    def batch(self, architecture: Architecture) -> Batch:
+        """Three sentences of different lengths, with labels."""
+        words = architecture.vocabulary
+        assert words is not None
+        draws = torch.Generator().manual_seed(0)
+        lengths = [2, 3, architecture.input_shape[0] - 2]
+        usable = torch.tensor([t for t in range(words.size) if t not in words.marks])
+        rows = [usable[torch.randint(len(usable), (n,), generator=draws)].tolist() for n in lengths]
+        labels = torch.randint(architecture.classes, (3,), generator=draws)
+        return Batch(inputs=words.stack(rows, length=architecture.input_shape[0]), labels=labels)
+
+    def test_sentences_do_not_meet(self, model: TextModel, batch: Batch) -> None:
+        """The loss of a sentence depends neither on the others nor on how far it is filled up."""
+        together = model.losses(batch.inputs, batch.labels)
+        assert together.shape == (3,)
+        for i, real in enumerate(model.vocabulary.real(batch.inputs)):
+            alone = batch.inputs[i : i + 1, : int(real.sum())]
+            torch.testing.assert_close(model.losses(alone, batch.labels[i : i + 1])[0], together[i])
+
+    def test_the_first_layer_is_cut_where_attacks_look(self, model: TextModel, batch: Batch) -> None:
+        """What attention reads there lies in the span of its gradient's rows; other tokens do not.
+
+        In double precision: where attention is nearly uniform, tokens differ in their gradients by little.
+        """
+        model.double()
+        parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        loss = model.losses(batch.inputs, batch.labels).mean()
+        found = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+        places = torch.arange(batch.inputs.shape[1]).expand(batch.inputs.shape)
+        _, sizes, basis = torch.linalg.svd(model.input_rows(0, found), full_matrices=False)
+        basis = basis[sizes > 1e-12 * sizes[0]]
+
+        @torch.no_grad()
+        def far(tokens: Tensor) -> Tensor:
+            x = model.anatomy.blocks[0].attended(model.embed(tokens, places))
+            beside: Tensor = x - x @ basis.T @ basis
+            share: Tensor = beside.norm(dim=2) / x.norm(dim=2)
+            return share
+
+        real = model.vocabulary.real(batch.inputs)
+        last = real & ~real.roll(-1, 1)  # has no next token, so no loss
+        read = real & ~last if model.task == "next" else real
+        assert float(far(batch.inputs)[read].max()) < 1e-3
+        absent = set(range(model.vocabulary.size)) - set(batch.inputs.flatten().tolist())
+        assert float(far(torch.full_like(batch.inputs, max(absent))).min()) > 0.1
+
+    def test_only_what_requires_a_gradient_learns(self, model: TextModel, batch: Batch) -> None:
+        """Every such parameter has a finite gradient, and every name of it is in the state."""
+        parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        loss = model.losses(batch.inputs, batch.labels).mean()
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        known: list[Tensor | None] = list(gradients)
+        assert all(bool(g.isfinite().all()) for g in known if g is not None)
+        assert any(bool(g.any()) for g in known if g is not None)
+        assert parameters.keys() <= model.state_dict().keys()
+
+    def test_same_stream_same_weights(self, architecture: Architecture, model: TextModel) -> None:
+        """One stream, one set of initial weights; the global generator is left alone."""
+        before = torch.get_rng_state()
+        again = models.build(architecture, rng=Rng.root(0, salt="contract"))
+        assert torch.equal(before, torch.get_rng_state())
+        assert _same(models.state(model), models.state(again))
+
+    def test_weights_can_be_saved_and_loaded(self, architecture: Architecture, model: TextModel) -> None:
+        """Another build with these weights computes the same."""
+        other = models.build(architecture, rng=Rng.root(1, salt="contract"))
+        models.load(other, models.state(model))
+        assert _same(models.state(model), models.state(other))
 
 
 def _same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:

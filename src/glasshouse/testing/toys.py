@@ -13,6 +13,7 @@ from glasshouse.interfaces import Defense, Tamper
 from glasshouse.models import build as models
 from glasshouse.registry import load
 from glasshouse.rng import Rng
+from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import Keep, Log, Transcript
@@ -22,7 +23,7 @@ from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
 
 __all__ = ["AUXILIARY", "AttackedToy", "Recorder", "Toy", "play_attacked", "toy"]
 
-SHAPE, CLASSES = (1, 8, 8), 10
+SHAPE, CLASSES, PLACES = (1, 8, 8), 10, 8
 
 
 @final
@@ -58,6 +59,7 @@ class Toy:
 def toy(
     *,
     model: str = "mlp",
+    vocabulary: Vocabulary | None = None,
     arguments: Mapping[str, Any] | None = None,
     protocol: str = "fedsgd",
     clients: int = 3,
@@ -71,6 +73,8 @@ def toy(
 ) -> Toy:
     """Run one. ``examples`` per client; ``terms`` overrides fields of :class:`glasshouse.wire.Terms`.
 
+    With a ``vocabulary`` the examples are sentences of random tokens.
+
     Examples:
         >>> view = toy(clients=2, examples=4).view(client=1)
         >>> view.single(subject="example")[1].examples
@@ -79,11 +83,16 @@ def toy(
     rng = Rng.root(seed, salt="toy")
     total = clients * examples
     draws = rng.child("data").torch()
+    shape = SHAPE if vocabulary is None else (PLACES,)
     private = Batch(
-        inputs=torch.rand((total, *SHAPE), generator=draws),
+        inputs=torch.rand((total, *SHAPE), generator=draws)
+        if vocabulary is None
+        else _sentences(total, vocabulary, draws),
         labels=torch.randint(CLASSES, (total,), generator=draws),
     )
-    architecture = Architecture(name=model, input_shape=SHAPE, classes=CLASSES, arguments=arguments or {})
+    architecture = Architecture(
+        name=model, input_shape=shape, classes=CLASSES, arguments=arguments or {}, vocabulary=vocabulary
+    )
     sends = "gradient" if protocol in ("fedsgd", "transfer") else "delta"
     fields: dict[str, Any] = {"sends": sends, "cohort": clients, "batch_size": examples, **terms}
     setting = Setting(
@@ -101,6 +110,15 @@ def toy(
     runner: FederationProtocol = load("protocols", protocol)()
     final = runner.play(setting, recorder=recorder, rng=rng.child("federation"), tamper=tamper)
     return Toy(setting=setting, transcript=log.transcript(), final=final, own=log.servers)
+
+
+def _sentences(total: int, vocabulary: Vocabulary, draws: torch.Generator) -> Tensor:
+    """Random sentences of 3 to ``PLACES`` - 2 tokens that are no marks: (total, PLACES)."""
+    marks = {vocabulary.pad, vocabulary.end, vocabulary.start}
+    words = torch.tensor([t for t in range(vocabulary.size) if t not in marks])
+    lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
+    rows = [words[torch.randint(len(words), (n,), generator=draws)].tolist() for n in lengths]
+    return vocabulary.stack(rows, length=PLACES)
 
 
 @final

@@ -29,6 +29,7 @@ from glasshouse.outside.schema import (
 from glasshouse.settings import Optimizer, move_momentum
 from glasshouse.store import read_tensors
 from glasshouse.tensors import check_finite
+from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.grants import Cohort
 from glasshouse.transcript.record import Message
 from glasshouse.wire import (
@@ -219,7 +220,8 @@ def architecture_of(stated: ArchitectureFile, *, subject: str, trust_factory: bo
         BadFile: it is not registered, and no trusted ``module:factory``.
     """
     check_name(stated.name, subject=subject, trust_factory=trust_factory)
-    return Architecture(**dict(stated))
+    words = stated.vocabulary and Vocabulary(**dict(stated.vocabulary))
+    return Architecture(**{**dict(stated), "vocabulary": words})
 
 
 def line_of(raw: object, *, subject: str) -> Line:
@@ -293,14 +295,18 @@ def batch_of(path: Path, architecture: Architecture | None = None) -> Batch:
     subject = f"file '{path}'"
     tensors = tensors_of(path, subject=subject)
     inputs, labels = tensors.get("inputs"), tensors.get("labels")
-    if inputs is None or labels is None or inputs.ndim != 4 or labels.shape != inputs.shape[:1]:
+    if inputs is None or labels is None or inputs.ndim not in (2, 4) or labels.shape != inputs.shape[:1]:
         shapes = ", ".join(f"'{printable(k)}' {tuple(t.shape)}" for k, t in list(tensors.items())[:4])
         raise _no_batch(subject, "tensors inputs (B, C, H, W) and labels (B,)", shapes or "nothing")
-    if not inputs.is_floating_point() or labels.dtype != torch.int64:
+    tokens = inputs.ndim == 2
+    if inputs.is_floating_point() == tokens or labels.dtype != torch.int64:
         raise _no_batch(subject, "inputs as floats and labels as int64", f"{inputs.dtype} and {labels.dtype}")
     classes = limits.CLASSES if architecture is None else architecture.classes
     if architecture is not None and tuple(inputs.shape[1:]) != architecture.input_shape:
-        raise _no_batch(subject, f"images {architecture.input_shape}", str(tuple(inputs.shape[1:])))
+        raise _no_batch(subject, f"inputs {architecture.input_shape}", str(tuple(inputs.shape[1:])))
+    words = architecture.vocabulary if architecture else None
+    if tokens and bool(((inputs < 0) | (inputs >= (words.size if words else limits.VOCABULARY))).any()):
+        raise _no_batch(subject, "tokens of the vocabulary", f"{int(inputs.min())} to {int(inputs.max())}")
     check_labels(labels, classes, subject=subject)
     check_finite(tensors, subject=subject)
     return Batch(inputs=inputs, labels=labels)

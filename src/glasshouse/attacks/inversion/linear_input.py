@@ -58,7 +58,7 @@ class LinearInput:
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias."""
         model = build(architecture)
-        _first_linear(model, architecture.input_shape, frozenset(dict(model.named_parameters())))
+        find_first_linear(model, architecture.image_shape, frozenset(dict(model.named_parameters())))
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Recover one input; confidence is ``|d|``, in units of the gradient.
@@ -92,16 +92,19 @@ class LinearInput:
         return (claim_images(client, inputs, labels, loss=-float(d.norm())),)
 
 
-def first_linear(client: Replica) -> str:
+def first_linear(client: Replica, *, subject: str = SUBJECT) -> str:
     """Name of the linear layer that sees the pixels, normalised and flattened.
 
     Raises:
         Inapplicable: the first layer is of another kind, has no bias, or is not in the update.
     """
-    return _first_linear(client.model, client.shape, client.update.tensors.keys())
+    return find_first_linear(client.model, client.shape, client.update.tensors.keys(), subject=subject)
 
 
-def _first_linear(model: nn.Module, shape: tuple[int, int, int], tensors: Set[str]) -> str:
+def find_first_linear(
+    model: nn.Module, shape: tuple[int, int, int], tensors: Set[str], *, subject: str = SUBJECT
+) -> str:
+    """As :func:`first_linear`, in a model whose clients send ``tensors``."""
     for name, module in model.named_modules():
         if list(module.children()) or name == "normalize" or isinstance(module, PASSIVE):
             continue
@@ -110,10 +113,10 @@ def _first_linear(model: nn.Module, shape: tuple[int, int, int], tensors: Set[st
         if sent and fits:
             return str(name)
         raise Inapplicable(
-            SUBJECT,
+            subject,
             needs="a first layer that is linear, sees all pixels, and sends weight and bias",
             got=f"'{name}', a {type(module).__name__}"
             + ("" if sent else ", not sent with both weight and bias"),
             fix=FIX,
         )
-    raise Inapplicable(SUBJECT, needs="a model with layers", got="none", fix=FIX)
+    raise Inapplicable(subject, needs="a model with layers", got="none", fix=FIX)

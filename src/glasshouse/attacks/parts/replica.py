@@ -53,7 +53,7 @@ class Replica:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W) of one image."""
-        return self.terms.architecture.input_shape
+        return self.terms.architecture.image_shape
 
     @property
     def device(self) -> torch.device:

@@ -3,7 +3,10 @@
 from dataclasses import fields
 from typing import Any, Final
 
+import torch
+
 from glasshouse.attacks.base import Claim, ClassRepresentatives, ClientScores, Reconstruction, tensors_of
+from glasshouse.attacks.sequences import OccurredTokens, Sequences
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.errors import BadValue
 from glasshouse.registry import entry, names
@@ -46,6 +49,7 @@ def check_claims(claims: tuple[Claim, ...], *, view: View, unit: Unit, subject: 
         _check_tensors(claim, subject)
         _check_inputs(claim, view, subject)
         _check_lengths(claim, view, subject)
+        _check_sentences(claim, view, subject)
         _check_candidates(claim, view, subject)
 
 
@@ -152,6 +156,30 @@ def _check_inputs(claim: Claim, view: View, subject: str) -> None:
         )
 
 
+def _check_sentences(claim: Claim, view: View, subject: str) -> None:
+    """Claimed tokens are tokens, in sentences that the model could have read."""
+    words = view.terms.architecture.vocabulary
+    if not isinstance(claim, Sequences | OccurredTokens):
+        return
+    tokens = claim.tokens if isinstance(claim, Sequences) else claim.ids
+    dimensions = 2 if isinstance(claim, Sequences) else 1
+    longest = view.terms.architecture.input_shape[0] if dimensions == 2 else 0
+    shaped = tokens.ndim == dimensions and (dimensions == 1 or 1 <= tokens.shape[1] <= longest)
+    whole = tokens.dtype == torch.int64 and words is not None
+    if not shaped or not whole or (words and bool(((tokens < 0) | (tokens >= words.size)).any())):
+        raise _refuse(
+            subject,
+            needs=f"tokens below {words.size if words else 0:,} as int64"
+            + (f", sentences (B, L) of at most {longest} tokens" if dimensions == 2 else ", (T,)"),
+            got=f"{tuple(tokens.shape)} of {tokens.dtype}",
+        )
+    if isinstance(claim, OccurredTokens) and len(torch.unique(tokens)) < len(tokens):
+        raise _refuse(subject, needs="every named token once", got="some of them twice")
+    lengths = {n: len(t) for n, t in tensors_of(claim).items()}
+    if len(set(lengths.values())) > 1:
+        raise _refuse(subject, needs="one confidence and source per sentence or token", got=str(lengths))
+
+
 def _check_lengths(claim: Claim, view: View, subject: str) -> None:
     tensors = tensors_of(claim)
     if isinstance(claim, Reconstruction | ClassRepresentatives):
@@ -169,21 +197,23 @@ def _check_lengths(claim: Claim, view: View, subject: str) -> None:
 
 
 def _check_candidates(claim: Claim, view: View, subject: str) -> None:
-    """Refuse more images than any method can read off the update: the surplus would be guesses.
+    """Refuse more images or sentences than any method can read off the update: the surplus would be guesses.
 
     The scorer counts the most confident only, as many as there were examples; this is the limit beyond which
     it is not asked.
     """
-    if not isinstance(claim, Reconstruction):
+    items = claim.inputs if isinstance(claim, Reconstruction) else None
+    items = claim.tokens if isinstance(claim, Sequences) else items
+    if items is None:
         return
     examples = max(_announced_count(claim, view, number) for number in claim.about.rounds)
     limit = max(CANDIDATES, CANDIDATES_PER_EXAMPLE * examples)
-    if len(claim.inputs) > limit:
+    if len(items) > limit:
         raise _refuse(
             subject,
-            needs=f"at most {limit:,} images for {examples} private examples",
-            got=f"{len(claim.inputs):,} images",
-            fix="claim the images that the attack is surest of",
+            needs=f"at most {limit:,} inputs for {examples} private examples",
+            got=f"{len(items):,} inputs",
+            fix="claim those that the attack is surest of",
         )
 
 

@@ -1,4 +1,4 @@
-"""Where work is done: on the device asked for, or with a word on the CPU; how many processes share a GPU."""
+"""Where work is done: on the device asked for, or with a word on the CPU."""
 
 import logging
 import multiprocessing
@@ -10,9 +10,6 @@ import torch
 T = TypeVar("T")
 
 LOG: Final = logging.getLogger("glasshouse")
-
-SHARING: Final = 4
-"""Worker processes per GPU: each has a context of half a gigabyte there, and small networks leave it idle."""
 
 _CANNOT: Final = (
     "same device",
@@ -61,15 +58,3 @@ def own_device(device: str) -> str:
         return device
     identity = getattr(multiprocessing.current_process(), "_identity", ()) or (1,)
     return f"cuda:{(identity[0] - 1) % count}"
-
-
-def processes_on(device: str, jobs: int) -> int:
-    """Of ``jobs`` worker processes, as many as may share the device.
-
-    Examples:
-        >>> processes_on("cpu", 64)
-        64
-    """
-    if device == "cpu":
-        return jobs
-    return min(jobs, SHARING * max(1, torch.cuda.device_count() if device == "cuda" else 1))

@@ -30,7 +30,13 @@ def build_captured(scenario: Scenario, transcript: Transcript, *, seed: int) -> 
         GlasshouseError: data, model and capture do not fit each other; says which.
     """
     data, architecture = scenario.data, transcript.terms.architecture
-    source = load_source(data.source, resize=data.resize, channels=data.channels)
+    source = load_source(
+        data.source,
+        resize=data.resize,
+        channels=data.channels,
+        tokenizer=data.tokenizer,
+        length=data.length,
+    )
     _check_fit(source.input_shape, source.classes, architecture, data.source)
     rng = Rng.root(seed, salt=source.checksum)
     wants = wants_of(scenario)
@@ -104,7 +110,7 @@ def _check_strangers(roles: Roles, private: Batch) -> None:
             )
 
 
-def _check_fit(shape: tuple[int, int, int], classes: int, architecture: Architecture, source: str) -> None:
+def _check_fit(shape: tuple[int, ...], classes: int, architecture: Architecture, source: str) -> None:
     if (shape, classes) != (architecture.input_shape, architecture.classes):
         raise BadValue(
             f"data '{source}' beside a capture",

@@ -168,7 +168,7 @@ def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Obse
         for kind, high in (("zeros", most), ("total_zeros", total_most))
     ]  # fmt: skip
     judged = [trace for trace in traces if trace.last]
-    sparse = [t for t in judged if scattered_zeros(t.tensors[t.last]) > _SCATTERED]
+    sparse = [t for t in judged if scattered_zeros(t.tensors[t.last]) > _SCATTERED and not t.rounded_away]
     if on_grid or len(judged) < count:
         note = "rounding to a grid makes zeros" if on_grid else "no last linear layer to go by"
         sides = [replace(o, state="unclear", note=note) for o in off]

@@ -70,6 +70,19 @@ class Trace:
         return 1e-6 + 3 * share + share**2 * self.entries / 2
 
     @cached_property
+    def rounded_away(self) -> bool:
+        """Whether changes of the last layer too small for its parameters explain its zeros.
+
+        Rounding that leaves some entries where they were leaves as many of the others one or two steps away.
+        """
+        if self.update.kind != "parameters":
+            return False
+        change = self.tensors[self.last].abs()
+        step = torch.ldexp(torch.ones_like(change), torch.frexp(self.received[self.last]).exponent - 24)
+        near = (change > 0) & (change <= 2.5 * step)
+        return int(near.sum()) >= int((change == 0).sum())
+
+    @cached_property
     def residuals(self) -> Tensor:
         """Column sums of the last layer that are zero without noise, over √K.
 

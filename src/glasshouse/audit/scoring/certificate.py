@@ -8,7 +8,7 @@ Shape letters: B images, C channels, H and W pixels.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,12 +29,9 @@ from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of
-from glasshouse.audit.log import RunLog
 from glasshouse.audit.scoring.score import longest_prefix
-from glasshouse.figures.generator_scale import invert_generator
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
-from glasshouse.process import Workers
-from glasshouse.progress import track
+from glasshouse.models.nearest import invert_generator
 from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
@@ -46,16 +43,6 @@ OTHER_LABEL: Final = 1e6
 """Cost of an image in a place with another label: above any squared difference of pixels."""
 
 Searched = Reconstruction | ClassRepresentatives
-
-
-def certificates(tasks: Sequence[AttackTask], workers: Workers, log: RunLog) -> dict[str, tuple[Search, ...]]:
-    """By the folder of a unit's claims; empty ones, and a line of the log, where an attack's loss failed."""
-    checked = dict(track(workers.each(certify, tasks), "searches checked", total=len(tasks)))
-    log.write("searches checked", pieces=len(checked))
-    for rows in checked.values():
-        if isinstance(rows, Refusal):
-            log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
-    return {out: () if isinstance(rows, Refusal) else rows for out, rows in checked.items()}
 
 
 def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:

@@ -30,6 +30,7 @@ from glasshouse.results.records import Finding
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.tokens.tokenizers import read_tokenizer
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.view import View
 
@@ -140,6 +141,7 @@ def _group(
         prior_samples=judge.draws,
         null_scores=null_scores,
         view=view,
+        decode=None if judge.context.vocabulary is None else read_tokenizer(scenario.data.tokenizer).decode,
     )
 
 

@@ -216,6 +216,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
         classes=transcript.terms.architecture.classes,
         image_range=transcript.terms.image_range,
         gallery=_gallery(tensors, truth),
+        vocabulary=transcript.terms.architecture.vocabulary,
     )
     return Judge(
         truth=truth,
@@ -300,6 +301,6 @@ def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.M
     weights = {n.removeprefix("stand_in."): t for n, t in tensors.items() if n.startswith("stand_in.")}
     if not weights:
         return None
-    model = build(network(agreed.input_shape, agreed.classes))
+    model = build(network(agreed.image_shape, agreed.classes))
     load(model, weights)
     return model.eval()

@@ -5,27 +5,34 @@ are seen: the one that does best on pseudo-victims drawn from the auxiliary part
 data), with the rest of that part as its knowledge.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from glasshouse.audit.scoring.sentence_nulls import SENTENCES, frequent_tokens
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import Metric, ScoreContext
+from glasshouse.metrics.base import ComparingMetric, Metric, ScoreContext
+from glasshouse.metrics.reconstruction import pair_images
 from glasshouse.metrics.statistics.shares import share_interval, share_p_value
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
+T = TypeVar("T")
 Guess = Callable[[Batch, int, Rng], Batch]
 Parts = tuple[Batch, Batch, ScoreContext]
 """Of the auxiliary part: what a null knows, what pseudo-victims are drawn from, and how they are scored."""
+OF_SENTENCES: Final = ("sequences", "occurred_tokens")
+"""Kinds of claims that are made of tokens."""
 PSEUDO_VICTIMS = 40
 DRAWS = 10
 EXAMPLES = 1000
 """Enough of them for a choice or an average: with large batches, fewer pseudo-victims and draws are made."""
+AT_ONCE = 2**21
+"""Values of images that a metric compares at a time; in float64, with what SSIM needs, about 150 MB."""
 LUCK = 0.025
 """A null replaces a known chance level only if its share would be luck this rarely, over all nulls."""
 CHANCE = "chance"
@@ -66,7 +73,10 @@ NULLS: Mapping[str, Guess] = {
     "mean image of a guessed class": class_means,
     "grey image": grey,
     LABELS: random_image,
+    **SENTENCES,
 }
+STEADY: Final = frozenset({mean_image, grey, frequent_tokens})
+"""Nulls that show the same every time."""
 
 
 def auxiliary_needed(count: int) -> int:
@@ -110,14 +120,12 @@ def choose_null(
         names = tuple(name for name in names if _chance_p(every[name], chance) < LUCK / len(every))
     if len(names) == 1 and not best:
         return names[0]  # nothing to choose
+    streams = [rng.child(f"pseudo/{number}") for number in range(_enough(PSEUDO_VICTIMS, count))]
+    victims = [_draw(heldout, count, stream.child("victim")) for stream in streams]
     for name in names:
-        scores = []
-        for number in range(_enough(PSEUDO_VICTIMS, count)):
-            stream = rng.child(f"pseudo/{number}")
-            victim = _draw(heldout, count, stream.child("victim"))
-            guess = _guess(name, known, draws, count, stream.child("guess"))
-            scores.append(score(metric, guess, victim, context=context).mean())
-        value = float(np.mean(scores)) * sign
+        guesses = [_guess(name, known, draws, count, stream.child("guess")) for stream in streams]
+        scores = score_all(metric, list(zip(guesses, victims, strict=True)), context=context)
+        value = float(np.mean([one.mean() for one in scores])) * sign
         if value > best_score:
             best, best_score = name, value
     return best
@@ -152,7 +160,34 @@ def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext
     if metric.claim == "labels":
         classes = context.classes or int(max(claimed.labels.max(), truth.labels.max())) + 1
         return metric.score(counts(claimed.labels, classes), counts(truth.labels, classes), context=context)
-    return metric.score(claimed.inputs, truth.inputs, context=context)
+    said = torch.unique(claimed.inputs) if metric.claim == "occurred_tokens" else claimed.inputs
+    return metric.score(said, truth.inputs, context=context)
+
+
+def score_all(
+    metric: Metric, pairs: Sequence[tuple[Batch, Batch]], *, context: ScoreContext
+) -> list[NDArray[np.float64]]:
+    """Each guess on its victim, as :func:`score` has it; where the metric can, many in one operation."""
+    if metric.claim == "labels" or not isinstance(metric, ComparingMetric):
+        return [score(metric, guess, victim, context=context) for guess, victim in pairs]
+    scores: list[NDArray[np.float64]] = []
+    each = max((victim.inputs.numel() for _, victim in pairs), default=1)
+    for part in batched(pairs, max(1, AT_ONCE // each)):
+        paired = [pair_images("null adversary", g.inputs, v.inputs, context) for g, v in part]
+        left, right = (torch.cat(side) for side in zip(*paired, strict=True))
+        values = metric.compare(left, right, context=context)
+        scores += np.split(values, np.cumsum([len(victim) for _, victim in part])[:-1])
+    return scores
+
+
+def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """``size`` of the items at a time, in their order.
+
+    Examples:
+        >>> list(batched("abcde", 2))
+        ['ab', 'cd', 'e']
+    """
+    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def average_score(
@@ -172,11 +207,14 @@ def average_score(
     if name == CHANCE:
         level = metric.chance(context)
         return np.full(len(truth), np.nan if level is None else level)
-    is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] in (random_image, class_means)
-    scores = [
-        score(metric, _guess(name, auxiliary, draws, len(truth), rng.child(str(i))), truth, context=context)
+    is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] not in STEADY
+    guesses = [
+        _guess(name, auxiliary, draws, len(truth), rng.child(str(i)))
         for i in range(_enough(DRAWS, len(truth)) if is_random else 1)
     ]
+    scores = score_all(metric, [(guess, truth) for guess in guesses], context=context)
+    if len({len(one) for one in scores}) > 1:  # of each claim, and the guesses differ in number
+        return np.array([np.concatenate(scores).mean()])
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
 
 
@@ -231,8 +269,11 @@ def _guess(name: str, known: Batch, draws: Batch | None, count: int, rng: Rng) -
 
 
 def _fitting(metric: Metric) -> tuple[str, ...]:
-    """Nulls that say what the metric scores: labels, or images."""
-    return (LABELS,) if metric.claim == "labels" else tuple(n for n in NULLS if n != LABELS)
+    """Nulls that say what the metric scores: labels, images, or sentences."""
+    if metric.claim == "labels":
+        return (LABELS,)
+    about_text = metric.claim in OF_SENTENCES
+    return tuple(n for n in NULLS if n != LABELS and (n in SENTENCES) == about_text)
 
 
 def _draw(batch: Batch, count: int, rng: Rng) -> Batch:

@@ -34,7 +34,7 @@ from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.requirements import distractors, metrics_requiring, role_requests
-from glasshouse.scenario.spec import Grants, Scenario
+from glasshouse.scenario.spec import Data, Grants, Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.transcript.record import Keep
 from glasshouse.transcript.threat import Threat
@@ -89,7 +89,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
     Raises:
         GlasshouseError: data, model, defence and federation do not fit each other; says which.
     """
-    source = load_source(scenario.data.source, resize=scenario.data.resize, channels=scenario.data.channels)
+    source = _load(scenario.data, scenario.data.source)
     rng = Rng.root(seed, salt=source.checksum)
     domain_roles = class_roles(scenario, source, rng=rng.child("roles"))
     roles = _deal_roles(scenario, source, rng) if domain_roles is None else as_roles(domain_roles)
@@ -98,6 +98,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
         input_shape=source.input_shape,
         classes=classes_of(scenario, source, domain_roles),
         arguments=scenario.model.arguments,
+        vocabulary=source.vocabulary,
     )
     behaviours, marked = _behaviours(scenario, rng.child("behaviours"))
     start = start_of(scenario, architecture, roles.public, rng, device=device)
@@ -148,6 +149,16 @@ def built_on(scenario: Scenario, setting: Setting, roles: Roles, source: DataSou
     )
 
 
+def _load(data: Data, name: str, *, like: DataSource | None = None) -> DataSource:
+    """The data set ``name`` as the scenario wants it; images made to fit those of ``like``."""
+    if like is not None and like.vocabulary is None:
+        channels, side, _ = like.input_shape
+        return load_source(name, resize=side, channels=channels)
+    return load_source(
+        name, resize=data.resize, channels=data.channels, tokenizer=data.tokenizer, length=data.length
+    )
+
+
 def _is_large(start: Start) -> bool:
     """Whether local training on a GPU pays for the way there and back."""
     return sum(t.numel() for t in start.tensors.values()) >= LARGE
@@ -160,8 +171,7 @@ def _deal_roles(scenario: Scenario, source: DataSource, rng: Rng) -> Roles:
         spare = spare_of(scenario, source)
         return deal(source, wants, by=data.deal, spare=spare, rng=rng.child("roles"))
     want = wants.pop("private")
-    channels, side, _ = source.input_shape
-    other = load_source(data.private_source, resize=side, channels=channels)
+    other = _load(data, data.private_source, like=source)
     roles = deal(source, wants, by=data.deal, rng=rng.child("roles"))
     part = require_part(
         deal(other, {"private": want}, by=data.deal, rng=rng.child("roles/private")).private, "private"
@@ -322,7 +332,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
     if count := distractors(scenario):
         references["distractors"] = require_part(roles.heldout, "heldout").inputs[:count]
     if metrics_requiring(scenario, "stand_in") and roles.auxiliary is not None:
-        stand_in = network(architecture.input_shape, architecture.classes)
+        stand_in = network(architecture.image_shape, architecture.classes)
         stream = rng.child("perceptual")
         model = models.build(stand_in, rng=stream)
         weights = train_publicly(model, stand_in, roles.auxiliary, PERCEPTUAL, rng=stream)
@@ -331,7 +341,7 @@ def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng
 
 
 def data_words(source: DataSource, roles: Roles) -> str:
-    """The data set, and how many images each role holds."""
-    shape = "×".join(map(str, source.input_shape[1:]))
+    """The data set, and how many examples each role holds."""
+    shape = "×".join(map(str, source.input_shape[1:])) or f"{source.input_shape[0]} tokens"
     parts = ", ".join(f"{len(batch)} {role}" for role, batch in roles.parts().items())
     return f"{source.name}, {shape}, {source.classes} classes: {parts} (checksum {source.checksum[:12]})"

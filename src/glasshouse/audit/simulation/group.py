@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from glasshouse.attacks.base import ActiveAttack, Attack
 from glasshouse.audit.attacking.call import declared_grants
@@ -29,8 +29,10 @@ from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Tamper
-from glasshouse.metrics.utility import accuracy, constant_accuracy
-from glasshouse.models.fit import predict
+from glasshouse.metrics.statistics.shares import share_interval
+from glasshouse.metrics.utility import constant_accuracy
+from glasshouse.models.fit import share_right
+from glasshouse.models.text.base import TextModel
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
@@ -47,7 +49,7 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.record import Log
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.truth.record import Truth, write_truth
-from glasshouse.wire import Crafted, Refusal
+from glasshouse.wire import Batch, Crafted, Refusal
 
 
 @final
@@ -226,15 +228,21 @@ def utility_of(built: Built, final: Mapping[str, Tensor]) -> dict[str, float] | 
         return None
     model = built.setting.build(built.setting.terms.architecture)
     model.load_state_dict(dict(final))
-    predicted = predict(model, built.heldout.inputs).argmax(1)
-    interval = accuracy(predicted, built.heldout.labels)
+    interval = share_interval(share_right(model, built.heldout).numpy())
     return {
         "value": interval.value,
         "low": interval.low,
         "high": interval.high,
         "n": len(built.heldout),
-        "chance": constant_accuracy(built.heldout.labels),
+        "chance": constant_accuracy(_answers(model, built.heldout)),
     }
+
+
+def _answers(model: nn.Module, heldout: Batch) -> Tensor:
+    """What there is to get right: the class of every example, or every token after the first."""
+    if not isinstance(model, TextModel) or model.task == "class":
+        return heldout.labels
+    return heldout.inputs[:, 1:][model.vocabulary.real(heldout.inputs)[:, 1:]]
 
 
 def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
@@ -245,5 +253,5 @@ def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
         return None
     model = built.setting.build(agreed)
     model.load_state_dict({**built.setting.start, **sent[0].tensors})
-    interval = accuracy(predict(model, built.heldout.inputs).argmax(1), built.heldout.labels)
+    interval = share_interval(share_right(model, built.heldout).numpy())
     return {"value": interval.value, "n": len(built.heldout)}

@@ -23,6 +23,7 @@ from glasshouse.models import build as models
 from glasshouse.models.adversarial import Ascent, robust_accuracy
 from glasshouse.models.base import Normalize, SplitModel, flat_size
 from glasshouse.models.fit import accuracy, fit
+from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.scenario.passes import HEAD_IMAGES
 from glasshouse.scenario.spec import Scenario
@@ -90,6 +91,8 @@ def _start_from_file(
     rng: Rng,
 ) -> Start:
     """``model`` with the tensors of a file; in a transfer federation these may lack the head as a whole."""
+    if isinstance(model, TextModel):
+        tensors = model.completed(tensors)
     headed = any(name.startswith(HEAD) for name in tensors)
     fresh = {name: t for name, t in models.state(model).items() if name.startswith(HEAD)}
     models.load(model, {**fresh, **tensors} if transfer and not headed else tensors)
@@ -162,7 +165,7 @@ def _probe(model: nn.Module, architecture: Architecture, *, rng: Rng) -> SplitMo
     normalize = parts.get("normalize")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("probe").seed())
-        head = nn.Linear(flat_size(parts["features"], architecture.input_shape), architecture.classes)
+        head = nn.Linear(flat_size(parts["features"], architecture.image_shape), architecture.classes)
     return SplitModel(
         normalize=normalize if isinstance(normalize, Normalize) else Normalize(mean=0.0, std=1.0),
         features=parts["features"],

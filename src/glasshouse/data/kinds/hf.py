@@ -1,11 +1,11 @@
-"""Image sets of the Hugging Face Hub, and data sets saved from there to a folder.
+"""Images and sentences of the Hugging Face Hub, and data sets saved from there to a folder.
 
 Imported only when asked for: the library takes a second to load.
 """
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.folder import BROKEN
 from glasshouse.data.kinds.pictures import decode, stack_images
 from glasshouse.data.paths import require_inside
+from glasshouse.data.texts import Texts
 from glasshouse.errors import BadFile, not_installed
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, parse_json, read_limited, reason, shorten
@@ -39,29 +40,34 @@ _READERS: Final = Path(datasets.__file__).parent / "packaged_modules"
 
 @carded(
     Card(
-        summary="hf:NAME, hf:NAME@CONFIGURATION or hf:FOLDER, an image set of the Hugging Face Hub",
+        summary="hf:NAME, hf:NAME@CONFIGURATION or hf:FOLDER, images or sentences of the Hugging Face Hub",
         source="Lhoest et al. 2021, arXiv:2109.02846",
         extra="flower-data",
     )
 )
-def hf(where: str, *, resize: int | None = None) -> DataSource:
+def hf(where: str, *, resize: int | None = None) -> DataSource | Texts:
     """Load ``where`` from the Hub's cache, the Hub, or a folder that ``save_to_disk`` wrote.
 
     The one image column and the one class column are used; ``hf:NAME#COLUMN`` names the class column
-    where there are several. No code of the data set is run, no file outside the data set is opened, and the
-    sizes of all pictures are read before the first one is decoded.
+    where there are several. Without an image column the one column of text is read, or
+    ``hf:NAME#COLUMN,TEXT``; it needs no class column. No code of the data set is run, no file outside the
+    data set is opened, and the sizes of all pictures are read before the first one is decoded.
 
     Raises:
-        BadFile: it cannot be had, it is too large, or it has no image column, or no or several class columns.
+        BadFile: it cannot be had, it is too large, or it has neither an image nor a text column, or no or
+            several class columns.
     """
     name = f"hf:{where}"
-    place, _, column = where.partition("#")
+    place, _, columns = where.partition("#")
+    column, _, text = columns.partition(",")
     folder = Path(place).expanduser()
     try:
         root = folder if place and folder.is_dir() else None
         splits = _load_name(place, name=name) if root is None else _load_folder(root, name=name)
         roots = _caches() if root is None else (root,)
         first = next(iter(splits.values()))
+        if text or not any(isinstance(feature, datasets.Image) for feature in first.features.values()):
+            return _texts(splits, column, text, name=name)
         image = _only(first, datasets.Image, "image", name=name)
         label = column or _only(first, datasets.ClassLabel, "class", name=name)
         if not isinstance(first.features.get(label), datasets.ClassLabel):
@@ -83,6 +89,32 @@ def hf(where: str, *, resize: int | None = None) -> DataSource:
             "then name it hf:FOLDER",
         ) from error
     return assemble(name, arrays, class_names=class_names, public=False, resize=resize)
+
+
+def _texts(splits: Mapping[str, Any], column: str, text: str, *, name: str) -> Texts:
+    """The sentences of a data set without pictures."""
+    features = next(iter(splits.values())).features
+    strings = [c for c, f in features.items() if isinstance(f, datasets.Value) and f.dtype == "string"]
+    chosen = [c for c in strings if c == text] if text else strings
+    if len(chosen) != 1:
+        raise _bad(
+            name, "an image column, or exactly one column of text", f"text in {', '.join(strings) or 'none'}"
+        )
+    labels = [c for c, f in features.items() if isinstance(f, datasets.ClassLabel) and column in ("", c)]
+    if len(labels) > 1 or (column and not labels):
+        raise _bad(name, f"a class column '{column}'", f"columns {', '.join(features)}")
+    for part in splits.values():
+        check_count(len(part), limits.EXAMPLES, "examples", name=name)
+    nobody = ("all", "other")
+    return Texts(
+        name=name,
+        sentences={SPLITS[split]: [str(s or "") for s in part[chosen[0]]] for split, part in splits.items()},
+        labels={
+            SPLITS[split]: np.array(part[labels[0]][:] if labels else [0] * len(part), dtype=np.int64)
+            for split, part in splits.items()
+        },
+        class_names=tuple(features[labels[0]].names) if labels else nobody,
+    )
 
 
 def _load_name(place: str, *, name: str) -> dict[str, Any]:

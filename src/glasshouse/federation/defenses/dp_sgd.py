@@ -9,13 +9,13 @@ Neighbouring: one example of the client more or less. How many examples it has c
 """
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.errors import BadValue, Inapplicable, not_installed
 from glasshouse.federation.client import LocalTraining
@@ -23,7 +23,7 @@ from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilo
 from glasshouse.federation.defenses.base import describe_mechanism, require
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
 from glasshouse.federation.defenses.per_example import prepare_model
-from glasshouse.interfaces import Trainer
+from glasshouse.interfaces import Trainer, losses_of
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Mechanism, Trained
@@ -243,6 +243,11 @@ def _per_example_gradients(
         for p in parameters.values():
             p.grad_sample = p.new_zeros((0, *p.shape))  # type: ignore[attr-defined]  # Opacus's attribute
         return
-    # Backward hooks want an input that needs a gradient.
-    logits = hooked(batch.inputs.clone().requires_grad_(True))
-    torch.autograd.backward(sign * F.cross_entropy(logits, batch.labels, reduction="sum"))
+    inputs = batch.inputs.clone()
+    if inputs.is_floating_point():
+        inputs.requires_grad_(True)  # backward hooks want an input that needs a gradient
+    work: nn.Module = hooked._module  # the hooks are on its layers
+    step = Batch(inputs=inputs, labels=batch.labels)
+    with warnings.catch_warnings():  # tokens have no gradient, and the hooks need none of theirs
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        torch.autograd.backward(sign * losses_of(work, step).sum())

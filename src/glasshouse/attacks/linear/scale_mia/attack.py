@@ -226,4 +226,4 @@ def _tail(terms: Terms) -> LinearTail:
 
 
 def _tail_of(architecture: Architecture) -> LinearTail:
-    return find_tail(build(architecture), architecture.input_shape, subject="attack 'scale_mia'")
+    return find_tail(build(architecture), architecture.image_shape, subject="attack 'scale_mia'")

@@ -269,6 +269,8 @@ def _engine(
     reason = supports(model, one.target, client.shape)
     if reason is None:
         every = [a.masks for a in adaptations]
-        return Ghost(model, [r.target for r in read], masks=every, form=form, bf16=bf16)
+        apart = any(a.layer_clip is not None for a in adaptations)
+        targets = [r.target for r in read]
+        return Ghost(model, targets, masks=every, form=form, bf16=bf16, shape=client.shape, apart=apart)
     LOG.warning("restarts run one after the other, without ghost norms: %s", reason)
     return Plain(model, received, one.target, masks=masks)

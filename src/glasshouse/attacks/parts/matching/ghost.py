@@ -10,7 +10,8 @@ pass gives delta = d loss / d output of every layer; with the layer's input a,
 - linear: <g, g*> = sum of delta * (a g*ᵀ), |g|² = sum of (delta deltaᵀ) * (a aᵀ) over pairs of rows;
 - convolution: the same on unfolded patches. Pairs of positions cost L² (O + D), the gradient itself
   L O D: the cheaper one is taken, layer by layer;
-- eval-mode batch norm, group norm, layer norm and biases: their gradients are small and are formed.
+- eval-mode batch norm, group norm, layer norm and biases: their gradients are small and are formed; a batch
+  norm behind a convolution is folded into it (:mod:`folding`).
 
 Source: Goodfellow 2015, "Efficient per-example gradient computations", arXiv:1510.01799 (linear layers);
 Bu et al. 2022, arXiv:2205.10683 (convolutions, and the choice between the two forms).
@@ -20,15 +21,19 @@ Where we differ: they clip, we match; the sums stay differentiable in x, and B i
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.attacks.parts.matching import ghost_layers
+from glasshouse.attacks.parts.matching.folding import fold_norms
 from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 from glasshouse.tensors import widen
+
+SMALL: Final = 2**14
+"""Entries up to which gradients are compared in one piece: each operator call costs more than its work."""
 
 
 @final
@@ -124,8 +129,27 @@ def _join(prefix: str, name: str) -> str:
 
 
 @final
+class _Recorder:
+    """A forward hook that notes a layer's input and output; data, so that the model can travel."""
+
+    def __init__(self, tape: dict[str, tuple[Tensor, Tensor]], name: str) -> None:
+        self.tape, self.name = tape, name
+
+    def __call__(self, _: nn.Module, activations: tuple[Tensor, ...], output: Tensor) -> None:
+        self.tape[self.name] = (activations[0], output)
+
+
+def _halve(_: nn.Module, activations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A forward pre-hook of layers whose weights are in bfloat16."""
+    return tuple(x.to(torch.bfloat16) for x in activations)
+
+
+@final
 class Ghost:
     """Moments of candidates against fixed targets; build once, call in every iteration.
+
+    It runs a copy of the model, in which batch norms are folded into convolutions (:mod:`folding`) and, where
+    only linear layers and convolutions are left, the weights are in bfloat16 already.
 
     Args:
         model: one that :func:`supports`; its parameters need no gradient.
@@ -136,6 +160,8 @@ class Ghost:
         form: ``auto`` by cost; ``explicit`` forms every gradient (and fills ``gap``); ``pairs`` none of the
             large ones.
         bf16: run the model and the large products in bfloat16; sums stay in the target's precision.
+        shape: of one input, without the batch; (): nothing is folded.
+        apart: keep the moments of small tensors apart, too; else they come as one.
     """
 
     def __init__(
@@ -146,13 +172,26 @@ class Ghost:
         masks: Sequence[Mapping[str, Tensor]] = (),
         form: Form = "auto",
         bf16: bool = False,
+        shape: tuple[int, ...] = (),
+        apart: bool = True,
     ) -> None:
-        self._model, self._form, self._bf16 = model, form, bf16
+        self._form, self._apart = form, apart
         self._target = {name: torch.stack([t[name] for t in targets]) for name in targets[0]}  # (V, ...)
-        self._masks = {name: self._joined(name, masks) for name in sorted({n for m in masks for n in m})}
-        self._layers = [(n, m) for n, m in model.named_modules() if _owns(n, m, self._target)]
+        self._masks = {name: self._stacked(name, masks) for name in sorted({n for m in masks for n in m})}
+        self._precision = next(iter(self._target.values())).dtype
+        self._model, self._folded = fold_norms(model, shape, self._target)
+        self._layers = [(n, m) for n, m in self._model.named_modules() if _owns(n, m, self._target)]
+        self._tape: dict[str, tuple[Tensor, Tensor]] = {}
+        for name, module in self._layers:
+            module.register_forward_hook(_Recorder(self._tape, name))
+        self._autocast = bf16 and not all(isinstance(m, (nn.Conv2d, nn.Linear)) for _, m in self._layers)
+        if bf16 and not self._autocast:
+            for _, module in self._layers:
+                module.to(torch.bfloat16)
+                module.register_forward_pre_hook(_halve)
+        self._joined: dict[tuple[str, ...], tuple[Tensor, Tensor | None]] = {}
 
-    def _joined(self, name: str, masks: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    def _stacked(self, name: str, masks: Sequence[Mapping[str, Tensor]]) -> Tensor:
         """(V, 1, ...) where all victims' masks are of whole columns, else (V, ...)."""
         shape = self._target[name].shape[1:]
         columns = all(name not in m or m[name].shape[0] == 1 for m in masks)
@@ -161,7 +200,7 @@ class Ghost:
         return torch.stack([m[name].expand(shape) if name in m else every for m in masks])
 
     def _casting(self, device: torch.device) -> AbstractContextManager[object]:
-        return torch.autocast(device.type, dtype=torch.bfloat16) if self._bf16 else nullcontext()
+        return torch.autocast(device.type, dtype=torch.bfloat16) if self._autocast else nullcontext()
 
     def __call__(
         self,
@@ -185,63 +224,96 @@ class Ghost:
         if not flat.requires_grad:
             flat = flat.detach().requires_grad_()
         with self._casting(flat.device):
-            tape, logits = self._forward(flat)
-            loss = F.cross_entropy(logits, targets.flatten(0, 1), reduction="sum") / images
+            with torch.enable_grad():
+                logits: Tensor = self._model(flat)
+            tape = dict(self._tape)
+            self._tape.clear()
+            loss = (
+                F.cross_entropy(logits.to(self._precision), targets.flatten(0, 1), reduction="sum") / images
+            )
             outputs = [tape[name][1] for name, _ in self._layers]
             deltas = torch.autograd.grad(loss, outputs, create_graph=create_graph)
+            formed: dict[str, Tensor] = {}
             triples: dict[str, Triple] = {}
             with torch.set_grad_enabled(create_graph):
                 for (name, module), delta in zip(self._layers, deltas, strict=True):
-                    triples |= self._layer(
-                        name, module, activations=tape[name][0], delta=delta, restarts=restarts, of=chosen
+                    gradients, pairs = self._layer(
+                        name, module, tape[name], delta, restarts=restarts, of=chosen
                     )
-        return moments([triples[name] for name in self._target])
+                    formed, triples = formed | gradients, triples | pairs
+                triples |= self._compare(formed, chosen)
+                return moments([triples[name] for name in (self._target if self._apart else triples)])
 
-    def _forward(self, flat: Tensor) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensor]:
-        tape: dict[str, tuple[Tensor, Tensor]] = {}
-
-        def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-            def observe(_: nn.Module, activations: tuple[Tensor, ...], output: Tensor) -> None:
-                tape[name] = (activations[0], output)
-
-            return observe
-
-        handles = [module.register_forward_hook(record(name)) for name, module in self._layers]
-        try:
-            with torch.enable_grad():
-                logits: Tensor = self._model(flat)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return tape, logits
+    def _of(self, name: str, of: slice | list[int] | None) -> tuple[Tensor, Tensor | None]:
+        """Target and mask of a parameter, of the victims ``of``."""
+        target, mask = self._target[name], self._masks.get(name)
+        return (target, mask) if of is None else (target[of], None if mask is None else mask[of])
 
     def _layer(
         self,
-        prefix: str,
+        name: str,
         module: nn.Module,
-        *,
-        activations: Tensor,
+        seen: tuple[Tensor, Tensor],
         delta: Tensor,
+        *,
         restarts: int,
         of: slice | list[int] | None,
-    ) -> dict[str, Triple]:
-        """Moments of those parameters of one layer that the targets (of the victims ``of``) hold."""
-        triples: dict[str, Triple] = {}
-        for own, _ in module.named_parameters(recurse=False):
-            name = _join(prefix, own)
-            if name not in self._target:
-                continue
-            target, mask, form = self._target[name], self._masks.get(name), self._form
+    ) -> tuple[dict[str, Tensor], dict[str, Triple]]:
+        """Gradients (R, ...) of one layer's parameters, and the moments of a weight whose is not formed."""
+        weight, bias, fold = _join(name, "weight"), _join(name, "bias"), self._folded.get(name)
+        formed: dict[str, Tensor] = {}
+        pairs: dict[str, Triple] = {}
+        total = ghost_layers.bias(module, delta, restarts).to(self._precision)
+        if bias in self._target:
+            formed[bias] = total if fold is None else fold.unfold(total)
+        if weight not in self._target:
+            return formed, pairs
+        if not isinstance(module, (nn.Linear, nn.Conv2d)):
+            formed[weight] = ghost_layers.gain(module, seen[0], delta, restarts)
+            return formed, pairs
+        target, mask = self._of(weight, of)
+        if ghost_layers.forms(target, delta, restarts, mask=mask, form=self._form):
+            gradient = ghost_layers.weight_gradient(module, seen[0], delta, restarts).to(self._precision)
+            formed[weight] = gradient if fold is None else fold.unfold(gradient)
+            if fold is not None:
+                formed |= fold.of_norm(total, fold.product(gradient))
+        else:
+            own = delta if fold is None else fold.unfold(delta)
+            pairs[weight] = ghost_layers.pairs(
+                module, seen[0], own, restarts=restarts, target=target, mask=mask
+            )
+            if fold is not None:
+                reached = ghost_layers.bias(module, delta.to(self._precision) * seen[1], restarts)
+                formed |= fold.of_norm(total, fold.product_of(reached, total))
+        return formed, pairs
+
+    def _compare(self, formed: Mapping[str, Tensor], of: slice | list[int] | None) -> dict[str, Triple]:
+        """Moments of gradients that were formed; of small ones as one, unless they are kept apart."""
+        exact = self._form == "explicit"
+        small = [] if self._apart else [name for name, g in formed.items() if g[0].numel() <= SMALL]
+        found = {
+            name: ghost_layers.explicit(gradient, *self._of(name, of), exact=exact)
+            for name, gradient in formed.items()
+            if name not in small
+        }
+        if small:
+            joined = torch.cat([formed[name].flatten(1).to(self._precision) for name in small], 1)
+            target, mask = self._join(tuple(small))
             if of is not None:
                 target, mask = target[of], None if mask is None else mask[of]
-            if own == "weight" and isinstance(module, (nn.Linear, nn.Conv2d)):
-                triples[name] = ghost_layers.weight(
-                    module, activations, delta, restarts=restarts, target=target, mask=mask, form=form
-                )
-                continue
-            if own == "weight":
-                gradient = ghost_layers.gain(module, activations, delta, restarts)
-            else:
-                gradient = ghost_layers.bias(module, delta, restarts)
-            triples[name] = ghost_layers.explicit(gradient, target, mask, exact=form == "explicit")
-        return triples
+            found[", ".join(small)] = ghost_layers.explicit(joined, target, mask, exact=exact)
+        return found
+
+    def _join(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
+        """Targets and masks of several parameters as one, (V, entries)."""
+        if names not in self._joined:
+            masks = None
+            if any(name in self._masks for name in names):
+                every = [
+                    self._masks.get(n, torch.ones_like(self._target[n], dtype=torch.bool)) for n in names
+                ]
+                wide = [m.expand_as(self._target[n]) for n, m in zip(names, every, strict=True)]
+                masks = torch.cat([m.flatten(1) for m in wide], 1)
+            targets = torch.cat([self._target[name].flatten(1) for name in names], 1)
+            self._joined[names] = (targets, masks)
+        return self._joined[names]

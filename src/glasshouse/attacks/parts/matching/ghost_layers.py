@@ -48,7 +48,18 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
     return dot.flatten(), square.flatten(), gap
 
 
-def weight(
+def forms(target: Tensor, delta: Tensor, restarts: int, *, mask: Tensor | None, form: Form) -> bool:
+    """Whether the gradient of a weight is formed; else only its moments are computed, from :func:`pairs`.
+
+    A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both; a full mask does not.
+    """
+    whole = mask is None or mask.shape[1] == 1
+    return (
+        not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts))
+    )
+
+
+def pairs(
     module: nn.Linear | nn.Conv2d,
     activations: Tensor,
     delta: Tensor,
@@ -56,18 +67,8 @@ def weight(
     restarts: int,
     target: Tensor,
     mask: Tensor | None,
-    form: Form,
 ) -> Triple:
-    """Moments of a linear or convolutional weight, from its input (N, ...) and d loss / d output (N, ...).
-
-    A mask of shape (V, 1, ...) keeps or drops whole columns (inputs) and allows both forms; a full mask only
-    the explicit one.
-    """
-    whole = mask is None or mask.shape[1] == 1
-    if not whole or form == "explicit" or (form == "auto" and not _pairs_are_cheap(target, delta, restarts)):
-        full = None if mask is None else mask.expand_as(target)
-        gradient = weight_gradient(module, activations, delta, restarts)
-        return explicit(gradient, target, full, exact=form == "explicit")
+    """Moments of a linear or convolutional weight, from its input (N, ...) and d loss / d output (N, ...)."""
     left, right = rows(module, activations, delta, restarts)  # (R, O, P), (R, D, P)
     victims, each = len(target), restarts // len(target)
     if mask is not None:
@@ -142,7 +143,8 @@ class _ConvolutionGradient(Function):
             _backward(d, x, blank, options, needs_gradient=(False, True))[1]
             for x, d in zip(_stack(activations, restarts, parts), _stack(delta, restarts, parts), strict=True)
         ]
-        return torch.cat(gradients).reshape(restarts, *shape)
+        joined = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+        return joined.reshape(restarts, *shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -192,14 +194,18 @@ def _stack(tensor: Tensor, restarts: int, parts: int) -> Tensor:
     """(N, C, H, W) → (R / parts, B, parts * C, H, W): restarts side by side in the channels."""
     channels, height, width = tensor.shape[1:]
     images = tensor.shape[0] // restarts
+    if images == 1:
+        return tensor.reshape(restarts // parts, 1, parts * channels, height, width)
     apart = tensor.reshape(restarts // parts, parts, images, channels, height, width)
     return apart.transpose(1, 2).reshape(restarts // parts, images, parts * channels, height, width)
 
 
 def _unstack(parts: list[Tensor], like: Tensor) -> Tensor:
     """The inverse of :func:`_stack`."""
-    joined = torch.stack(parts)
-    count, images = joined.shape[:2]
+    count, images = len(parts), parts[0].shape[0]
+    joined = torch.stack(parts) if count > 1 else parts[0][None]
+    if images == 1:
+        return joined.reshape(like.shape)
     apart = joined.reshape(count, images, -1, *like.shape[1:])
     return apart.transpose(1, 2).reshape(like.shape)
 

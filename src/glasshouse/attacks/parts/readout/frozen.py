@@ -67,7 +67,7 @@ def freeze_features(
     model = build(architecture)
     load(model, tensors)
     model.eval().requires_grad_(False)
-    tail = find_tail(model, architecture.input_shape, subject=subject, fix=TWO_LAYERS)
+    tail = find_tail(model, architecture.image_shape, subject=subject, fix=TWO_LAYERS)
     return FrozenFeatures(model=model.to(device_of(tensors)), tail=tail, tensors=dict(tensors))
 
 
@@ -77,7 +77,7 @@ def check_tail(architecture: Architecture, *, subject: str) -> None:
     Raises:
         Inapplicable: it does not end in two consecutive linear layers with biases.
     """
-    find_tail(build(architecture), architecture.input_shape, subject=subject, fix=TWO_LAYERS)
+    find_tail(build(architecture), architecture.image_shape, subject=subject, fix=TWO_LAYERS)
 
 
 def complete_broadcast(view: View) -> dict[str, Tensor]:

@@ -90,7 +90,7 @@ class Inversion:
             Inapplicable: the model does not end in two linear layers.
         """
         model = freeze_features(architecture, tensors, subject="a probe of the inversion")
-        vectors, shape = model.of(images[: self.images]), architecture.input_shape
+        vectors, shape = model.of(images[: self.images]), architecture.image_shape
         pieces = []
         for invert, steps in self.phases:
             short = replace(self, invert=invert, iterations=min(PROBE, steps))
@@ -191,7 +191,7 @@ def _reconstruction(
     about: About, model: FrozenFeatures, read: Read, inversion: Inversion, *, terms: Terms, rng: Rng
 ) -> Reconstruction:
     vectors = read.vectors[: inversion.images].float()
-    shape = terms.architecture.input_shape
+    shape = terms.architecture.image_shape
     if not len(vectors):
         return Reconstruction(
             about=about, inputs=torch.zeros(0, *shape), labels=None, confidence=torch.zeros(0)

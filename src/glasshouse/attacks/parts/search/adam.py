@@ -81,6 +81,8 @@ class Descent:
         noise: standard deviation added to every value after each step, as a multiple of the learning rate.
         patience: iterations without progress after which the search ends, once the schedule has brought the
             learning rate to a hundredth.
+        race: at 3/8, 5/8 and 7/8 of the iterations the better half of the restarts goes on, by the attack's
+            own loss; the others keep the best they had.
     """
 
     iterations: Count = 600
@@ -90,6 +92,7 @@ class Descent:
     signed: bool = False
     noise: NotNegative = 0.0
     patience: Count = 50
+    race: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self, "search by Adam")
@@ -184,11 +187,10 @@ def adam(
     low, high = box
     rows, evaluate = Rows.of(start, victims=len(rngs)), Evaluation(loss)
     here = start.detach().clamp(low, high).requires_grad_()
-    points, losses = (
-        here.detach().clone(),
-        here.new_full((len(start),), torch.inf, dtype=wide_type(here.device)),
-    )
+    points = here.detach().clone()
+    losses = here.new_full((len(start),), torch.inf, dtype=wide_type(here.device))
     optimizer = torch.optim.Adam([here], lr=search.learning_rate)
+    heats = {round(at * search.iterations) for at in DECAYS} if search.race else set()
     noise = [rng.child("noise").torch() for rng in rngs]
     marks = losses.reshape(len(rngs), -1)
     since = torch.zeros(len(rngs), device=here.device)
@@ -197,10 +199,11 @@ def adam(
         if pulls:
             slope = slope + _slope_of(pulls, here)
         with torch.no_grad():
-            going = (since < search.patience).repeat_interleave(marks.shape[1])
-            better = (values < losses) & going  # False for NaN
-            points = torch.where(better[:, None, None, None, None], here, points)
-            losses = torch.where(better, values.to(losses.dtype), losses)
+            going = (since < search.patience).repeat_interleave(len(here) // len(rngs))
+            best, kept = rows.pick(losses), rows.pick(points)
+            better = (values < best) & going  # False for NaN
+            points = rows.put(torch.where(better[:, None, None, None, None], here, kept), into=points)
+            losses = rows.put(torch.where(better, values.to(best.dtype), best), into=losses)
             by_victim = losses.reshape(marks.shape)
             record_loss(i, by_victim)
             fell = by_victim < 0.999 * marks
@@ -211,7 +214,29 @@ def adam(
             since = since if settled else since.clamp_max(search.patience - 1)
             search.step(optimizer, slope, iteration=i, noise=noise)
             here.clamp_(low, high)
+        if i + 1 in heats and len(rows) > len(rngs):
+            ahead = _better_half(rows.pick(losses), victims=len(rngs))
+            rows, optimizer = rows.keep(ahead), _narrowed(optimizer, ahead)
+            (here,) = optimizer.param_groups[0]["params"]
     return Found(points=points, losses=losses)
+
+
+def _better_half(losses: Tensor, *, victims: int) -> Tensor:
+    """Places of each victim's better half among losses (N,), rounded up, in ascending order."""
+    by_victim = losses.reshape(victims, -1)
+    each = by_victim.shape[1]
+    places = by_victim.argsort(1)[:, : -(-each // 2)].sort(1).values
+    return (places + each * torch.arange(victims, device=losses.device)[:, None]).flatten()
+
+
+def _narrowed(optimizer: torch.optim.Adam, places: Tensor) -> torch.optim.Adam:
+    """The optimizer for the rows at ``places`` of its one tensor, with their moments."""
+    (here,) = optimizer.param_groups[0]["params"]
+    result = torch.optim.Adam([here.detach()[places].requires_grad_()], lr=optimizer.param_groups[0]["lr"])
+    moments = optimizer.state_dict()["state"]
+    kept = {name: t[places] if t.ndim else t for name, t in moments.get(0, {}).items()}
+    result.load_state_dict({**result.state_dict(), "state": {0: kept} if kept else {}})
+    return result
 
 
 def _slope_of(pulls: Sequence[Loss], here: Tensor) -> Tensor:

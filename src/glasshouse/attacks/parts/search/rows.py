@@ -64,6 +64,10 @@ class Rows:
         """Of ``values`` (N, ...) of the whole batch, those of these rows."""
         return values if len(values) == len(self) else values[self.index]
 
+    def put(self, values: Tensor, *, into: Tensor) -> Tensor:
+        """``into`` (N, ...) with ``values`` (r, ...) in the places of these rows."""
+        return values if len(into) == len(self) else into.index_copy(0, self.index, values)
+
     def keep(self, places: Tensor) -> "Rows":
         """The rows at ``places`` (k,) of these."""
         victims = tuple(self.victims[place] for place in places.tolist())

@@ -3,6 +3,7 @@
 import dataclasses
 
 import torch
+from torch import Tensor
 
 from glasshouse.attacks.base import Reconstruction
 
@@ -20,8 +21,7 @@ def most_confident(claim: Reconstruction, count: int) -> Reconstruction:
     """
     if len(claim.inputs) <= count:
         return claim
-    order = torch.argsort(claim.confidence, descending=True, stable=True)[:count]
-    rows = order.sort().values
+    rows = _rows(claim.confidence, count)
     return dataclasses.replace(
         claim,
         inputs=claim.inputs[rows],
@@ -29,3 +29,13 @@ def most_confident(claim: Reconstruction, count: int) -> Reconstruction:
         confidence=claim.confidence[rows],
         source=None if claim.source is None else claim.source[rows],
     )
+
+
+def surest(items: Tensor, confidence: Tensor, count: int) -> Tensor:
+    """At most ``count`` of ``items`` (N, …), chosen and ordered likewise."""
+    return items if len(items) <= count else items[_rows(confidence, count)]
+
+
+def _rows(confidence: Tensor, count: int) -> Tensor:
+    order = torch.argsort(confidence, descending=True, stable=True)[:count]
+    return order.sort().values

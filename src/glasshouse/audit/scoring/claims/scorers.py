@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, ClientScores, DefenseGuess, Labels, Reconstruction, Representations
-from glasshouse.audit.scoring.claims.candidates import most_confident
+from glasshouse.attacks.sequences import OccurredTokens, Sequences
+from glasshouse.audit.scoring.claims.candidates import most_confident, surest
 from glasshouse.audit.scoring.claims.class_score import score_classes
 from glasshouse.audit.scoring.claims.fields import score_field
 from glasshouse.audit.scoring.claims.rounds import Measure, score_rounds
@@ -49,6 +50,28 @@ def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> Score
         return metric.score(most_confident(claim, count).inputs, target.batch.inputs, context=judge.context)
 
     return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.inputs) > 0)
+
+
+def score_sentences(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
+    """Sentences against the private ones."""
+    assert isinstance(claim, Sequences)
+    most = judge.announced_for(claim.about)
+
+    def measure(target: Target, own: Target) -> Numbers:
+        tokens = surest(claim.tokens, claim.confidence, _allowed_count(most, target, own))
+        return metric.score(tokens, target.batch.inputs, context=judge.context)
+
+    return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.tokens) > 0)
+
+
+def score_tokens(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
+    """Named tokens against those of the private sentences."""
+    assert isinstance(claim, OccurredTokens)
+
+    def measure(target: Target, _: Target) -> Numbers:
+        return metric.score(claim.ids, target.batch.inputs, context=judge.context)
+
+    return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.ids) > 0)
 
 
 def _allowed_count(most: int, target: Target, own: Target) -> int:
@@ -90,11 +113,11 @@ def _beside_nulls(
     quoted: list[str] = []
     most: list[float] = []
 
-    def null(number: int, target: Target, _: Numbers) -> Numbers:
+    def null(number: int, target: Target, values: Numbers) -> Numbers:
         quoted.append(judge.null(name, metric, len(target.batch)))
         most.extend(x for x in (judge.null_most(name, metric, len(target.batch)),) if x is not None)
         assert judge.auxiliary is not None  # judge.null has checked
-        return average_score(
+        guessed = average_score(
             quoted[-1],
             metric,
             judge.auxiliary,
@@ -103,6 +126,8 @@ def _beside_nulls(
             rng=judge.rng.child(f"victim/{name}/{number}/{claim.about.client}"),
             draws=judge.draws,
         )
+        # A number about each claim has as many units as there are claims, and a null claims as it likes.
+        return guessed if len(guessed) == len(values) else np.full(len(values), guessed.mean())
 
     scored = score_rounds(claim.about, judge, measure=measure, null=null, claimed=claimed)
     return scored.named(quoted[-1], most=max(most, default=None))
@@ -207,5 +232,7 @@ SCORERS: Final[Mapping[tuple[str, str, str], Scorer]] = {
     ("clients", "clients", "scores"): score_clients,
     ("clients", "clients", "decisions"): score_clients,
     ("defense", "defense", "names"): score_defense,
+    ("sequences", "sequences", "tokens"): score_sentences,
+    ("occurred_tokens", "occurred_tokens", "ids"): score_tokens,
 }
 """By (kind of the claim, kind that the metric scores, what the metric reads)."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
@@ -35,6 +35,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.load import from_dict, write_resolved
 from glasshouse.scenario.overrides import assign
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
 from glasshouse.store import read_json, write_json
 
 VICTIMS = 6
@@ -46,6 +47,7 @@ EASY: Mapping[str, Any] = {
     "audit": {"victims": VICTIMS, "distractors": 49, "utility": False, "controls": False},
 }
 KEYS = frozenset({"setting", "scenario", "fits", "metric"})
+_FOUND: Final = "control.json"
 
 
 @final
@@ -71,10 +73,14 @@ class ControlTask:
 def run_control(task: ControlTask) -> str:
     """Simulate the easy setting and attack it, in a process in which plug-ins run; returns the task's key.
 
-    Nothing runs where the card names no easy setting, or where the cache holds the control.
+    Nothing runs where the card names no easy setting. A control of the cache is copied to the task's folder:
+    who judges it may be a machine with another cache.
     """
-    easy = _easy_setting(task)
-    if not easy or _cached_at(task, easy).is_file():
+    easy, found = _easy_setting(task), Path(task.folder) / _FOUND
+    if not easy or found.is_file():
+        return task.key
+    if (cached := _cached_at(task, easy)).is_file():
+        write_json(found, read_json(cached))
         return task.key
     try:
         scenario = from_dict(_easy_scenario(task, easy))
@@ -116,8 +122,9 @@ def judge_control(task: ControlTask) -> tuple[str, Control | None]:
     if not easy:
         return task.key, None
     path = _cached_at(task, easy)
-    if path.is_file():
-        return task.key, Control(**read_json(path))
+    for known in (Path(task.folder) / _FOUND, path):
+        if known.is_file():
+            return task.key, Control(**read_json(known))
     claims = sorted(Path(task.folder).glob("claims/*/claims.json"))
     outcomes = [read_outcome(p.parent) for p in claims]
     result = _judge(task, easy, outcomes) if outcomes else _control_without_claims(easy)
@@ -201,6 +208,15 @@ def _easy_setting(task: ControlTask) -> Mapping[str, Any]:
             fix="a control runs with the audited settings; 'fits' is only for what depends on the easy data",
         )
     return {**easy, "metric": own.control_metric} if easy else {}
+
+
+def easy_scenario(attack: Plugin) -> Scenario | None:
+    """What the control of an attack with its settings plays; None: there is none, or they do not fit."""
+    task = ControlTask(key="", attack=attack.name, arguments=json.dumps(attack.arguments), folder="")
+    try:
+        return from_dict(_easy_scenario(task, easy)) if (easy := _easy_setting(task)) else None
+    except (BadScenario, BadValue):
+        return None
 
 
 def _easy_scenario(task: ControlTask, easy: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,309 @@
+"""The attacks of docs/results/active.md on CIFAR-10: ``python -m benchmarks.active WHAT --out FOLDER``.
+
+``spear``: exact batches against batch size and layer width, each piece at most ``--limit`` CPU seconds. What
+a piece found is one line in FOLDER; a piece that is there is not run again. ``table`` prints what is there.
+``cah`` and ``fishing``: their tables. Test images judge; the defaults of the attacks were chosen on train
+images (``--split train``).
+"""
+
+import argparse
+import json
+import multiprocessing
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from glasshouse.attacks.base import Claim, Reconstruction
+from glasshouse.attacks.inversion.spear import Spear
+from glasshouse.attacks.linear.cah import CuriousAbandonHonesty
+from glasshouse.attacks.linear.fishing import Fishing
+from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch
+from glasshouse.data.sources import load as load_data
+from glasshouse.federation.setting import Setting
+from glasshouse.metrics.match import assign, mse_table
+from glasshouse.models import build as models
+from glasshouse.process import prepare_process
+from glasshouse.registry import load
+from glasshouse.rng import Rng
+from glasshouse.testing.toys import Recorder
+from glasshouse.transcript.cut import cut
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.record import Keep, Log
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
+
+EXACT = 1e-6
+"""Mean squared error, in pixels of [0, 1], below which an image counts as exact (60 dB)."""
+LARGE = 10**9
+SPEAR: Mapping[str, Sequence[tuple[int, int]]] = {
+    "descents": [
+        *((b, 128) for b in (4, 8, 12, 16, 20)),
+        *((b, 256) for b in (8, 16, 24, 32)),
+        *((b, 512) for b in (16, 32, 48, 56)),
+        *((b, 1024) for b in (32, 64, 80, 96)),
+        *((b, 2048) for b in (64, 96, 128)),
+    ],
+    "sampling": [*((b, 512) for b in (4, 8, 12, 16, 18, 20, 22, 24))],
+}
+"""Batch and rows of the first layer; the second has 128."""
+
+
+def cifar(split: str) -> Batch:
+    """CIFAR-10 images of a split."""
+    return load_data("cifar10").split(split).batch()
+
+
+def play(
+    attack: Any, private: Batch, *, clients: int, arguments: Mapping[str, Any], seed: int, **how: Any
+) -> tuple[list[tuple[Claim, ...]], float]:
+    """Rounds of FedSGD under ``attack``: its claims about each, and its own CPU seconds.
+
+    Args:
+        attack: as created.
+        private: the clients' examples, in equal shares.
+        clients: so many.
+        arguments: of the model.
+        seed: of the federation.
+        how: ``model`` (a registered name), ``rounds``, ``auxiliary`` (a batch), fields of ``wire.Terms``.
+    """
+    grants, rounds = Grants(auxiliary=how.pop("auxiliary", None)), how.pop("rounds", 1)
+    each = len(private) // clients
+    shape = tuple(private.inputs.shape[1:])
+    architecture = Architecture(
+        name=how.pop("model", "mlp"),
+        input_shape=shape,  # type: ignore[arg-type]
+        classes=10,
+        arguments=arguments,
+    )
+    fields: dict[str, Any] = {"protocol": "fedsgd", "sends": "gradient", "batch_size": each, **how}
+    terms = Terms(architecture=architecture, clients=clients, cohort=clients, **fields)
+    rng = Rng.root(seed, salt="benchmark")
+    start = models.state(models.build(architecture, rng=rng.child("model")))
+    memory: dict[str, torch.Tensor] = {}
+    log = Log(terms=terms, keep=Keep())
+    spent = 0.0
+
+    def look(rounds: tuple[int, ...], client: int | None = None) -> View:
+        transcript = log.transcript()
+        return cut(
+            transcript, threat=Threat(), grants=grants, own={}, memory=memory, rounds=rounds, client=client
+        )
+
+    def craft(number: int) -> Crafted | None:
+        nonlocal spent
+        if not hasattr(attack, "craft"):
+            return None
+        honest = RoundView(
+            round=number, broadcast=Broadcast(round=number, architecture=architecture, tensors=start)
+        )
+        past = look(tuple(range(number))).rounds if number else ()
+        seen = View(terms=terms, threat=Threat(), rounds=(*past, honest), grants=grants, memory=memory)
+        before = time.process_time()
+        crafted: Crafted = attack.craft(seen, rng=rng.child(f"craft/{number}"))
+        spent += time.process_time() - before
+        memory.update(crafted.memory)
+        return crafted
+
+    shards = tuple(torch.arange(each * clients).split(each))  # type: ignore[no-untyped-call]  # torch's own
+    setting = Setting(
+        terms=terms,
+        rounds=rounds,
+        private=private,
+        shards=shards,
+        start=start,
+        build=models.build,
+        defenses=(),
+    )
+    load("protocols", terms.protocol)().play(
+        setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=craft
+    )
+    client = 0 if attack.needs.scope == "update" else None
+    views = [look((number,), client) for number in range(rounds)]
+    before = time.process_time()
+    claims = [attack.run(view, rng=rng.child("attack")) for view in views]
+    return claims, spent + time.process_time() - before
+
+
+def errors(claims: tuple[Claim, ...], private: Batch) -> list[float]:
+    """Mean squared error of every private image against the claimed one it is paired with; missed: 1."""
+    (claim,) = (c for c in claims if isinstance(c, Reconstruction))
+    if not len(claim.inputs):
+        return [1.0] * len(private)
+    table = mse_table(private.inputs.double(), claim.inputs.double())
+    return [float(table[i, j]) if j >= 0 else 1.0 for i, j in enumerate(assign(table))]
+
+
+def spear_piece(how: str, batch: int, rows: int, seed: int, split: str) -> dict[str, Any]:
+    """One batch at the server: how many of its images are exact, and the CPU seconds that it took."""
+    data = cifar(split)
+    order = torch.randperm(len(data), generator=Rng.root(seed, salt="deal").torch())
+    private = data.pick(order[:batch])
+    budget = {"iterations": LARGE} if how == "descents" else {"iterations": 0, "draws": LARGE}
+    attack = Spear(search=ColumnSearch(**budget))
+    (claims,), spent = play(attack, private, clients=1, arguments={"hidden": f"{rows},128"}, seed=seed)
+    found = sum(e < EXACT for e in errors(claims, private))
+    return {"exact": found, "seconds": round(spent, 1)}
+
+
+class OutOfTimeError(Exception):
+    """A piece's CPU time is spent."""
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    raise OutOfTimeError
+
+
+def spear_line(task: tuple[str, int, int, int, str, int, Path]) -> str:
+    """Run one piece unless its file is there."""
+    how, batch, rows, seed, split, limit, out = task
+    file = out / f"spear-{how}-{batch}-{rows}-{seed}.json"
+    if not file.exists():
+        prepare_process()
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGVTALRM, _stop)
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+        try:
+            result = spear_piece(how, batch, rows, seed, split)
+        except OutOfTimeError:
+            result = {"exact": 0, "seconds": limit, "spent": True}
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        line = {"how": how, "batch": batch, "rows": rows, "seed": seed, "split": split, **result}
+        file.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    return file.read_text(encoding="utf-8").strip()
+
+
+def spear(arguments: argparse.Namespace) -> None:
+    """All pieces, cheapest first."""
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    tasks = [
+        (how, batch, rows, seed, arguments.split, arguments.limit, arguments.out)
+        for how, cells in SPEAR.items()
+        for batch, rows in cells
+        for seed in range(arguments.seeds)
+        if batch <= arguments.largest
+    ]
+    tasks.sort(key=lambda task: (task[1] ** 2 * task[2], task[3]))
+    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+        for line in pool.imap_unordered(spear_line, tasks):
+            print(line, flush=True)
+
+
+def known_and_judged(arguments: argparse.Namespace) -> tuple[Batch, Batch]:
+    """1,000 auxiliary train images, and the images that judge: test images, or other train images."""
+    train = cifar("train")
+    order = torch.randperm(len(train), generator=Rng.root(0, salt="auxiliary").torch())
+    judged = cifar("test") if arguments.split == "test" else train.pick(order[1000:])
+    return train.pick(order[:1000]), judged
+
+
+def dealt(pool: Batch, size: int, seed: int) -> Batch:
+    """So many of the images that judge, at random."""
+    return pool.pick(torch.randperm(len(pool), generator=Rng.root(seed, salt="deal").torch())[:size])
+
+
+CAH: Mapping[str, Mapping[str, Any]] = {
+    "one client": {},
+    "10 clients, secure sum": {"clients": 10, "secure_sum": True},
+    "10 clients, secure sum of parameters": {
+        "clients": 10,
+        "secure_sum": True,
+        "protocol": "fedavg",
+        "sends": "parameters",
+    },
+    "four convolutions before the layer": {
+        "model": "maui_cnn",
+        "arguments": {"width": 4, "poolings": 0, "batch_norm": False, "hidden": 1000},
+    },
+}
+"""Settings of trap weights in 1,000 rows and batches of 100."""
+
+
+def cah(arguments: argparse.Namespace) -> None:
+    """Share of 100 examples that trap weights give up, exactly and above 18 dB."""
+    known, pool = known_and_judged(arguments)
+    print("| setting | exact | above 18 dB | CPU s |\n|---|---|---|---|")
+    for name, how in CAH.items():
+        exact, seen, cost = [], [], []
+        for seed in range(arguments.seeds):
+            private = dealt(pool, 100, seed)
+            options = {"clients": 1, "arguments": {"hidden": "1000,128"}, **how}
+            ((claims,), spent) = play(CuriousAbandonHonesty(), private, seed=seed, auxiliary=known, **options)
+            error = errors(claims, private)
+            exact.append(sum(e < EXACT for e in error) / 100)
+            seen.append(sum(e < 10**-1.8 for e in error) / 100)
+            cost.append(spent)
+        print(f"| {name} | {spread(exact)} | {spread(seen)} | {sum(cost) / len(cost):.1f} |", flush=True)
+
+
+def fishing(arguments: argparse.Namespace) -> None:
+    """Rounds in which one example is isolated from a secure sum of 64 and 256 clients of one example each."""
+    known, pool = known_and_judged(arguments)
+    rounds = 16
+    print(
+        "| strategy | clients | share of rounds that isolate | exact examples after 16 rounds (others: 1) |"
+    )
+    print("|---|---|---|---|")
+    for strategy in ("rounds", "feature", "class"):
+        for clients in (64, 256):
+            share, got = [], []
+            for seed in range(arguments.seeds):
+                private = dealt(pool, clients, seed)
+                claims, _ = play(
+                    Fishing(strategy=strategy, target=seed % 10),  # type: ignore[arg-type]
+                    private,
+                    clients=clients,
+                    arguments={},
+                    seed=seed,
+                    auxiliary=known,
+                    rounds=rounds if strategy == "rounds" else 1,
+                    secure_sum=True,
+                )
+                hits = [{i for i, e in enumerate(errors(c, private)) if e < EXACT} for c in claims]
+                share.append(sum(map(bool, hits)) / len(hits))
+                got.append(float(len(set().union(*hits))))
+            print(f"| {strategy} | {clients} | {spread(share)} | {spread(got)} |", flush=True)
+
+
+def spread(values: list[float]) -> str:
+    """Mean, and smallest to largest."""
+    return f"{sum(values) / len(values):.3f} ({min(values):g} to {max(values):g})"
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Whole batches that were exact, and the median CPU seconds, by search, rows and batch."""
+    lines = [json.loads(f.read_text(encoding="utf-8")) for f in sorted(arguments.out.glob("spear-*.json"))]
+    cells: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    for line in lines:
+        cells.setdefault((line["how"], line["rows"], line["batch"]), []).append(line)
+    print("| search | rows | batch | whole batches exact | images exact | CPU s, median |")
+    print("|---|---|---|---|---|---|")
+    for (how, rows, batch), group in sorted(cells.items()):
+        whole = sum(g["exact"] == batch for g in group)
+        share = sum(g["exact"] for g in group) / batch / len(group)
+        seconds = sorted(g["seconds"] for g in group)[len(group) // 2]
+        print(f"| {how} | {rows} | {batch} | {whole} of {len(group)} | {share:.3f} | {seconds} |")
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("spear", "table", "cah", "fishing"))
+    parser.add_argument("--out", type=Path, default=Path("runs/active"))
+    parser.add_argument("--split", default="test", choices=("train", "test"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--limit", type=int, default=600, help="CPU seconds of a piece")
+    parser.add_argument("--largest", type=int, default=LARGE, help="batch")
+    parser.add_argument("--workers", type=int, default=1)
+    arguments = parser.parse_args()
+    {"spear": spear, "table": table, "cah": cah, "fishing": fishing}[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()

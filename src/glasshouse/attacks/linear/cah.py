@@ -1,0 +1,266 @@
+"""Curious Abandon Honesty: trap weights, a first linear layer whose rows fire for about one example each.
+
+Source: Boenisch et al. 2023, "When the Curious Abandon Honesty: Federated Learning Is Not Private", EuroS&P,
+arXiv:2112.02918. In every row a random half of the weights is negative, and the other half positive with the
+same magnitudes in another order, scaled down a little: for pixels in [0, 1] most images have a negative sum.
+A row that fires for one example alone gives it as the quotient of its weight and bias gradients, exactly.
+Convolutions before the layer pass the image on, by one identity kernel per channel.
+
+Where we differ: the scale of the positive half is that at which a row fires for ``fires`` examples of a round
+on average, found on auxiliary images; the read-out is blind: images that several rows agree on come first,
+then those whose pixels are whole multiples of 1/255, then others in the image range, which are mixtures.
+
+Breaks when: the first linear layer does not see the whole image (poolings, strides); the images of a round
+are much alike, or one of them fires every row that another one fires; clients take several steps. It cannot
+say whose image it is. Shape letters: B images, R rows, D entries of an image, C channels, N auxiliary images.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.inversion.linear_input import PASSIVE
+from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
+from glasshouse.errors import Inapplicable
+from glasshouse.limits import NotNegative, Positive, check_ranges
+from glasshouse.models.build import build
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Crafted
+
+SUBJECT = "attack 'cah'"
+FAINT = 1e-6
+"""A row below this share of the strongest bias gradient did not fire."""
+ALIKE, OUTSIDE, OFF_GRID = 1e-4, 1e-3, 0.1
+"""Root mean squared difference of rows that agree; how far a pixel may lie outside the image range; mean
+distance from multiples of 1/255, in such steps, below which pixels are bytes (those of a mixture: 0.25)."""
+_ROWS, _HALVINGS = 256, 30  # of the search for the scale
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CuriousAbandonHonesty:
+    """The attack with its settings.
+
+    Args:
+        fires: examples of a round for which a row fires, on average over auxiliary images.
+        scale: of the positive half; 0: chosen by ``fires``.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="Curious Abandon Honesty",
+        summary="trap weights: rows of the first linear layer that fire for about one example of a round",
+        source="Boenisch et al. 2023, arXiv:2112.02918",
+        claims=("reconstruction",),
+        threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
+        grants=("auxiliary",),
+        details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
+        control=crafting_control("parameters", model={"name": "mlp", "hidden": "512,32"}),
+    )
+    needs: ClassVar[Needs] = crafting_needs("parameters")
+    budget: ClassVar[None] = None
+
+    fires: Positive = 3.0
+    scale: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models whose first linear layer does not see the whole image."""
+        _find_layer(architecture)
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """The honest model with a trapped layer, and convolutions before it that pass images on."""
+        auxiliary, one = view.grants.auxiliary, view.rounds[-1]
+        assert auxiliary is not None  # needs.grants
+        layer = _find_layer(view.terms.architecture)
+        tensors = {name: t.cpu() for name, t in one.broadcast.tensors.items()}
+        tensors |= layer.pass_on(tensors)
+        entries = auxiliary.inputs[0].numel()
+        agreed = tensors[f"{layer.name}.weight"]
+        sizes = (len(agreed), entries)
+        share = min(0.5, self.fires / (view.terms.cohort * view.terms.batch_size))
+        pixels = auxiliary.inputs.flatten(1).cpu()
+        rows = trap_rows(
+            *sizes, scale=self.scale or find_scale(pixels, share, rng=rng), rng=rng.child("rows")
+        )
+        weight = torch.zeros_like(agreed)
+        scale, shift = (of.repeat_interleave(entries // len(of)) for of in layer.unit)
+        rows = rows * float(agreed.std() / rows.std())
+        weight[:, :entries] = rows * scale
+        bias = rows @ shift
+        tensors |= {f"{layer.name}.weight": weight, f"{layer.name}.bias": bias}
+        return Crafted(
+            default=replace(one.broadcast, tensors=tensors),
+            memory={f"trapped.{one.round}": torch.stack((scale, shift))},
+        )
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """What the rows hold, in every round that was crafted; confidence: how many rows agree."""
+        del rng  # deterministic
+        shape = view.terms.architecture.input_shape
+        name = _find_layer(view.terms.architecture).name
+        claims: list[Claim] = []
+        for one in view.rounds:
+            if f"trapped.{one.round}" not in view.memory:
+                continue
+            names = (f"{name}.weight", f"{name}.bias")
+            total = sum_of_round(one, terms=view.terms, names=names, subject=SUBJECT)
+            scale, shift = view.memory[f"trapped.{one.round}"].double().cpu()
+            weight, bias = (total.gradient[n].cpu() for n in names)
+            entries = shape[0] * shape[1] * shape[2]
+            inputs, rows = read_traps(
+                weight[:, :entries] * scale, bias, shift, limit=total.examples, range_=view.terms.image_range
+            )
+            claims.append(
+                Reconstruction(
+                    about=About(rounds=(one.round,)),
+                    inputs=inputs.clamp(*view.terms.image_range).float().reshape(-1, *shape),
+                    labels=None,
+                    confidence=rows,
+                )
+            )
+        return tuple(claims)
+
+
+def trap_rows(rows: int, entries: int, *, scale: float, rng: Rng) -> Tensor:
+    """Weights (R, D): a random half of every row negative, the other half as large times ``scale``."""
+    generator = rng.torch()
+    half = entries // 2
+    size = torch.randn(rows, half, generator=generator).abs()
+    other = size.gather(1, torch.rand(rows, half, generator=generator).argsort(1)) * scale
+    middle = size.new_zeros(rows, entries - 2 * half)
+    order = torch.rand(rows, entries, generator=generator).argsort(1)
+    return torch.cat((-size, other, middle), dim=1).gather(1, order)
+
+
+def find_scale(pixels: Tensor, share: float, *, rng: Rng) -> float:
+    """The scale at which trap rows fire for a ``share`` of auxiliary images (N, D), by bisection."""
+    low, high = 0.5, 1.5
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        rows = trap_rows(_ROWS, pixels.shape[1], scale=middle, rng=rng.child("scale"))
+        fires = float((pixels @ rows.T > 0).float().mean())
+        low, high = (middle, high) if fires < share else (low, middle)
+    return (low + high) / 2
+
+
+def read_traps(
+    weight: Tensor, bias: Tensor, shift: Tensor, *, limit: int, range_: tuple[float, float]
+) -> tuple[Tensor, Tensor]:
+    """Images from the summed gradient of a trapped layer, blindly.
+
+    Args:
+        weight: (R, D) float64, in units in which pixel = weight / bias + shift.
+        bias: (R,) float64.
+        shift: of pixels, (D,).
+        limit: at most so many images.
+        range_: of pixels.
+
+    Returns:
+        Images (L, D), the surest first; how many rows agree on each, and a half more for bytes, (L,).
+    """
+    fired = bias.abs() > FAINT * bias.abs().max()
+    images = weight[fired] / bias[fired, None] + shift
+    inside = ((images > range_[0] - OUTSIDE) & (images < range_[1] + OUTSIDE)).all(1)
+    images = images[inside]
+    near = torch.cdist(images, images) < ALIKE * images.shape[1] ** 0.5
+    steps = (images - range_[0]) / (range_[1] - range_[0]) * 255
+    whole = (steps - steps.round()).abs().mean(1) < OFF_GRID
+    sure = near.sum(1).double() + whole.double() * 0.5
+    taken = torch.zeros(len(images), dtype=torch.bool)
+    kept: list[int] = []
+    for i in sure.argsort(descending=True, stable=True).tolist():
+        if not taken[i]:
+            kept.append(i)
+            taken |= near[i]
+    kept = kept[:limit]
+    return images[kept], sure[kept]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Layer:
+    """The first linear layer, and how images get there.
+
+    Attributes:
+        name: without ``.weight``.
+        convolutions: before it, in order.
+        unit: scale and shift, (C,), with pixel = input of the layer * scale + shift.
+        normalized: likewise, of the input of the first convolution.
+    """
+
+    name: str
+    convolutions: tuple[str, ...]
+    unit: tuple[Tensor, Tensor]
+    normalized: tuple[Tensor, Tensor]
+
+    def pass_on(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Convolutions that hand every channel on as it is, in pixels."""
+        passing: dict[str, Tensor] = {}
+        scale, shift = self.normalized
+        for i, name in enumerate(self.convolutions):
+            kernel = torch.zeros_like(tensors[f"{name}.weight"])
+            bias = torch.zeros(len(kernel))
+            middle = (kernel.shape[2] // 2, kernel.shape[3] // 2)
+            for channel in range(min(*kernel.shape[:2], len(scale))):
+                kernel[channel, channel, *middle] = 1.0 if i else scale[channel]
+                bias[channel] = 0.0 if i else shift[channel]
+            passing |= {f"{name}.weight": kernel, f"{name}.bias": bias}
+        return passing
+
+
+def _find_layer(architecture: Architecture) -> _Layer:
+    """The layer to trap.
+
+    Raises:
+        Inapplicable: before it, images are not passed on whole, or it has no bias.
+    """
+    model = build(architecture)
+    channels, height, width = architecture.input_shape
+    convolutions: list[str] = []
+    for name, module in model.named_modules():
+        if list(module.children()) or name == "normalize" or isinstance(module, (*PASSIVE, nn.ReLU)):
+            continue
+        if isinstance(module, nn.Conv2d) and _passes(module, channels):
+            convolutions.append(name)
+            continue
+        wide = isinstance(module, nn.Linear) and module.bias is not None
+        if (
+            wide
+            and module.in_features % (height * width) == 0
+            and module.in_features >= channels * height * width
+        ):
+            normalized = _normalization(model, channels)
+            unit = (torch.ones(channels), torch.zeros(channels)) if convolutions else normalized
+            return _Layer(name=name, convolutions=tuple(convolutions), unit=unit, normalized=normalized)
+        raise Inapplicable(
+            SUBJECT,
+            needs="a linear layer with a bias behind nothing but convolutions that can pass the image on",
+            got=f"'{name}', a {type(module).__name__}",
+            fix="audit a model without poolings, strides and batch norm before its first linear layer (mlp)",
+        )
+    raise Inapplicable(SUBJECT, needs="a linear layer", got="none", fix="audit another model")
+
+
+def _passes(convolution: nn.Conv2d, channels: int) -> bool:
+    """Whether it keeps height and width, and can hold all channels of an image."""
+    odd = all(k % 2 == 1 for k in convolution.kernel_size)
+    same = all(p == k // 2 for p, k in zip(convolution.padding, convolution.kernel_size, strict=True))
+    plain = convolution.stride == (1, 1) and convolution.dilation == (1, 1) and convolution.groups == 1
+    enough = min(convolution.in_channels, convolution.out_channels) >= channels
+    return odd and same and plain and enough and convolution.bias is not None
+
+
+def _normalization(model: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
+    """Scale and shift, (C,), such that pixel = model input * scale + shift."""
+    layer = dict(model.named_children()).get("normalize", nn.Identity())
+    with torch.no_grad():
+        zero = layer(torch.zeros(1, channels, 1, 1)).flatten()
+        slope = layer(torch.ones(1, channels, 1, 1)).flatten() - zero
+    return 1 / slope, -zero / slope

@@ -1,0 +1,146 @@
+"""Evaluation-mode batch norm as part of the convolution before it: one layer to run, the gradients of two.
+
+Shape letters: R restarts, O and I output and input channels, D = I times kernel area.
+
+With ``y = s (W a + b - mean) + beta`` and ``s = gamma / sqrt(var + eps)``, the pair is one convolution with
+weight ``s W``. From the gradient delta of its output come ``G = delta a`` (O, D), the sum S of delta over
+positions, and with them all four gradients: ``s G`` of W, ``s S`` of b, S of beta, and of gamma
+``(<G, W> + (b - mean) S) / sqrt(var + eps)``, since the sum of ``delta (W a)`` over positions is <G, W>.
+"""
+
+import copy
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+
+AGREE: Final = 1e-3
+"""Outputs of the folded model may differ by so much, as a share of the largest: rounding."""
+
+
+FAINT: Final = 1e-3
+"""A batch norm that scales a channel by less, as a share of its largest scale, is left as it is."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Folded:
+    """What is needed to take the gradients of a convolution and its batch norm apart.
+
+    Attributes:
+        norm: name of the batch norm.
+        weight: (O, I, kernel), before folding.
+        bias: of the folded convolution, (O,).
+        shift: b - mean, (O,).
+        inverse: 1 / sqrt(var + eps), (O,).
+        scale: s, (O,).
+    """
+
+    norm: str
+    weight: Tensor
+    bias: Tensor
+    shift: Tensor
+    inverse: Tensor
+    scale: Tensor
+
+    def unfold(self, values: Tensor) -> Tensor:
+        """Values (R, O, ...) for the folded convolution, as they are for the convolution itself: times s."""
+        return values * self.scale.to(values.dtype).view(-1, *[1] * (values.ndim - 2))
+
+    def product(self, gradient: Tensor) -> Tensor:
+        """(R, O): <G, W>, of G (R, O, ...)."""
+        return (gradient * self.weight).flatten(2).sum(2)
+
+    def product_of(self, reached: Tensor, total: Tensor) -> Tensor:
+        """(R, O): the same, of the sum of delta times y over positions (R, O), and of S (R, O)."""
+        return (reached - self.bias * total) / self.scale
+
+    def of_norm(self, total: Tensor, product: Tensor) -> dict[str, Tensor]:
+        """(R, O) gradients of gamma and beta, by name, of S (R, O) and <G, W> (R, O)."""
+        gain = self.inverse * (product + self.shift * total)
+        return {f"{self.norm}.weight": gain, f"{self.norm}.bias": total}
+
+
+def fold_norms(
+    model: nn.Module, shape: tuple[int, ...], names: Container[str]
+) -> tuple[nn.Module, dict[str, Folded]]:
+    """A copy of ``model`` in which batch norms are part of the convolution whose output they alone take.
+
+    Args:
+        model: in ``eval()`` mode.
+        shape: of one input, without the batch; (): nothing is folded.
+        names: of the parameters whose gradients are asked for: pairs of which all are, are folded.
+
+    Returns:
+        The copy, and what was folded, by the convolution's name. Nothing where the outputs would differ, as
+        where a convolution's output goes elsewhere, too.
+    """
+    if not shape:
+        return copy.deepcopy(model), {}
+    probe = next(model.parameters()).new_zeros(2, *shape)
+    probe = probe + torch.linspace(0, 1, probe.numel(), device=probe.device).reshape(probe.shape)
+    with torch.no_grad():
+        pairs, expected = _pairs(model, probe)
+        copied, folded = copy.deepcopy(model), {}
+        for name, norm in pairs.items():
+            wanted = all(one in names for one in (f"{name}.weight", f"{norm}.weight", f"{norm}.bias"))
+            if wanted and (one := _fold(copied, name, norm)) is not None:
+                folded[name] = one
+        found = copied(probe)
+        near = (found - expected).abs().max() <= AGREE * expected.abs().max()  # False for NaN
+    return (copied, folded) if bool(near) else (copy.deepcopy(model), {})
+
+
+def _pairs(model: nn.Module, probe: Tensor) -> tuple[Mapping[str, str], Tensor]:
+    """Convolutions with the batch norm that takes their output, and the model's output."""
+    made: list[tuple[Tensor, str]] = []
+    pairs: dict[str, str] = {}
+
+    def made_by(name: str) -> Callable[..., None]:
+        return lambda _module, _inputs, output: made.append((output, name))
+
+    def taken_by(name: str) -> Callable[..., None]:
+        return lambda _module, inputs: pairs.update({n: name for t, n in made if t is inputs[0]})
+
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            handles.append(module.register_forward_hook(made_by(name)))
+        if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats:
+            handles.append(module.register_forward_pre_hook(taken_by(name)))
+    try:
+        output: Tensor = model(probe)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return pairs, output
+
+
+def _fold(model: nn.Module, name: str, norm: str) -> Folded | None:
+    """Fold one pair of ``model`` in place; None where a channel is next to switched off."""
+    convolution, batch_norm = model.get_submodule(name), model.get_submodule(norm)
+    assert isinstance(convolution, nn.Conv2d)
+    assert isinstance(batch_norm, nn.BatchNorm2d)
+    assert batch_norm.running_mean is not None
+    assert batch_norm.running_var is not None
+    inverse = (batch_norm.running_var + batch_norm.eps).rsqrt()
+    scale = (batch_norm.weight * inverse).detach()
+    if bool(scale.abs().min() < FAINT * scale.abs().max()):
+        return None
+    bias = torch.zeros_like(scale) if convolution.bias is None else convolution.bias.detach()
+    shift = bias - batch_norm.running_mean
+    result = Folded(
+        norm=norm,
+        weight=convolution.weight.detach().clone(),
+        bias=scale * shift + batch_norm.bias.detach(),
+        shift=shift,
+        inverse=inverse,
+        scale=scale,
+    )
+    convolution.weight = nn.Parameter(result.unfold(convolution.weight[None])[0], requires_grad=False)
+    convolution.bias = nn.Parameter(result.bias.clone(), requires_grad=False)
+    parent, _, last = norm.rpartition(".")
+    setattr(model.get_submodule(parent), last, nn.Identity())
+    return result

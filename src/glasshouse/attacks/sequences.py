@@ -1,0 +1,66 @@
+"""What attacks on language models assert.
+
+Shape letters: B sentences, L tokens, T tokens named.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim
+from glasshouse.registry import Card
+from glasshouse.wire import Terms
+
+__all__ = ["OccurredTokens", "Sequences"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sequences(Claim):
+    """Asserts: These were private sentences. B = 0: it could read nothing, which is scored as a miss.
+
+    Attributes:
+        tokens: (B, L) int64, L at most that of the architecture; filled up with the vocabulary's ``pad``.
+            Marks (start, end) may be there or not: sentences are compared without them.
+        confidence: (B,), any unit, higher is surer. Of more sentences than the wire announces examples, only
+            the surest are scored.
+        source: the client that the attack attributes each sentence to, (B,), -1 unknown; None: not said.
+    """
+
+    card: ClassVar[Card] = Card(summary="these were private sentences")
+    kind: ClassVar[str] = "sequences"
+    may_be_empty: ClassVar[bool] = True
+
+    tokens: Tensor
+    confidence: Tensor
+    source: Tensor | None = None
+
+    @classmethod
+    def silence(cls, about: About, terms: Terms) -> "Sequences":
+        length = terms.architecture.input_shape[0]
+        return cls(about=about, tokens=torch.zeros((0, length), dtype=torch.int64), confidence=torch.zeros(0))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OccurredTokens(Claim):
+    """Asserts: These tokens occur in the private sentences; nothing about their places. T = 0: none was read.
+
+    Attributes:
+        ids: (T,) int64, each once.
+        confidence: (T,), any unit, higher is surer.
+    """
+
+    card: ClassVar[Card] = Card(summary="these tokens occur in the private sentences")
+    kind: ClassVar[str] = "occurred_tokens"
+    may_be_empty: ClassVar[bool] = True
+
+    ids: Tensor
+    confidence: Tensor
+
+    @classmethod
+    def silence(cls, about: About, terms: Terms) -> "OccurredTokens":
+        del terms
+        return cls(about=about, ids=torch.zeros(0, dtype=torch.int64), confidence=torch.zeros(0))

@@ -1,0 +1,147 @@
+"""Whole sentences from the gradients of a language model, exactly, by linear algebra.
+
+Source: Petrov et al. 2024, "DAGER: Exact Gradient Inversion for Large Language Models", NeurIPS 2024,
+    arXiv:2405.15586.
+
+The rows of an attention layer's gradient lie in the span of its inputs. With fewer tokens in the batch than
+the layer is wide, that span tells which tokens occurred (first layer) and in which order (second layer).
+Nothing is optimised and no prior is used; a sentence is either in the gradient or not.
+
+Where we differ: how the span is found and judged (``span``), one pass over the vocabulary (``candidates``),
+keys and values that are kept (``prefixes``), and encoders (``sentences``).
+
+Breaks when: a batch has as many distinct beginnings of sentences as the second attention layer is wide;
+clients step by Adam; noise is as large as the gradient of a single token.
+"""
+
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import ClassVar, final
+
+import torch
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.sequences import Sequences
+from glasshouse.attacks.text.candidates import candidates
+from glasshouse.attacks.text.prefixes import Found, Limits, grow
+from glasshouse.attacks.text.reading import (
+    Answer,
+    answers,
+    check_depth,
+    check_sentences,
+    found_span,
+    input_span,
+)
+from glasshouse.attacks.text.sentences import assemble
+from glasshouse.errors import Inapplicable
+from glasshouse.limits import Count, Share, check_ranges
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
+
+SUBJECT = "attack 'dager'"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Dager:
+    """Sentences whose every token lies in the span of two attention layers' gradients.
+
+    Args:
+        least: the distance from a span, relative to a vector's norm, up to which it counts as inside
+            whatever the noise; noise that the gradient itself shows allows for more.
+        beam: beginnings that are kept per length, for each sentence behind the update (decoders).
+        starts: of the search for whole sentences, for every place where one may end (encoders).
+    """
+
+    card: ClassVar[Card] = Card(
+        title="DAGER",
+        summary="whole sentences, exactly, from the span of two attention layers' gradients",
+        source="Petrov et al. 2024, NeurIPS, arXiv:2405.15586",
+        claims=("sequences",),
+        threat="server, sees single updates or their sum",
+        control={
+            "setting": "a small GPT, one sentence, no defence",
+            "scenario": {
+                "data": {"source": "sentences"},
+                "model": {"name": "small_gpt", "width": 64},
+            },
+            "metric": "exact_sentences",
+        },
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
+        scope="round",
+        optimizers=LINEAR,
+    )
+    budget: ClassVar[None] = None
+
+    least: Share = 2e-3
+    beam: Count = 16
+    starts: Count = 8
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models of images."""
+        check_sentences(architecture, subject=SUBJECT)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One claim per update, or about the cohort where only the sum is seen.
+
+        Raises:
+            Inapplicable: nothing of the first two attention layers was sent.
+        """
+        return tuple(
+            self._claim(answer, length=view.terms.architecture.input_shape[0], rng=rng.child(f"{number}"))
+            for number, answer in enumerate(answers(view, subject=SUBJECT))
+        )
+
+    def _claim(self, answer: Answer, *, length: int, rng: Rng) -> Sequences:
+        model = answer.model
+        found = self.sentences(answer, length=length, generator=rng.child("starts").torch())
+        tokens = torch.full((len(found), length), model.vocabulary.pad)
+        for row, one in zip(tokens, found, strict=True):
+            row[: len(one.tokens)] = torch.tensor(one.tokens)
+        confidence = torch.tensor([float(one.own) for one in found])
+        return Sequences(about=answer.about, tokens=tokens, confidence=confidence)
+
+    def sentences(self, answer: Answer, *, length: int, generator: torch.Generator) -> list[Found]:
+        """Sentences of up to ``length`` tokens behind an answer, surest first.
+
+        None where a span is everything.
+
+        Raises:
+            Inapplicable: one block, or nothing of the first two attention layers was sent.
+        """
+        model, sent = answer.model, answer.sent
+        check_depth(model, subject=SUBJECT)
+        with torch.inference_mode():
+            first, second = (input_span(model, layer, sent) for layer in (0, 1))
+            if first is None or second is None:
+                raise Inapplicable(
+                    SUBJECT,
+                    needs="the gradients of the first two attention layers, or of adapters beside them",
+                    got=", ".join(sorted(sent)[:6]) or "nothing",
+                    fix="let clients train all layers, or use another attack (glasshouse list attacks)",
+                )
+            if not first.free or not second.free:
+                return []
+            which = candidates(model, first, length=length, least=self.least)
+            if model.anatomy.causal:
+                limits = Limits(least=self.least, beam=self.beam * answer.examples, length=length)
+                return grow(model, second, found_span(model, 0, sent), which.at, limits=limits)
+            sets = list(takewhile(len, (which.at(place) for place in range(length))))
+            return assemble(
+                model,
+                second,
+                sets,
+                least=self.least,
+                sentences=answer.examples,
+                starts=self.starts,
+                generator=generator,
+            )

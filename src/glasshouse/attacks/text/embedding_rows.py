@@ -1,0 +1,123 @@
+"""Which tokens occurred: the rows of the embedding that moved.
+
+Source: Melis et al. 2019, arXiv:1805.04049, section 4.1: "Leakage from the embedding layer".
+
+A token's vector gets a gradient where the token is read. Where the output is tied to the embedding, every
+row gets one, too: the probability of the token times what the last layer says. That is small and alike for
+tokens that do not occur, so rows that stand out are those of tokens read or predicted.
+
+Breaks when: embeddings are frozen; noise is larger than a row's gradient. Says nothing about order or about
+which sentence a token is from.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.sequences import OccurredTokens
+from glasshouse.attacks.text.reading import Answer, answers, check_sentences
+from glasshouse.errors import Inapplicable
+from glasshouse.limits import Positive, check_ranges
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
+
+SUBJECT = "attack 'embedding_rows'"
+SPREAD: Final = 1.4826
+"""Standard deviations of a normal law in its median absolute deviation."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingRows:
+    """Tokens whose row of the embedding's gradient stands out.
+
+    Args:
+        deviations: how far the logarithm of a row's norm must be above the median row's, in standard
+            deviations that the middle half of the rows shows, and at the same time ``factor`` times as large.
+        factor: see ``deviations``.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="Rows of the embedding",
+        summary="which tokens occurred: rows of the embedding that moved",
+        source="Melis et al. 2019, arXiv:1805.04049, section 4.1",
+        claims=("occurred_tokens",),
+        threat="server, sees single updates or their sum",
+        control={
+            "setting": "a small GPT, one sentence, no defence",
+            "scenario": {"data": {"source": "sentences"}, "model": {"name": "small_gpt"}},
+            "metric": "tokens_named",
+        },
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast"}),
+        any_of=frozenset({"update", "aggregate"}),
+        scope="round",
+        optimizers=LINEAR,
+    )
+    budget: ClassVar[None] = None
+
+    deviations: Positive = 6.0
+    factor: Positive = 2.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models of images."""
+        check_sentences(architecture, subject=SUBJECT)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One claim per update, or about the cohort where only the sum is seen.
+
+        Raises:
+            Inapplicable: the embedding was not sent.
+        """
+        del rng  # nothing is drawn
+        return tuple(self._claim(answer) for answer in answers(view, subject=SUBJECT))
+
+    def _claim(self, answer: Answer) -> OccurredTokens:
+        ids = self.named(answer)
+        return OccurredTokens(about=answer.about, ids=ids, confidence=row_norms(answer)[ids])
+
+    def named(self, answer: Answer) -> Tensor:
+        """Tokens that occurred, (T,).
+
+        Raises:
+            Inapplicable: the embedding was not sent.
+        """
+        norms = row_norms(answer)
+        logs = norms.log()
+        middle = logs.median()
+        spread = SPREAD * (logs - middle).abs().median()
+        above = logs - middle
+        limit = torch.maximum(self.deviations * spread, torch.tensor(self.factor).log())
+        ids = (above > limit).nonzero()[:, 0] if bool(middle.isfinite()) else norms.nonzero()[:, 0]
+        marks = answer.model.vocabulary
+        return torch.tensor([t for t in ids.tolist() if t not in (marks.pad, marks.start, marks.end)]).long()
+
+
+def row_norms(answer: Answer) -> Tensor:
+    """Norm of every token's row in the embedding's gradient, (V,).
+
+    Raises:
+        Inapplicable: the embedding was not sent.
+    """
+    table = answer.model.anatomy.tokens
+    names = [f"{name}.weight" for name, one in answer.model.named_modules() if one is table]
+    for name in names:
+        if name in answer.sent:
+            norms: Tensor = torch.linalg.vector_norm(answer.sent[name].double(), dim=1)
+            return norms.cpu()
+    raise Inapplicable(
+        SUBJECT,
+        needs="the gradient of the tokens' embedding",
+        got=", ".join(sorted(answer.sent)[:6]) or "nothing",
+        fix="let clients train the embedding, or use dager, which needs only attention layers",
+    )

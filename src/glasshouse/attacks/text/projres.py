@@ -1,0 +1,142 @@
+"""Who trained on a known sentence? Its distance from the span of a client's gradient.
+
+Source: "ProjRes", arXiv:2604.21197 (abstract read only): the residual of a sentence's hidden states
+    projected onto the span of a layer's gradient tells members from others, without shadow models. Here the
+    layers are the first two that attend, and the span is that of ``span``.
+
+Breaks when: the span is everything (as many tokens as the layer is wide), or the challenge's sentences
+begin like ones
+that the client has: every such beginning is in its gradient, too.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, ClientScores, Needs
+from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.text.reading import Answer, answers, check_depth, check_sentences, input_span
+from glasshouse.attacks.text.span import Span
+from glasshouse.errors import Inapplicable
+from glasshouse.limits import Fraction, Share, check_ranges
+from glasshouse.models.text.base import TextModel
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
+
+SUBJECT = "attack 'projres'"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ProjRes:
+    """Clients by how near the challenge's sentences come to the span of what their gradients show.
+
+    Args:
+        least: the distance from a span up to which a token counts as inside whatever the noise.
+        share: of a sentence's tokens that must be inside for a client to be named.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="ProjRes",
+        summary="who trained on a known sentence, by its distance from the span of a gradient",
+        source="arXiv:2604.21197",
+        claims=("clients",),
+        threat="server, sees single updates, knows a sentence",
+        control={
+            "setting": "a small GPT, two sentences a client, 6 of 12 clients hold the known one",
+            "scenario": {
+                "data": {"source": "sentences", "examples": 2, "members": 6},
+                "model": {"name": "small_gpt", "width": 64},
+                "federation": {"clients": 12, "batch_size": 2},
+                "grants": {"challenge": True},
+                "audit": {"victims": 12},
+            },
+            "metric": "auc",
+        },
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}),
+        scope="run",
+        grants=frozenset({"challenge"}),
+        optimizers=LINEAR,
+    )
+    budget: ClassVar[None] = None
+
+    least: Share = 2e-3
+    share: Fraction = 0.95
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models of images."""
+        check_sentences(architecture, subject=SUBJECT)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One claim about all rounds: each client's best round counts; who never answered is no member.
+
+        Raises:
+            Inapplicable: nothing of the first two attention layers was sent.
+        """
+        del rng  # nothing is drawn
+        challenge = view.grants.challenge
+        assert challenge is not None  # needs.grants
+        scores = torch.full((view.terms.clients,), -1.0)
+        inside = torch.zeros(view.terms.clients)
+        for answer in answers(view, subject=SUBJECT):
+            assert answer.about.client is not None  # needs.sees
+            distance, share = residual(answer, challenge.inputs, least=self.least)
+            client = answer.about.client
+            scores[client] = max(float(scores[client]), -distance)
+            inside[client] = max(float(inside[client]), share)
+        about = About(rounds=tuple(one.round for one in view.rounds))
+        return (ClientScores(about=about, scores=scores, decisions=inside >= self.share),)
+
+
+def residual(answer: Answer, tokens: Tensor, *, least: float) -> tuple[float, float]:
+    """Mean distance of sentences (N, L) from the spans of an answer, in [0, 1], and the share inside.
+
+    The last token of a sentence has no loss where the next one is predicted, and is left out. Without a
+    span that
+    tells anything: (1, 0).
+
+    Raises:
+        Inapplicable: nothing of the first two attention layers was sent.
+    """
+    model = answer.model
+    check_depth(model, subject=SUBJECT)
+    with torch.inference_mode():
+        spans = [input_span(model, layer, answer.sent) for layer in (0, 1)]
+        if all(span is None for span in spans):
+            raise Inapplicable(
+                SUBJECT,
+                needs="the gradients of one of the first two attention layers, or of adapters beside it",
+                got=", ".join(sorted(answer.sent)[:6]) or "nothing",
+                fix="let clients train all layers, or use another attack (glasshouse list attacks)",
+            )
+        seen = _received(model, tokens.to(model.anatomy.tokens.weight.device))
+        parts = [_judged(span, x, least) for span, x in zip(spans, seen, strict=True) if span and span.free]
+    if not parts:
+        return 1.0, 0.0
+    distances, inside = (torch.stack(part) for part in zip(*parts, strict=True))
+    return float(distances.mean()), float(inside.all(0).double().mean())
+
+
+def _judged(span: Span, inputs: Tensor, least: float) -> tuple[Tensor, Tensor]:
+    distances = span.distances(inputs)
+    return distances, distances <= span.limits(inputs, least)
+
+
+def _received(model: TextModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """What the first two attention layers receive at every place that has a loss: (T, D) each."""
+    real = model.vocabulary.real(tokens)
+    places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+    hidden = model.embed(tokens, places)
+    after = model.through(0, hidden, places, real)
+    counted = real & (real.long().cumsum(1) < real.sum(1, keepdim=True)) if model.task == "next" else real
+    blocks = model.anatomy.blocks
+    return blocks[0].attended(hidden)[counted], blocks[1].attended(after)[counted]

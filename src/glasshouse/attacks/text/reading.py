@@ -1,0 +1,205 @@
+"""What the attacks on text read of a round: the model that was sent, and every answer as a gradient.
+
+Shape letters: R rows of a gradient, D width, H heads, E features per head.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.base import About
+from glasshouse.attacks.parts.local_steps import check_linear, known_decay
+from glasshouse.attacks.text.span import Span, span_of
+from glasshouse.errors import Inapplicable
+from glasshouse.models.build import build, load
+from glasshouse.models.text.base import ADAPTER, TextModel
+from glasshouse.rng import Rng
+from glasshouse.tensors import check_finite, device_of
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Broadcast, Kind
+
+__all__ = [
+    "Answer",
+    "answers",
+    "check_depth",
+    "check_sentences",
+    "found_span",
+    "input_span",
+    "text_model",
+]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """One client's update, or the sum of a round.
+
+    Attributes:
+        about: the round, and the client or (None) the cohort.
+        model: that was trained, in ``eval()`` mode, parameters without gradient.
+        sent: by parameter name: a multiple of the mean gradient along the local steps.
+        examples: sentences behind it.
+        steps: local steps behind it.
+    """
+
+    about: About
+    model: TextModel
+    sent: Mapping[str, Tensor]
+    examples: int
+    steps: int
+
+
+def answers(view: View, *, subject: str) -> Iterator[Answer]:
+    """Everything that the rounds of a view hold: single updates where they are seen, else the sum.
+
+    Raises:
+        Inapplicable: the model reads no sentences, no parameters are sent, or clients step by Adam.
+        BadValue: an update is not finite.
+    """
+    for one in view.rounds:
+        models: dict[int, TextModel] = {}  # clients that received the same share it
+        for client, update in one.updates.items():
+            about, sent = About(rounds=(one.round,), client=client), update.tensors
+            broadcast = one.received_by(client)
+            gradient = _gradient(view, broadcast, sent, kind=update.kind, steps=update.steps, subject=subject)
+            if id(broadcast) not in models:
+                models[id(broadcast)] = text_model(broadcast, subject=subject)
+            yield Answer(
+                about=about,
+                model=models[id(broadcast)],
+                sent=gradient,
+                examples=update.examples,
+                steps=update.steps,
+            )
+        if one.aggregate is not None and not one.updates:
+            total = one.aggregate
+            mean = {name: t / total.weight for name, t in total.tensors.items()}
+            gradient = _gradient(
+                view, one.broadcast, mean, kind=total.kind, steps=total.steps, subject=subject
+            )
+            yield Answer(
+                about=About(rounds=(one.round,)),
+                model=text_model(one.broadcast, subject=subject),
+                sent=gradient,
+                examples=total.examples,
+                steps=total.steps,
+            )
+
+
+def text_model(broadcast: Broadcast, *, subject: str) -> TextModel:
+    """The model of a broadcast, with its weights.
+
+    Raises:
+        Inapplicable: it reads no sentences.
+    """
+    check_sentences(broadcast.architecture, subject=subject)
+    model = build(broadcast.architecture, rng=Rng.root(0))  # what is drawn is overwritten
+    load(model, broadcast.tensors)
+    assert isinstance(model, TextModel)
+    return model.to(device_of(broadcast.tensors)).eval().requires_grad_(False)
+
+
+def check_sentences(architecture: Architecture, *, subject: str) -> None:
+    """Refuse models of images."""
+    if architecture.vocabulary is None:
+        raise Inapplicable(
+            subject,
+            needs="a model that reads sentences",
+            got=f"'{architecture.name}', which reads images",
+            fix="audit a language model (model.name = gpt2), or use an attack on images",
+        )
+
+
+def check_depth(model: TextModel, *, subject: str) -> None:
+    """Refuse models of one block: the second one's gradient tells which tokens stand together."""
+    if len(model.anatomy.blocks) < 2:
+        raise Inapplicable(
+            subject,
+            needs="a model of at least 2 blocks",
+            got="1",
+            fix="audit a deeper model (model.layers = 2), or use embedding_rows",
+        )
+
+
+def _gradient(
+    view: View,
+    broadcast: Broadcast,
+    sent: Mapping[str, Tensor],
+    *,
+    kind: Kind,
+    steps: int,
+    subject: str,
+) -> dict[str, Tensor]:
+    """What was sent as a gradient, but for its scale and sign; in the precision of the model."""
+    if kind == "logits":
+        raise Inapplicable(
+            subject, needs="parameters or their gradient", got="logits", fix="use protocol fedsgd or fedavg"
+        )
+    check_linear(view.terms, subject=subject)
+    check_finite(sent, subject=subject)
+    before = {name: broadcast.tensors[name] for name in sent}
+    decay: Mapping[str, Tensor] = {}
+    if kind == "delta":
+        decay = known_decay(before, view.terms, round=broadcast.round, steps=steps)
+    moved = {name: t + decay[name] if decay else t for name, t in sent.items()}
+    return {name: t.to(before[name].dtype) for name, t in moved.items()}
+
+
+def input_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
+    """The span of what a layer's attention receives; None: nothing of it was sent.
+
+    Beside a frozen layer, an adapter ``B A`` shows the span twice: by the gradient of A, which is 0 as long
+    as B is, and by that of B, which shows it through A.
+    """
+    rows = model.input_rows(layer, sent)
+    span = span_of(rows) if bool(rows.any()) else None
+    if span is not None and span.free:
+        return span
+    module, _ = model.anatomy.blocks[layer].projections()["value"]
+    name = next(name for name, one in model.named_modules() if one is module)
+    second = f"{name}.{ADAPTER}".replace("lora_A", "lora_B")
+    if second not in sent or not bool(sent[second].any()):
+        return span
+    return span_of(sent[second], lens=model.get_parameter(f"{name}.{ADAPTER}").detach())
+
+
+def found_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
+    """The span of what a layer's heads found, side by side; None: the layer behind them was not sent."""
+    name = _behind_heads(model, layer)
+    if name is None or f"{name}.weight" not in sent:
+        return None
+    weight = sent[f"{name}.weight"]
+    return span_of(weight if isinstance(model.get_submodule(name), nn.Linear) else weight.T)
+
+
+def _behind_heads(model: TextModel, layer: int) -> str | None:
+    """Name of the layer that receives the heads' results side by side, found by sending some through."""
+    block = model.anatomy.blocks[layer]
+    table = model.anatomy.tokens.weight
+    token = torch.zeros(1, 1, dtype=torch.int64, device=table.device)
+    hidden = model.embed(token, token)
+    _, _, heads = block.project(block.attended(hidden), token)  # (1, H, 1, E)
+    names: list[str] = []
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            weight = getattr(module, "weight", None)
+            if (
+                isinstance(weight, Tensor)
+                and weight.ndim == 2
+                and torch.equal(inputs[0].flatten(), heads.flatten())
+            ):
+                names.append(name)
+
+        return hook
+
+    handles = [module.register_forward_pre_hook(note(name)) for name, module in model.named_modules()]
+    try:
+        block.finish(hidden, heads)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return names[0] if names else None

@@ -1,0 +1,147 @@
+"""Put an encoder's tokens in order: whole sentences, since every position sees all others.
+
+A sentence is right iff what the second attention layer receives lies in the span of its gradient at every
+position. A sentence with some wrong tokens is off everywhere, but the less so the fewer are wrong: we
+change one token at a time for the candidate that brings all positions nearest, from several starts for
+every place where a sentence may end.
+
+Source: Petrov et al. 2024, "DAGER", arXiv:2405.15586, section 4.3, which tries all combinations up to a
+    limit; the descent is ours.
+
+Shape letters: N sentences at once, L places, C candidates, D width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.text.prefixes import Found
+from glasshouse.attacks.text.span import Span
+from glasshouse.models.text.base import TextModel
+
+__all__ = ["assemble", "distances"]
+
+AT_ONCE = {"cpu": 4096, "cuda": 262_144}
+"""Tokens that are sent through the first block at once."""
+ROUNDS = 3
+"""Rounds of starts; later ones begin with tokens that no sentence has yet."""
+MISS = 10
+"""So many times farther than the nearest sentence is a near miss."""
+SWEEPS = 8
+"""Passes over the places of every start, at most."""
+
+
+def distances(model: TextModel, after: Span, tokens: Tensor) -> Tensor:
+    """Mean distance from the second layer's span over the places of each sentence (N, L), filled up: (N,)."""
+    vectors, real = _ahead(model, tokens)
+    return (after.distances(vectors) * real).sum(1) / real.sum(1)
+
+
+def _ahead(model: TextModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """What the second attention layer receives (N, L, D), and which places are real (N, L)."""
+    places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+    real = model.vocabulary.real(tokens)
+    hidden = model.through(0, model.embed(tokens, places), places, real)
+    return model.anatomy.blocks[1].attended(hidden), real
+
+
+def assemble(
+    model: TextModel,
+    after: Span,
+    sets: Sequence[Tensor],
+    *,
+    least: float,
+    sentences: int,
+    starts: int,
+    generator: torch.Generator,
+) -> list[Found]:
+    """Sentences that lie in the span at every place, nearest first.
+
+    Args:
+        model: an encoder whose vocabulary marks the end of a sentence.
+        after: the span of what the second attention layer receives.
+        sets: candidates (C,) at every place, until none are left.
+        least: the distance up to which a vector passes whatever the noise.
+        sentences: how many are behind the update.
+        starts: for every length, and every round of starts until all sentences are found.
+        generator: of the starts.
+    """
+    marks = model.vocabulary
+    ends = [place for place, tokens in enumerate(sets) if place and bool((tokens == marks.end).any())]
+    inner = [
+        tokens[(tokens != marks.end) & (tokens != marks.pad) & (tokens != marks.start)] for tokens in sets
+    ]
+    found: dict[tuple[int, ...], Found] = {}
+    for _ in range(ROUNDS):
+        for end in ends:
+            if not all(len(tokens) for tokens in inner[1:end]):
+                continue
+            states = _start(model, inner, end, found, starts=starts, generator=generator)
+            states = _descend(model, after, states, inner[:end])
+            for one in _right(model, after, states, least=least):
+                found[one.tokens] = one
+        if len(found) >= sentences:
+            break
+    nearest = min((one.distance for one in found.values()), default=0.0)
+    near = [one for one in found.values() if one.distance <= MISS * nearest]
+    return sorted(near, key=lambda one: one.distance)
+
+
+def _start(
+    model: TextModel,
+    inner: Sequence[Tensor],
+    end: int,
+    found: dict[tuple[int, ...], Found],
+    *,
+    starts: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Sentences (N, end + 1) of candidates drawn place by place, rather of those that are not explained."""
+    marks, device = model.vocabulary, inner[0].device
+    states = torch.full((starts, end + 1), marks.end, device=device)
+    if marks.start >= 0:
+        states[:, 0] = marks.start
+    for place in range(1 if marks.start >= 0 else 0, end):
+        used = {one[place] for one in found if place < len(one)}
+        left = [t for t in inner[place].tolist() if t not in used] or inner[place].tolist()
+        drawn = torch.randint(len(left), (starts,), generator=generator)
+        states[:, place] = torch.tensor(left, device=device)[drawn.to(device)]
+    return states
+
+
+def _descend(model: TextModel, after: Span, states: Tensor, inner: Sequence[Tensor]) -> Tensor:
+    """Every place in turn takes the candidate that brings the whole sentence nearest."""
+    first = 1 if model.vocabulary.start >= 0 else 0
+    best = _in_parts(model, after, states)
+    for _ in range(SWEEPS):
+        before = best.clone()
+        for place in range(first, len(inner)):
+            tokens = inner[place]
+            if len(tokens) < 2:
+                continue
+            tried = states[:, None].repeat(1, len(tokens), 1)
+            tried[:, :, place] = tokens
+            values = _in_parts(model, after, tried.flatten(0, 1)).view(len(states), -1)
+            best, chosen = values.min(1)
+            states[:, place] = tokens[chosen]
+        if bool((best >= before).all()):
+            break
+    return states
+
+
+def _in_parts(model: TextModel, after: Span, tokens: Tensor) -> Tensor:
+    rows = max(1, AT_ONCE[tokens.device.type] // tokens.shape[1])
+    starts = range(0, len(tokens), rows)
+    return torch.cat([distances(model, after, tokens[start : start + rows]) for start in starts])
+
+
+def _right(model: TextModel, after: Span, states: Tensor, *, least: float) -> list[Found]:
+    """Those that are inside the span at every place."""
+    vectors, _ = _ahead(model, states)
+    away = after.distances(vectors)
+    inside = (away <= after.limits(vectors, least)).all(1)
+    return [
+        Found(tokens=tuple(row.tolist()), distance=float(one.mean()), own=len(row))
+        for row, one in zip(states[inside], away[inside], strict=True)
+    ]

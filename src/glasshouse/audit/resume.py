@@ -1,0 +1,88 @@
+"""A run's folder before anything runs: laid out for a new run, compared where a run goes on."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from glasshouse.audit.code import record_code
+from glasshouse.audit.hashes import verify_hashes
+from glasshouse.audit.plan import Plan
+from glasshouse.disk import write_text
+from glasshouse.errors import BadFile
+from glasshouse.scenario.axes import plain
+from glasshouse.scenario.load import read_resolved, write_resolved
+from glasshouse.scenario.suite import Suite
+
+_GIVEN = "scenario.given.toml"
+_SHOWN = 3  # settings that an error names; the rest is counted
+
+
+def prepare_folder(suite: Suite, plans: tuple[Plan, ...], out: Path, *, resume: bool) -> None:
+    """Write what the run is of, or find that the run in ``out`` is of the same.
+
+    Raises:
+        BadFile: ``out`` holds a run and ``resume`` is not set, or a run of another suite, of other
+            settings or of other code.
+    """
+    if (out / _GIVEN).exists():
+        _check_same(suite, out, resume=resume)
+        verify_hashes(out)
+    record_code(suite, out)
+    write_text(out / _GIVEN, suite.given)
+    for member in suite.members:
+        write_resolved(member.scenario, out / _resolved_name(suite, member.scenario.name))
+    for planned in plans:
+        for group in planned.groups:
+            if not (Path(group.folder) / "scenario.toml").exists():
+                write_resolved(planned.cell.scenario, Path(group.folder) / "scenario.toml")
+
+
+def _resolved_name(suite: Suite, scenario: str) -> str:
+    return "scenario.toml" if len(suite.members) == 1 else f"scenarios/{scenario}.toml"
+
+
+def _check_same(suite: Suite, out: Path, *, resume: bool) -> None:
+    subject = f"run directory '{out}'"
+    same = (out / _GIVEN).read_text(encoding="utf-8") == suite.given
+    if not (resume and same):
+        raise BadFile(
+            subject,
+            needs="an empty or new folder" if not resume else "the run of this very scenario",
+            got="a run" if not resume else "a run of another scenario",
+            fix="choose another --out, or --resume the scenario that was started there",
+        )
+    changes: list[str] = []
+    for member in suite.members:
+        path = out / _resolved_name(suite, member.scenario.name)
+        if path.is_file():  # a run that was killed before it wrote the file has no pieces yet
+            changes += _changes(plain(read_resolved(path)), plain(member.scenario))
+    if changes:
+        more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+        raise BadFile(
+            subject,
+            needs="the settings that the run began with",
+            got=", ".join(changes[:_SHOWN]) + more,
+            fix="give the same --set values to go on with this run, or choose another --out",
+        )
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs, as ``federation.rounds = 2 (it began with 1)``."""
+    old, new = dict(_leaves(before)), dict(_leaves(now))
+    return [
+        f"{path} = {new.get(path, 'not set')} (it began with {old.get(path, 'not set')})"
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    ]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is not a table, by its path; of lists of tables by position."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        for position, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{position}]")
+    else:
+        yield path, value

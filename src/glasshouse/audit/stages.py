@@ -1,0 +1,204 @@
+"""The pieces of an audit in their rooms: what runs plug-ins, then what the truth meets, then what scores.
+
+Within a room nothing waits for anything else but for what it reads: the attacks on a federation start when
+that federation is recorded.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+from glasshouse.audit.attacking.call import AttackTask
+from glasshouse.audit.attacking.pieces import pieces
+from glasshouse.audit.attacking.pieces import run_piece as run_calls
+from glasshouse.audit.captured.group import record
+from glasshouse.audit.log import RunLog
+from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
+from glasshouse.audit.scoring.cell import score_cell
+from glasshouse.audit.scoring.certificate import certify
+from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
+from glasshouse.audit.scoring.tasks import CellResult, CellTask
+from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import read_record
+from glasshouse.cache import digest
+from glasshouse.errors import BadValue
+from glasshouse.executors.base import Answer, Piece, Workers
+from glasshouse.progress import Counters
+from glasshouse.results.records import Control
+from glasshouse.results.strength import EmpiricalEpsilon, Search
+from glasshouse.scenario.axes import Cell
+from glasshouse.store import read_json, write_json
+from glasshouse.wire import Refusal
+
+FEDERATIONS, ATTACKS, CONTROLS, CANARIES = "federations", "attacks", "controls", "canaries"
+SEARCHES, JUDGED, SCORES = "searches checked", "controls judged", "scores"
+LOCKS: Final = "locks"
+"""Folder of a run with a file for each piece; gone when the run is finished."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EpsilonTask:
+    """A federation with canaries to be played; the bound that it shows goes to ``out``."""
+
+    cell: Cell
+    out: str
+
+
+@final
+@dataclass(kw_only=True)
+class Stages:
+    """One audit on the workers of an executor.
+
+    Args:
+        workers: where the pieces run.
+        run: folder of the run, absolute.
+        device: of attacks and what belongs to them.
+        log: of the run.
+        peak_mb: the most memory that one process had so far.
+        spent: processor seconds so far, by the kind of piece.
+    """
+
+    workers: Workers
+    run: Path
+    device: str
+    log: RunLog
+    peak_mb: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    _bars: Counters = field(init=False, default_factory=Counters)
+    _name: str = field(init=False, default="")
+
+    def run_plugins(self, plans: Sequence[Plan], controls: Sequence[ControlTask]) -> None:
+        """Everything that executes plug-ins: federations, attacks on each that is there, controls, canaries.
+
+        Raises:
+            BadValue: no federation could be simulated; with the parts of the first refusal.
+        """
+        groups = {g.folder: (p, g) for p in plans for g in p.groups}
+        with self._room("plug-ins"):
+            for folder, (_, group) in groups.items():
+                self._submit(record, group, FEDERATIONS, lock=folder, device=self.device)
+            for planned in plans:
+                if planned.cell.scenario.audit.epsilon.claimed:
+                    out = str(self._epsilon_file(planned.cell))
+                    self._submit(_file_epsilon, EpsilonTask(cell=planned.cell, out=out), CANARIES, lock=out)
+            for control in controls:
+                self._submit(run_control, control, CONTROLS, lock=control.folder, device=self.device)
+            for piece, answer in self._finished():
+                if piece.label != FEDERATIONS:
+                    continue
+                planned, group = groups[answer.value]
+                for calls in pieces(group_tasks(planned.cell.scenario, group, self.device)):
+                    self._submit(run_calls, calls, ATTACKS, lock=calls[0].out, device=self.device)
+                if not self._bars.left(FEDERATIONS):
+                    _check_some_ran([g for _, g in groups.values()])
+
+    def epsilons(self, plans: Sequence[Plan]) -> list[tuple[Cell, EmpiricalEpsilon | Refusal]]:
+        """What :meth:`run_plugins` found of every cell that claims an ε, or why that could not be."""
+        claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
+        found = [(cell, read_json(self._epsilon_file(cell))) for cell in claiming.values()]
+        return [(c, Refusal(**raw) if "subject" in raw else EmpiricalEpsilon(**raw)) for c, raw in found]
+
+    def certify(self, plans: Sequence[Plan]) -> dict[str, tuple[Search, ...]]:
+        """Certificates by the folder of a unit's claims; none, and a note, where an attack's loss failed.
+
+        All claims are filed: the truth meets the attacks' own losses, where no attack runs any more.
+        """
+        found: dict[str, tuple[Search, ...]] = {}
+        with self._room("certificates"):
+            for task in (t for p in plans for t in attack_tasks(p, self.device)):
+                self._submit(certify, task, SEARCHES, device=self.device)
+            for _, answer in self._finished():
+                out, rows = answer.value
+                if isinstance(rows, Refusal):
+                    self.log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
+                found[out] = () if isinstance(rows, Refusal) else rows
+        return found
+
+    def score(
+        self,
+        plans: Sequence[Plan],
+        controls: Sequence[ControlTask],
+        searches: Mapping[str, tuple[Search, ...]],
+    ) -> dict[str, CellResult]:
+        """The results of all cells by their hash, from processes in which no attack ran."""
+        judged: dict[str, Control | None] = {}
+        scored: dict[str, CellResult] = {}
+        with self._room("scores"):
+            for control in controls:
+                self._submit(judge_control, control, JUDGED)
+            judged |= dict(answer.value for _, answer in self._finished())
+            for planned in plans:
+                self._submit(score_cell, self._cell_task(planned, judged, searches), SCORES)
+            scored |= dict(answer.value for _, answer in self._finished())
+        return scored
+
+    def _cell_task(
+        self,
+        planned: Plan,
+        controls: Mapping[str, Control | None],
+        searches: Mapping[str, tuple[Search, ...]],
+    ) -> CellTask:
+        filed: list[AttackTask] = list(attack_tasks(planned, self.device))
+        return CellTask(
+            cell=planned.cell,
+            groups=planned.groups,
+            run=str(self.run),
+            controls=controls,
+            searches={t.out: searches[t.out] for t in filed},
+        )
+
+    @contextmanager
+    def _room(self, name: str) -> Iterator[None]:
+        """Bars of one room; one line of the log for each kind of piece in it."""
+        self._bars, self._name = Counters(), name
+        done: dict[str, int] = {}
+        try:
+            yield
+        finally:
+            done = self._bars.close()
+        for label, count in done.items():
+            self.log.write(label, pieces=count)
+
+    def _submit(
+        self, work: Callable[[Any], Any], task: Any, label: str, *, lock: str = "", device: str = "cpu"
+    ) -> None:
+        self._bars.expect(label)
+        file = str(self.run / LOCKS / digest(lock)[:24]) if lock else ""
+        self.workers.submit(
+            Piece(work=work, task=task, label=label, room=self._name, lock=file, device=device)
+        )
+
+    def _finished(self) -> Iterator[tuple[Piece, Answer]]:
+        for piece, answer in self.workers.finished():
+            self.peak_mb = max(self.peak_mb, answer.peak_mb)
+            self.spent[piece.label] = self.spent.get(piece.label, 0.0) + answer.cpu_seconds
+            self._bars.advance(piece.label)
+            yield piece, answer
+
+    def _epsilon_file(self, cell: Cell) -> Path:
+        return self.run / "epsilons" / f"{cell.hash}.json"
+
+
+def _file_epsilon(task: EpsilonTask) -> str:
+    """Play the federation with canaries, unless its bound is there; returns its file."""
+    from glasshouse.audit.simulation.epsilon import measure_epsilon  # noqa: PLC0415  (needs the extra dp)
+
+    if not Path(task.out).is_file():
+        _, answer = measure_epsilon(task.cell)
+        write_json(Path(task.out), asdict(answer))
+    return task.out
+
+
+def _check_some_ran(groups: list[Group]) -> None:
+    """A federation that could not be simulated is a refusal; if none could, that is an error.
+
+    Raises:
+        BadValue: with the parts of the first refusal.
+    """
+    refusals = [read_record(Path(g.folder)).refusal for g in groups]
+    passive = [r for g, r in zip(groups, refusals, strict=True) if g.active is None]
+    if passive and passive[0] and all(passive):
+        raise BadValue(**asdict(passive[0]))

@@ -1,0 +1,36 @@
+"""The built-in sentences: a corpus of our own, so that language models can be audited without a file."""
+
+import numpy as np
+
+from glasshouse.data.texts import Texts
+from glasshouse.errors import BadValue
+from glasshouse.registry import Card, carded
+from glasshouse.tokens import corpus
+
+_TEST_EVERY = 4
+
+
+@carded(
+    Card(summary="3,700 invented sentences of four topics, 10 to 17 words; no download; every fourth is test")
+)
+def sentences(where: str, *, resize: int | None = None) -> Texts:
+    """The corpus of :mod:`glasshouse.tokens.corpus`.
+
+    Raises:
+        BadValue: ``where`` is not empty: there is nothing to point to.
+    """
+    del resize  # images have a size
+    if where:
+        raise BadValue(
+            "data 'sentences'", needs="no path", got=f"sentences:{where}", fix="write 'sentences' alone"
+        )
+    every = [(s, label) for label, part in enumerate(corpus.sentences().values()) for s in part]
+    test = np.arange(len(every)) % _TEST_EVERY == _TEST_EVERY - 1
+    rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+    return Texts(
+        name="sentences",
+        sentences={split: [every[i][0] for i in part] for split, part in rows.items()},
+        labels={split: np.array([every[i][1] for i in part]) for split, part in rows.items()},
+        class_names=tuple(corpus.TOPICS),
+        public=True,
+    )

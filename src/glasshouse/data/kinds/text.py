@@ -1,0 +1,118 @@
+"""``text:PATH``: sentences in plain files, one a line, or in a column of tab-separated ones."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from glasshouse.data.paths import require_existing, require_inside
+from glasshouse.data.texts import Texts
+from glasshouse.errors import BadFile
+from glasshouse.outside import limits
+from glasshouse.outside.files import read_limited, shorten
+from glasshouse.registry import Card, carded
+
+SPLITS: Final = ("train", "val", "test")
+_TABLES: Final = frozenset({".tsv", ".csv"})
+_FIX: Final = "one sentence a line; or of a table the columns: text:FILE.tsv#SENTENCE,LABEL, counted from 1"
+
+
+@final
+@dataclass(frozen=True)
+class _Column:
+    """Which columns of a table hold sentence and label, from 1; 0: no label."""
+
+    sentence: int
+    label: int = 0
+
+
+@carded(
+    Card(summary="text:PATH, sentences one a line (a file, a file per class, folders per split) or in a .tsv")
+)
+def text(where: str, *, resize: int | None = None) -> Texts:
+    """Sentences below ``where``, in UTF-8.
+
+    A file has one class. In a folder every file is a class by its name, unless the files are called
+    ``train``, ``val`` and ``test``, or lie in folders of these names. Of a table ``#4,2`` names the columns
+    of sentence and label.
+
+    Raises:
+        BadFile: nothing there, not UTF-8, too large, or a line of a table without these columns.
+    """
+    del resize  # images have a size
+    name = f"text:{where}"
+    place, _, columns = where.partition("#")
+    column = _column(columns, name) if columns else _Column(1)
+    path = Path(place).expanduser()
+    if not path.is_dir():
+        files = {("train", path.stem): require_existing(place, name=name)}
+    else:
+        root = require_existing(place, name=name, folder=True)
+        files = {key: require_inside(f, root, name=name) for key, f in _files(root, name).items()}
+    rows = [(split, file, line) for (split, file), p in files.items() for line in _read(p, column, name)]
+    given = sorted({label for _, _, (_, label) in rows if label})
+    labelled = bool(given)
+    by_file = {file for _, file in files} - set(SPLITS)
+    classes = given if labelled else sorted(by_file) or ["all"]
+    splits = list(dict.fromkeys(split for split, _ in files))
+    return Texts(
+        name=name,
+        sentences={s: [sentence for split, _, (sentence, _) in rows if split == s] for s in splits},
+        labels={
+            s: np.array(
+                [
+                    classes.index((label if labelled else file) if len(classes) > 1 else classes[0])
+                    for split, file, (_, label) in rows
+                    if split == s
+                ],
+                dtype=np.int64,
+            )
+            for s in splits
+        },
+        class_names=tuple(classes) if len(classes) > 1 else (classes[0], "other"),
+    )
+
+
+def _files(root: Path, name: str) -> dict[tuple[str, str], Path]:
+    """Files by split and by what they are called."""
+    folders = [root / split for split in SPLITS if (root / split).is_dir()]
+    found = {}
+    for folder in folders or [root]:
+        for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")):
+            split = folder.name if folders else path.stem if path.stem in SPLITS else "train"
+            found[split, path.stem] = path
+    if not found:
+        raise BadFile(f"data '{name}'", needs="files with sentences", got="none", fix=_FIX)
+    return found
+
+
+def _column(words: str, name: str) -> _Column:
+    numbers = words.split(",")
+    if len(numbers) > 2 or not all(n.isascii() and n.isdecimal() and 1 <= int(n) <= 999 for n in numbers):
+        raise BadFile(f"data '{name}'", needs="columns as #4 or #4,2", got=shorten(words), fix=_FIX)
+    return _Column(*map(int, numbers))
+
+
+def _read(path: Path, column: _Column, name: str) -> list[tuple[str, str]]:
+    """Sentence and label of every line that is not empty."""
+    subject = f"data '{name}', '{path.name}'"
+    try:
+        lines = read_limited(path, limits.FILE_BYTES, subject=subject).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise BadFile(subject, needs="text in UTF-8", got=str(error), fix="convert it (iconv)") from error
+    if path.suffix not in _TABLES:
+        return [(line.strip(), "") for line in lines if line.strip()]
+    sign = "\t" if path.suffix == ".tsv" else ","
+    plain = sign == "\t"  # quotes belong to the sentences there
+    table = csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
+    return [_cells(row, column, subject) for row in table if row]
+
+
+def _cells(row: Sequence[str], column: _Column, subject: str) -> tuple[str, str]:
+    if len(row) < max(column.sentence, column.label):
+        got = f"a line of {len(row)}: {shorten(' '.join(row))}"
+        raise BadFile(subject, needs=f"{max(column.sentence, column.label)} columns", got=got, fix=_FIX)
+    return row[column.sentence - 1].strip(), row[column.label - 1].strip() if column.label else ""

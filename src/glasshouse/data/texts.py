@@ -1,0 +1,87 @@
+"""Sentences as a source gives them, and as examples: numbers of tokens.
+
+Shape letters: N sentences, L tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glasshouse.cache import digest
+from glasshouse.data.base import DataSource, Examples, check_count, check_labels
+from glasshouse.errors import BadFile, BadValue
+from glasshouse.outside import limits
+from glasshouse.tokens.tokenizers import Tokenizer
+
+__all__ = ["Texts", "tokenized"]
+
+_SHORTEST: Final = 4
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Texts:
+    """Sentences of one source.
+
+    Attributes:
+        name: as the user named it.
+        sentences: by split.
+        labels: of each split, (N,) whole numbers.
+        class_names: one per class.
+        public: anybody may see these sentences; the report hides all others.
+    """
+
+    name: str
+    sentences: Mapping[str, Sequence[str]]
+    labels: Mapping[str, NDArray[Any]]
+    class_names: tuple[str, ...]
+    public: bool = False
+
+
+def tokenized(texts: Texts, tokenizer: Tokenizer, *, length: int) -> DataSource:
+    """``texts`` as a data set of tokens (N, ``length``); longer sentences are cut, empty ones left out.
+
+    Raises:
+        BadFile: a split without a sentence, or labels that do not fit.
+        BadValue: ``length`` is too small for anything but marks.
+    """
+    if not _SHORTEST <= length <= limits.TOKENS:
+        raise BadValue(
+            f"data '{texts.name}'",
+            needs=f"data.length from {_SHORTEST} to {limits.TOKENS:,} tokens",
+            got=str(length),
+            fix="set the longest sentence that the model reads",
+        )
+    check_count(len(texts.class_names), limits.CLASSES, "classes", name=texts.name)
+    splits = {}
+    for split, sentences in texts.sentences.items():
+        subject = f"data '{texts.name}', split '{split}'"
+        check_count(len(sentences), limits.EXAMPLES, "sentences", name=texts.name)
+        encoded = tokenizer.encode(sentences)
+        kept = np.array([bool(tokens) for tokens in encoded], dtype=bool)
+        if not kept.any():
+            raise BadFile(
+                subject, needs="at least one sentence", got="none", fix="leave the split out, or fill it"
+            )
+        rows = tokenizer.vocabulary.stack([tokens for tokens in encoded if tokens], length=length)
+        labels = check_labels(np.asarray(texts.labels[split])[kept], len(rows), subject)
+        if int(labels.max()) >= len(texts.class_names):
+            raise BadFile(
+                subject,
+                needs=f"labels below {len(texts.class_names)}",
+                got=str(int(labels.max())),
+                fix="name every class",
+            )
+        splits[split] = Examples(stored=rows, labels=labels)
+    content = {split: [part.stored, part.labels] for split, part in splits.items()}
+    return DataSource(
+        name=texts.name,
+        splits=splits,
+        class_names=texts.class_names,
+        checksum=digest({"splits": content, "names": list(texts.class_names)}),
+        public=texts.public,
+        vocabulary=tokenizer.vocabulary,
+    )

@@ -1,0 +1,173 @@
+"""Which of a client's own sentences stand in the update of a language model, looked up before it is sent.
+
+Every row of the gradient of an attention layer's projections is a weighted sum of what the layer read at
+the client's places (DAGER, Petrov et al. 2024, arXiv:2405.15586). As long as there are fewer places than
+the layer is wide, the span of these rows tells who was among them: a server tries every token of the
+vocabulary. The client need not try: it knows its tokens, and how many there are. A token stands in the
+update if it is nearer to the span of as many of the largest directions as there are tokens than half the
+nearest of many tokens that do not occur at that place. That holds after clipping, noise or pruning as well.
+Where there are as many different tokens as the layer is wide, the span is everything and says nothing.
+
+Looked at is the first layer, where a server begins. What it would need beyond that (the order of the
+tokens, by the second layer) is not tried: a sentence counts if every word of it stands there, at its place
+where positions are in the embedding.
+
+Shape letters: B sentences, L tokens, D width, R rows, T places.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+from glasshouse.tokens.vocabulary import Vocabulary
+
+__all__ = ["ReadsSentences", "SentencePreflight", "preflight_sentences"]
+
+STRANGERS: Final = 200
+"""Tokens that do not occur, compared with at every place."""
+NEARER: Final = 0.5
+"""A token stands in the span if its distance is below this share of the nearest stranger's."""
+
+
+@runtime_checkable
+class ReadsSentences(Protocol):
+    """What is asked of a model: see :class:`glasshouse.models.text.base.TextModel`."""
+
+    vocabulary: Vocabulary
+    anatomy: Any
+    task: str
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """What enters the first layer, (B, L, D)."""
+        ...
+
+    def input_rows(self, layer: int, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Rows of the update in the span of a layer's inputs, (R, D)."""
+        ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SentencePreflight:
+    """What stands in one update.
+
+    Attributes:
+        sentences: behind it.
+        width: D of the first attention layer.
+        rows: of the update that were looked at; 0: nothing of that layer is sent.
+        tokens: different tokens (at different places) that it read with a loss.
+        rank: directions that these tokens can span in the rows that are sent.
+        standing: numbers of the sentences of which every token stands there.
+        seen: share of all those tokens that do.
+        full_at: sentences like these in one step from which on the span is everything; 0: not known.
+    """
+
+    sentences: int
+    width: int
+    rows: int
+    tokens: int
+    rank: int
+    standing: tuple[int, ...]
+    seen: float
+    full_at: int
+
+    @property
+    def summary(self) -> str:
+        """Two sentences for the person at the client."""
+        if not self.rows:
+            return "Nothing of the first attention layer is sent, so nothing was looked for there."
+        stand = {0: "none", self.sentences: "all"}.get(len(self.standing), str(len(self.standing)))
+        space = "leaves room" if self.rank < self.width else "leaves no room"
+        return (
+            f"The first attention layer's gradient has rank {self.rank} of {self.width}, which {space} to "
+            f"tell words that you used from others: {stand} of your {self.sentences} sentences stand in it "
+            f"word by word. From about {self.full_at} sentences like yours in one step it would say nothing."
+        )
+
+
+def preflight_sentences(
+    update: Mapping[str, Tensor], model: ReadsSentences, inputs: Tensor
+) -> SentencePreflight:
+    """Look for a client's sentences in the update that it is about to send.
+
+    Args:
+        update: by name of the parameter, after all defences: a gradient, or what the parameters changed by.
+        model: as received.
+        inputs: tokens of all sentences behind the update, (B, L).
+
+    Raises:
+        BadValue: no sentences, or tokens that the vocabulary does not have.
+    """
+    words = model.vocabulary
+    if inputs.ndim != 2 or not len(inputs) or int(inputs.min()) < 0 or int(inputs.max()) >= words.size:
+        raise BadValue(
+            "preflight of sentences",
+            needs=f"tokens (B, L) below {words.size}, B > 0",
+            got=f"{tuple(inputs.shape)} of {inputs.dtype}",
+            fix="give the sentences as they entered the model",
+        )
+    real = words.real(inputs)
+    if model.anatomy.causal and model.task == "next":
+        real = real & real.roll(-1, 1)  # the last token of a sentence has no next one, and so no loss
+        real[:, -1] = False
+    with torch.no_grad():
+        return _look(update, model, inputs, real)
+
+
+def _look(
+    update: Mapping[str, Tensor], model: ReadsSentences, inputs: Tensor, real: Tensor
+) -> SentencePreflight:
+    places = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape)
+    kinds = inputs if model.anatomy.rotary else inputs * inputs.shape[1] + places
+    tokens = len(torch.unique(kinds[real]))
+    rows = model.input_rows(0, update).double()
+    width = rows.shape[1]
+    rank = min(tokens, len(rows), width)
+    each = tokens / len(inputs)
+    limit = min(len(rows), width) if len(rows) else 0
+    if not rank:
+        return SentencePreflight(
+            sentences=len(inputs), width=width, rows=len(rows), tokens=tokens, rank=rank, standing=(),
+            seen=0.0, full_at=0,
+        )  # fmt: skip
+    basis = torch.linalg.svd(rows, full_matrices=False)[2][:rank]
+    own = _far(model, inputs, places, basis)
+    nearest = _nearest_strangers(model, inputs, basis)
+    there = (own < NEARER * nearest[None]) & real
+    standing = [i for i in range(len(inputs)) if bool(real[i].any()) and bool((there | ~real)[i].all())]
+    return SentencePreflight(
+        sentences=len(inputs),
+        width=width,
+        rows=len(rows),
+        tokens=tokens,
+        rank=rank,
+        standing=tuple(standing),
+        seen=float(there.sum() / real.sum().clamp_min(1)),
+        full_at=math.ceil(limit / each) if each else 0,
+    )
+
+
+def _far(model: ReadsSentences, tokens: Tensor, places: Tensor, basis: Tensor) -> Tensor:
+    """Distance of what the first layer reads from the span, relative to its norm, (B, L)."""
+    x = model.anatomy.blocks[0].attended(model.embed(tokens, places)).double()
+    beside: Tensor = x - x @ basis.T @ basis
+    far: Tensor = beside.norm(dim=2) / x.norm(dim=2).clamp_min(1e-12)
+    return far
+
+
+def _nearest_strangers(model: ReadsSentences, inputs: Tensor, basis: Tensor) -> Tensor:
+    """The smallest distance of tokens that occur nowhere, by place, (L,)."""
+    occurs = set(inputs.flatten().tolist()) | model.vocabulary.marks
+    others: Sequence[int] = [t for t in range(model.vocabulary.size) if t not in occurs]
+    step = max(1, len(others) // STRANGERS)
+    some = torch.tensor(others[::step][:STRANGERS], device=inputs.device)
+    if not len(some):
+        return torch.zeros(inputs.shape[1], device=inputs.device)
+    tokens = some[:, None].expand(-1, inputs.shape[1])
+    places = torch.arange(inputs.shape[1], device=inputs.device).expand(tokens.shape)
+    return _far(model, tokens, places, basis).min(dim=0).values

@@ -1,0 +1,1 @@
+"""Metrics of claimed sentences and tokens."""

@@ -1,0 +1,100 @@
+"""ROUGE of claimed sentences, by the package `rouge-score`.
+
+Source: Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". Tokens are the model's, not words
+cut out of decoded text as in most papers: of tokenizers with parts of words that changes little, and marks
+and spaces do not count. Where we differ: of sentences shorter than two tokens every ROUGE is 1 where they are
+the same, else 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import not_installed
+from glasshouse.metrics.base import ScoreContext, Wording
+from glasshouse.metrics.text.sentences import NO_CHANCE, UP, SentenceMetric, pair_sentences, words_of
+from glasshouse.registry import Card
+
+try:
+    from rouge_score import rouge_scorer
+except ImportError as error:
+    raise not_installed("metrics of ROUGE", "rouge-score", error, extra="text") from error
+
+SOURCE: Final = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
+
+
+@final
+class _Spaces:
+    """Numbers of tokens, written with spaces between them, as the package's words."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return text.split()
+
+
+class RougeMetric(SentenceMetric, Protocol):
+    """The F-measure of one kind of ROUGE."""
+
+    kind: ClassVar[str]
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """One number in [0, 1] per private sentence, which is 0 where nothing was paired with it."""
+        scorer = rouge_scorer.RougeScorer([self.kind], tokenizer=_Spaces())
+        true = words_of(self.kind, truth, context)
+        pairs = pair_sentences(true, words_of(self.kind, claimed, context))
+        return np.array([_one(scorer, self.kind, *pair) for pair in zip(true, pairs, strict=True)])
+
+
+def _one(scorer: Any, kind: str, true: Sequence[int], said: Sequence[int] | None) -> float:
+    if said is None or min(len(true), len(said)) < 2:
+        return float(said is not None and tuple(true) == tuple(said))
+    texts = [" ".join(map(str, tokens)) for tokens in (true, said)]
+    return float(scorer.score(*texts)[kind].fmeasure)
+
+
+def _wording(label: str, what: str, order: int) -> Wording:
+    return Wording(
+        label=label,
+        sentence="rebuilt private sentences at " + label + " {}",
+        explanation=f"Share of {what} that private and claimed sentences have in common (F-measure): 1 is "
+        "the same, higher is worse. Guessing reaches what common words give away.",
+        severity="images",
+        order=order,
+    )
+
+
+def _card(summary: str) -> Card:
+    return Card(summary=summary, source=SOURCE, extra="text", details={"direction": UP, "chance": NO_CHANCE})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rouge1(RougeMetric):
+    """ROUGE-1: common tokens, wherever they stand."""
+
+    card: ClassVar[Card] = _card("ROUGE-1 of the paired claim: tokens in common, F-measure")
+    wording: ClassVar[Wording] = _wording("ROUGE-1", "single tokens", 72)
+    kind: ClassVar[str] = "rouge1"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rouge2(RougeMetric):
+    """ROUGE-2: common pairs of neighbouring tokens."""
+
+    card: ClassVar[Card] = _card("ROUGE-2 of the paired claim: pairs of tokens in common, F-measure")
+    wording: ClassVar[Wording] = _wording("ROUGE-2", "pairs of neighbouring tokens", 71)
+    kind: ClassVar[str] = "rouge2"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RougeL(RougeMetric):
+    """ROUGE-L: the longest common subsequence."""
+
+    card: ClassVar[Card] = _card("ROUGE-L of the paired claim: longest common subsequence, F-measure")
+    wording: ClassVar[Wording] = _wording("ROUGE-L", "tokens in the same order", 73)
+    kind: ClassVar[str] = "rougeL"

@@ -1,0 +1,319 @@
+"""Numbers about claimed sentences. Sentences are compared without marks, as sequences of tokens.
+
+Where closeness counts, claims are paired with private sentences so that the total likeness is largest, each
+once; a sentence that nothing was paired with is a miss. Shape letters: B private sentences, R claimed ones, L
+tokens, M sentences among which one is identified.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar, Final, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glasshouse.errors import BadValue, NothingClaimed, Undefined
+from glasshouse.metrics.base import ClaimKind, Hits, Metric, Reads, Requirement, ScoreContext, Wording
+from glasshouse.metrics.match import UNMATCHED, assign
+from glasshouse.registry import Card
+
+__all__ = [
+    "ExactClaims",
+    "ExactSentences",
+    "SentenceIdentification",
+    "SentenceMetric",
+    "TokenAccuracy",
+    "TokensNamed",
+    "TokensNamedRight",
+    "likeness",
+    "pair_sentences",
+    "words_of",
+]
+
+Sentence = tuple[int, ...]
+UP: Final = "up is worse for privacy"
+NO_CHANCE: Final = "depends on the data: see the null baseline"
+
+
+class SentenceMetric(Metric, Protocol):
+    """What metrics of claimed sentences have in common."""
+
+    claim: ClassVar[ClaimKind] = "sequences"
+    reads: ClassVar[Reads] = "tokens"
+    unit: ClassVar[str] = "share"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+
+class SentenceHits(Hits, Protocol):
+    """The same for those that are 0 or 1 per sentence."""
+
+    claim: ClassVar[ClaimKind] = "sequences"
+    reads: ClassVar[Reads] = "tokens"
+
+
+def words_of(name: str, tokens: Tensor, context: ScoreContext) -> list[Sentence]:
+    """Sentences (N, L) without marks; ``name`` is the metric that asks.
+
+    Raises:
+        BadValue: they are no whole numbers (N, L), or the audit is not one of sentences.
+    """
+    if tokens.ndim != 2 or tokens.is_floating_point() or context.vocabulary is None:
+        raise BadValue(
+            f"metric '{name}'",
+            needs="sentences (N, L) of whole numbers, and a vocabulary",
+            got=f"{tuple(tokens.shape)} of {tokens.dtype}"
+            + ("" if context.vocabulary else ", without a vocabulary"),
+            fix="score claims about sentences, in an audit of sentences",
+        )
+    return context.vocabulary.words(tokens)
+
+
+def likeness(one: Sentence, other: Sentence) -> float:
+    """How alike two sentences are, in [0, 1]: 1 for the same tokens at the same places.
+
+    The mean of the share of common tokens, wherever they stand (twice the overlap over both lengths), and the
+    share of places of the longer one that have the same token in both.
+
+    Examples:
+        >>> likeness((5, 6, 7), (5, 6, 7)), likeness((5, 6), (6, 5)), likeness((5,), ())
+        (1.0, 0.5, 0.0)
+    """
+    if not one or not other:
+        return float(one == other)
+    common = sum((Counter(one) & Counter(other)).values())
+    placed = sum(a == b for a, b in zip(one, other, strict=False))
+    return common / (len(one) + len(other)) + placed / (2 * max(len(one), len(other)))
+
+
+def pair_sentences(truth: list[Sentence], claimed: list[Sentence]) -> list[Sentence | None]:
+    """For every private sentence the claimed one that it is paired with; None: none was left.
+
+    Examples:
+        >>> pair_sentences([(5, 6), (7, 8)], [(7, 9)])
+        [None, (7, 9)]
+    """
+    if not claimed:
+        return [None] * len(truth)
+    table = np.array([[-likeness(true, said) for said in claimed] for true in truth])
+    return [None if j == UNMATCHED else claimed[j] for j in assign(table)]
+
+
+def _exact(wanted: list[Sentence], there: list[Sentence]) -> NDArray[np.float64]:
+    """1 for each of ``wanted`` that is among ``there``, in which each serves once."""
+    left = Counter(there)
+    hits = np.zeros(len(wanted))
+    for i, sentence in enumerate(wanted):
+        if left[sentence] > 0 and sentence:
+            left[sentence] -= 1
+            hits[i] = 1.0
+    return hits
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ExactSentences(SentenceHits):
+    """1 for every private sentence that is claimed word for word, else 0; each claim counts once."""
+
+    card: ClassVar[Card] = Card(
+        summary="share of the private sentences that are claimed word for word",
+        source="Petrov et al. 2024, arXiv:2405.15586",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="sentences read word for word",
+        sentence="read {} of the private sentences word for word",
+        explanation="Share of the private sentences that the attack wrote down without one wrong word: "
+        "higher is worse. Guessing reaches about 0 %, unless people write the same sentences.",
+        display="rate",
+        severity="images",
+        order=5,
+    )
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        return _exact(
+            words_of("exact_sentences", truth, context), words_of("exact_sentences", claimed, context)
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ExactClaims(SentenceHits):
+    """1 for every claimed sentence that is a private one word for word, else 0; each private one counts once.
+
+    Raises:
+        NothingClaimed: just that.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of the claimed sentences that are private ones, word for word",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="claimed sentences that are right",
+        sentence="claimed sentences of which {} are private ones, word for word",
+        explanation="Share of the sentences that the attack wrote down which are private ones without one "
+        "wrong word: higher is worse, since an adversary can believe what it reads.",
+        display="rate",
+        severity="other",
+        order=412,
+    )
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        if not len(claimed):
+            raise NothingClaimed(
+                "metric 'exact_claims'",
+                needs="at least one claimed sentence",
+                got="none",
+                fix="look at 'exact_sentences' instead",
+            )
+        return _exact(words_of("exact_claims", claimed, context), words_of("exact_claims", truth, context))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TokenAccuracy(SentenceMetric):
+    """Share of a private sentence's tokens that the paired claim has at the same place, per sentence."""
+
+    card: ClassVar[Card] = Card(
+        summary="share of the private tokens that are claimed at their place, after pairing",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="tokens read in place",
+        sentence="read {} of the private words (tokens) at their place",
+        explanation="Share of the tokens (words or parts of words) of the private sentences that were read "
+        "at their place: higher is worse. Guessing reaches what common words give away.",
+        display="rate",
+        severity="images",
+        order=68,
+    )
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        true = words_of("token_accuracy", truth, context)
+        pairs = pair_sentences(true, words_of("token_accuracy", claimed, context))
+        return np.array([_placed(one, said or ()) for one, said in zip(true, pairs, strict=True)])
+
+
+def _placed(true: Sentence, said: Sentence) -> float:
+    return sum(a == b for a, b in zip(true, said, strict=False)) / len(true) if true else float(not said)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SentenceIdentification(SentenceHits):
+    """1 where the paired claim is more like its private sentence than like any of M - 1 others, else 0.
+
+    The others are held-out sentences of the same number of tokens, or as near to it as there are. A tie
+    counts against the attack. Chance is 1/M for a claim that knows nothing of the sentence.
+
+    Args:
+        others: M - 1.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of private sentences that their claim is most like, among M of the same length",
+        details={"direction": UP, "chance": "1/M, M = others + 1"},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="sentence identification",
+        sentence="wrote down enough to pick out {} of the private sentences among others of the same length",
+        explanation="How often the right sentence is found among others of the same length from what the "
+        "attack wrote down: higher is worse; guessing finds 1 in as many as there are candidates.",
+        display="rate",
+        severity="images",
+        order=66,
+    )
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"distractors"})
+
+    others: int = 19
+
+    def chance(self, context: ScoreContext) -> float | None:
+        del context
+        return 1 / (self.others + 1)
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        name = "sentence_identification"
+        pool = [] if context.distractors is None else words_of(name, context.distractors, context)
+        if len(pool) < self.others:
+            raise Undefined(
+                f"metric '{name}'",
+                needs=f"{self.others} other sentences",
+                got=str(len(pool)),
+                fix="raise audit.distractors, or lower the metric's 'others'",
+            )
+        true = words_of(name, truth, context)
+        pairs = pair_sentences(true, words_of(name, claimed, context))
+        return np.array(
+            [self._found(*pair, pool) for pair in zip(true, pairs, strict=True)], dtype=np.float64
+        )
+
+    def _found(self, true: Sentence, said: Sentence | None, pool: list[Sentence]) -> bool:
+        if said is None:
+            return False
+        near = sorted(pool, key=lambda other: abs(len(other) - len(true)))[: self.others]
+        return likeness(true, said) > max(likeness(other, said) for other in near)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TokensNamed(SentenceMetric):
+    """Share of a private sentence's distinct tokens that are among those named, per sentence."""
+
+    card: ClassVar[Card] = Card(
+        summary="share of the tokens of the private sentences that an attack names, places aside",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="words named",
+        sentence="named {} of the words (tokens) that occur in private sentences",
+        explanation="Share of the different tokens of a private sentence that the attack named, without "
+        "saying where they stand: higher is worse. Guessing reaches what common words give away.",
+        display="rate",
+        severity="labels",
+        order=390,
+    )
+    claim: ClassVar[ClaimKind] = "occurred_tokens"
+    reads: ClassVar[Reads] = "ids"
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        named = set(claimed.tolist())
+        every = [set(s) for s in words_of("tokens_named", truth, context)]
+        return np.array([len(s & named) / len(s) if s else 0.0 for s in every])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TokensNamedRight(Hits):
+    """1 for every named token that occurs in some private sentence, else 0; marks are left out.
+
+    Raises:
+        NothingClaimed: just that.
+    """
+
+    card: ClassVar[Card] = Card(
+        summary="share of the tokens that an attack names which occur in the private sentences",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
+    wording: ClassVar[Wording] = Wording(
+        label="named words that occur",
+        sentence="named words (tokens) of which {} occur in private sentences",
+        explanation="Share of the tokens named by the attack that occur in the private sentences: higher is "
+        "worse.",
+        display="rate",
+        severity="other",
+        order=425,
+    )
+    claim: ClassVar[ClaimKind] = "occurred_tokens"
+    reads: ClassVar[Reads] = "ids"
+
+    def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        name = "tokens_named_right"
+        there = {token for sentence in words_of(name, truth, context) for token in sentence}
+        marks = context.vocabulary.marks if context.vocabulary else frozenset()
+        named = [token for token in claimed.tolist() if token not in marks]
+        if not named:
+            raise NothingClaimed(
+                f"metric '{name}'", needs="at least one named token", got="none", fix="look at 'tokens_named'"
+            )
+        return np.array([float(token in there) for token in named])

@@ -1,0 +1,155 @@
+"""BERT of `transformers`, from its configuration: classes of sentences by a bidirectional encoder.
+
+Source: Devlin et al. 2019, arXiv:1810.04805.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue, not_installed
+from glasshouse.models.base import published
+from glasshouse.models.text.base import Block, Part, Task, TextModel
+from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
+from glasshouse.registry import Card, carded
+from glasshouse.tokens.vocabulary import Vocabulary
+
+try:
+    from transformers import BertConfig, BertModel
+except ImportError as error:
+    raise not_installed("model 'bert'", "transformers", error, extra="text") from error
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BertBlock:
+    """One layer of BERT: normalised last, so attention reads what came in as it is."""
+
+    layer: Any  # transformers' BertLayer
+
+    def attended(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        del positions  # they are in the embedding
+        own = self.layer.attention.self
+        query, key, value = (
+            part(x).unflatten(2, (own.num_attention_heads, -1)).transpose(1, 2)
+            for part in (own.query, own.key, own.value)
+        )
+        return query, key, value
+
+    def finish(self, hidden: Tensor, context: Tensor) -> Tensor:
+        attended = self.layer.attention.output(context.transpose(1, 2).flatten(2), hidden)
+        out: Tensor = self.layer.output(self.layer.intermediate(attended), attended)
+        return out
+
+    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
+        own = self.layer.attention.self
+        return {
+            "query": (own.query, slice(None)),
+            "key": (own.key, slice(None)),
+            "value": (own.value, slice(None)),
+        }
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BertAnatomy:
+    """Where the parts of BERT are."""
+
+    body: Any  # transformers' BertModel
+    causal: bool = False
+    rotary: bool = False
+
+    @property
+    def tokens(self) -> nn.Embedding:
+        table: nn.Embedding = self.body.embeddings.word_embeddings
+        return table
+
+    @property
+    def positions(self) -> nn.Embedding:
+        table: nn.Embedding = self.body.embeddings.position_embeddings
+        return table
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return [BertBlock(layer) for layer in self.body.encoder.layer]
+
+    def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        """All tokens are of the first type."""
+        own = self.body.embeddings
+        kinds = own.token_type_embeddings(torch.zeros_like(positions))
+        placed: Tensor = own.LayerNorm(vectors + kinds + own.position_embeddings(positions))
+        return placed
+
+    def close(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
+        del last  # the first token is read
+        pooled: Tensor = self.body.pooler(hidden)
+        return pooled
+
+
+@published(renamed("bert.", head={"classifier.weight": "head.weight", "classifier.bias": "head.bias"}))
+@carded(
+    Card(
+        summary="BERT by transformers: classes of sentences, optional LoRA adapters",
+        source="Devlin et al. 2019, arXiv:1810.04805",
+        extra="text",
+    )
+)
+def bert(
+    input_shape: tuple[int],
+    classes: int,
+    *,
+    vocabulary: Vocabulary,
+    task: Task = "class",
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    positions: int = 512,
+    rank: int = 0,
+    frozen: str = "",
+) -> TextModel:
+    """BERT; the defaults are BERT-base's.
+
+    Args:
+        input_shape: (L,), the longest sentence.
+        classes: K.
+        vocabulary: of the tokenizer.
+        task: ``class``: an encoder sees the next token and cannot be trained to predict it.
+        width: D.
+        layers: how many blocks.
+        heads: of attention.
+        positions: how many positions have a vector.
+        rank: of LoRA adapters beside ``query`` and ``value``; they and the head alone are trained; 0: all is.
+        frozen: ``embeddings``, or nothing.
+
+    Raises:
+        BadValue: the numbers do not fit each other, or another task.
+    """
+    heads_fit("bert", width=width, heads=heads, layers=layers, length=input_shape[0], positions=positions)
+    if task != "class":
+        raise BadValue(
+            "model 'bert'", needs="task = class", got=f"task = {task}", fix="choose gpt2, llama or small_gpt"
+        )
+    config = BertConfig(
+        vocab_size=vocabulary.size,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=vocabulary.pad,
+    )
+    body = with_adapters(BertModel(config), rank=rank, beside=("query", "value"))
+    return text_model(
+        body, BertAnatomy(body), head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
+    )

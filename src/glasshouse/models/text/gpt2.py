@@ -1,0 +1,146 @@
+"""GPT-2 of `transformers`, from its configuration: random weights, or a file's.
+
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import not_installed
+from glasshouse.models.base import published
+from glasshouse.models.text.base import Block, Part, Task, TextModel
+from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
+from glasshouse.registry import Card, carded
+from glasshouse.tokens.vocabulary import Vocabulary
+
+try:
+    from transformers import GPT2Config, GPT2Model
+except ImportError as error:
+    raise not_installed("model 'gpt2'", "transformers", error, extra="text") from error
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Gpt2Block:
+    """One layer of GPT-2."""
+
+    layer: Any  # transformers' GPT2Block
+
+    def attended(self, hidden: Tensor) -> Tensor:
+        normed: Tensor = self.layer.ln_1(hidden)
+        return normed
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        del positions  # they are in the embedding
+        heads = self.layer.attn.num_heads
+        query, key, value = self.layer.attn.c_attn(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        return query, key, value
+
+    def finish(self, hidden: Tensor, context: Tensor) -> Tensor:
+        hidden = hidden + self.layer.attn.c_proj(context.transpose(1, 2).flatten(2))
+        out: Tensor = hidden + self.layer.mlp(self.layer.ln_2(hidden))
+        return out
+
+    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
+        fused, width = self.layer.attn.c_attn, self.layer.attn.embed_dim
+        return {
+            "query": (fused, slice(0, width)),
+            "key": (fused, slice(width, 2 * width)),
+            "value": (fused, slice(2 * width, 3 * width)),
+        }
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Gpt2Anatomy:
+    """Where the parts of GPT-2 are."""
+
+    body: Any  # transformers' GPT2Model
+    causal: bool = True
+    rotary: bool = False
+
+    @property
+    def tokens(self) -> nn.Embedding:
+        table: nn.Embedding = self.body.wte
+        return table
+
+    @property
+    def positions(self) -> nn.Embedding:
+        table: nn.Embedding = self.body.wpe
+        return table
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return [Gpt2Block(layer) for layer in self.body.h]
+
+    def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        placed: Tensor = vectors + self.body.wpe(positions)
+        return placed
+
+    def close(self, hidden: Tensor) -> Tensor:
+        normed: Tensor = self.body.ln_f(hidden)
+        return normed
+
+    def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+@published(renamed("transformer."))
+@carded(
+    Card(
+        summary="GPT-2 by transformers: next token or class of sentences, optional LoRA adapters",
+        source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
+        extra="text",
+    )
+)
+def gpt2(
+    input_shape: tuple[int],
+    classes: int,
+    *,
+    vocabulary: Vocabulary,
+    task: Task = "next",
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    positions: int = 1024,
+    rank: int = 0,
+    frozen: str = "",
+) -> TextModel:
+    """GPT-2; the defaults are the small published one, of 124 million parameters with its own tokenizer.
+
+    Args:
+        input_shape: (L,), the longest sentence.
+        classes: K; for ``task = "class"``.
+        vocabulary: of the tokenizer.
+        task: ``next`` or ``class`` (read off the last token).
+        width: D.
+        layers: how many blocks.
+        heads: of attention.
+        positions: how many positions have a vector.
+        rank: of LoRA adapters beside ``c_attn``; they alone (and a class head) are trained; 0: all is.
+        frozen: ``embeddings``, or nothing.
+
+    Raises:
+        BadValue: the numbers do not fit each other.
+    """
+    heads_fit("gpt2", width=width, heads=heads, layers=layers, length=input_shape[0], positions=positions)
+    config = GPT2Config(
+        vocab_size=vocabulary.size,
+        n_positions=positions,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=vocabulary.pad,
+        eos_token_id=vocabulary.pad,
+    )
+    body = with_adapters(GPT2Model(config), rank=rank, beside=("c_attn",))
+    return text_model(
+        body, Gpt2Anatomy(body), head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
+    )

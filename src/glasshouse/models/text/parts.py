@@ -1,0 +1,96 @@
+"""What the models that `transformers` builds share: adapters by peft, and the names in files of weights."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue, not_installed
+from glasshouse.models.text.base import Anatomy, Task, TextModel, TiedHead
+from glasshouse.tokens.vocabulary import Vocabulary
+
+__all__ = ["heads_fit", "renamed", "text_model", "with_adapters"]
+
+try:
+    import peft
+    import transformers as _transformers  # noqa: F401  # whoever imports this file needs both
+except ImportError as error:
+    raise not_installed("models of transformers", "transformers and peft", error, extra="text") from error
+
+
+_HEADS: Final = ("lm_head.", "score.", "classifier.", "cls.")
+_NO_WEIGHTS: Final = (".attn.bias", ".attn.masked_bias", "position_ids")
+"""What older files hold beside weights: masks and counters."""
+
+
+def heads_fit(model: str, *, width: int, heads: int, layers: int, length: int, positions: int) -> None:
+    """Refuse numbers with which no transformer can be built.
+
+    Raises:
+        BadValue: one is below 1, ``width`` is no multiple of ``heads``, or sentences are too long.
+    """
+    if min(width, heads, layers, length) < 1 or width % heads or length > positions:
+        raise BadValue(
+            f"model '{model}'",
+            needs=f"width a multiple of heads, layers >= 1, sentences of at most {positions} tokens",
+            got=f"width = {width}, heads = {heads}, layers = {layers}, sentences of {length} tokens",
+            fix="correct the [model] table, or data.length",
+        )
+
+
+def with_adapters(body: nn.Module, *, rank: int, beside: Sequence[str]) -> nn.Module:
+    """``body`` with peft's low-rank adapters, which alone are trained; ``rank`` 0: ``body`` as it is.
+
+    Args:
+        body: changed in place.
+        rank: of every adapter. Its second matrix starts at 0, the first at random.
+        beside: last parts of the names of the layers that get one.
+    """
+    if rank:
+        config = peft.LoraConfig(
+            r=rank,
+            lora_alpha=2 * rank,
+            target_modules=list(beside),
+            fan_in_fan_out=not any(isinstance(m, nn.Linear) for m in _named(body, beside)),
+        )
+        peft.inject_adapter_in_model(config, body)  # freezes all else
+    return body
+
+
+def _named(body: nn.Module, last: Sequence[str]) -> list[nn.Module]:
+    return [m for name, m in body.named_modules() if name.rpartition(".")[2] in last]
+
+
+def text_model(
+    body: nn.Module,
+    anatomy: Anatomy,
+    *,
+    head: nn.Module | None,
+    classes: int,
+    task: Task,
+    vocabulary: Vocabulary,
+    frozen: str,
+) -> TextModel:
+    """``body`` behind the head that its task asks for; ``head`` None: tied to the embedding."""
+    width = anatomy.tokens.embedding_dim
+    last = nn.Linear(width, classes) if task == "class" else head or TiedHead(anatomy.tokens)
+    return TextModel(body, anatomy, last, task=task, vocabulary=vocabulary, frozen=frozen)
+
+
+def renamed(first: str, *, head: Mapping[str, str] | None = None) -> Callable[[Mapping[str, Tensor]], Any]:
+    """How tensors in a file of transformers are called here.
+
+    Args:
+        first: what the file's names of the body begin with, where they begin with anything.
+        head: names of the head's tensors in the file, and here; others are left out.
+    """
+
+    def rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if any(name.startswith("body.") for name in tensors):
+            return dict(tensors)
+        own = {ours: tensors[theirs] for theirs, ours in (head or {}).items() if theirs in tensors}
+        inside = {n.removeprefix(first): t for n, t in tensors.items() if not n.startswith(_HEADS)}
+        body = {f"body.{n}": t for n, t in inside.items() if not n.endswith(_NO_WEIGHTS)}
+        return {**body, **own}
+
+    return rename

@@ -1,0 +1,160 @@
+"""A small GPT of our own: no package beside torch.
+
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": layers normalised first,
+learnt positions, GELU, output tied to the embedding.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glasshouse.errors import BadValue
+from glasshouse.models.text.base import Block, Part, Task, TextModel, TiedHead
+from glasshouse.registry import Card, carded
+from glasshouse.tokens.vocabulary import Vocabulary
+
+_SPREAD = 0.02
+"""Standard deviation of the embeddings at the start, as in GPT-2."""
+
+
+@final
+class SmallBlock(nn.Module):
+    """One layer: a :class:`~glasshouse.models.text.base.Block`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.behind = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def attended(self, hidden: Tensor) -> Tensor:
+        """Normalised."""
+        x: Tensor = self.before(hidden)
+        return x
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value by one layer."""
+        del positions  # they are in the embedding
+        query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return query, key, value
+
+    def finish(self, hidden: Tensor, context: Tensor) -> Tensor:
+        """Attention and a network of two layers, each added to what came in."""
+        hidden = hidden + self.out(context.transpose(1, 2).flatten(2))
+        return hidden + torch.as_tensor(self.down(F.gelu(self.up(self.behind(hidden)))))
+
+    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
+        """Thirds of one layer."""
+        width = self.qkv.in_features
+        return {
+            "query": (self.qkv, slice(0, width)),
+            "key": (self.qkv, slice(width, 2 * width)),
+            "value": (self.qkv, slice(2 * width, 3 * width)),
+        }
+
+
+@final
+class SmallBody(nn.Module):
+    """Embeddings, layers and the last normalisation."""
+
+    def __init__(self, *, vocabulary: int, length: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.layers = nn.ModuleList(SmallBlock(width, heads) for _ in range(layers))
+        self.last = nn.LayerNorm(width)
+        with torch.no_grad():
+            for table in (self.tokens, self.positions):
+                table.weight.mul_(_SPREAD)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SmallAnatomy:
+    """Where the parts of :class:`SmallBody` are."""
+
+    body: SmallBody
+    causal: bool = True
+    rotary: bool = False
+
+    @property
+    def tokens(self) -> nn.Embedding:
+        return self.body.tokens
+
+    @property
+    def positions(self) -> nn.Embedding:
+        return self.body.positions
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return list(self.body.layers)  # type: ignore[arg-type]  # a ModuleList forgets the type
+
+    def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        placed: Tensor = vectors + self.body.positions(positions)
+        return placed
+
+    def close(self, hidden: Tensor) -> Tensor:
+        normed: Tensor = self.body.last(hidden)
+        return normed
+
+    def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+@carded(
+    Card(
+        summary="a small GPT: next token or class of sentences, random weights, no extra needed",
+        source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
+    )
+)
+def small_gpt(
+    input_shape: tuple[int],
+    classes: int,
+    *,
+    vocabulary: Vocabulary,
+    task: Task = "next",
+    width: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    frozen: str = "",
+) -> TextModel:
+    """Layers normalised first, learnt positions, output tied to the embedding.
+
+    Args:
+        input_shape: (L,), the longest sentence.
+        classes: K; for ``task = "class"``.
+        vocabulary: of the tokenizer.
+        task: ``next`` or ``class``.
+        width: D, a multiple of ``heads``.
+        layers: how many blocks.
+        heads: of attention.
+        frozen: ``embeddings``, or nothing.
+
+    Raises:
+        BadValue: a number is below 1, or ``width`` is no multiple of ``heads``.
+
+    Examples:
+        >>> model = small_gpt((6,), 2, vocabulary=Vocabulary(size=50, pad=0, end=1), width=16)
+        >>> tuple(model(torch.tensor([[5, 6, 1, 0, 0, 0]])).shape)
+        (1, 6, 50)
+    """
+    if min(width, layers, heads) < 1 or width % heads:
+        raise BadValue(
+            "model 'small_gpt'",
+            needs="width, layers and heads from 1, width a multiple of heads",
+            got=f"width = {width}, layers = {layers}, heads = {heads}",
+            fix="correct the [model] table",
+        )
+    body = SmallBody(
+        vocabulary=vocabulary.size, length=input_shape[0], width=width, layers=layers, heads=heads
+    )
+    head = TiedHead(body.tokens) if task == "next" else nn.Linear(width, classes)
+    return TextModel(body, SmallAnatomy(body), head, task=task, vocabulary=vocabulary, frozen=frozen)

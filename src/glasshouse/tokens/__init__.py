@@ -1,0 +1,1 @@
+"""Sentences as numbers: vocabularies and tokenizers."""

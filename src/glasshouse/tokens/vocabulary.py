@@ -1,0 +1,87 @@
+"""What everybody in a federation of language models knows of its tokens; the words themselves are not needed.
+
+Shape letters: N sentences, L tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from glasshouse.errors import BadValue
+
+__all__ = ["Vocabulary"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The numbers of tokens, and which of them are marks.
+
+    Attributes:
+        size: V; tokens are the numbers below it.
+        pad: fills a sentence up to the length of the batch; never attended to, without loss. May be ``end``.
+        end: closes every sentence; -1: none is added.
+        start: opens every sentence (BERT's ``[CLS]``, LLaMA's ``<s>``); -1: none is added.
+    """
+
+    size: int
+    pad: int
+    end: int = -1
+    start: int = -1
+
+    def __post_init__(self) -> None:
+        marks = (self.end, self.start)
+        if self.size < 2 or not 0 <= self.pad < self.size or not all(-1 <= m < self.size for m in marks):
+            raise BadValue(
+                "a vocabulary",
+                needs="size >= 2, 0 <= pad < size, end and start below size (-1: none)",
+                got=f"size = {self.size}, pad = {self.pad}, end = {self.end}, start = {self.start}",
+                fix="take the numbers from the tokenizer",
+            )
+
+    @property
+    def marks(self) -> frozenset[int]:
+        """Tokens that are no words: padding, ends and starts."""
+        return frozenset(mark for mark in (self.pad, self.end, self.start) if mark >= 0)
+
+    def real(self, tokens: Tensor) -> Tensor:
+        """Which tokens (N, L) are part of their sentence, bool: all before the padding at its end.
+
+        Where ``pad`` is also ``end``, the first of them at the end closes the sentence and is part of it.
+
+        Examples:
+            >>> vocabulary = Vocabulary(size=9, pad=0, end=0)
+            >>> vocabulary.real(torch.tensor([[5, 6, 0, 0], [5, 6, 7, 0]])).int().tolist()
+            [[1, 1, 1, 0], [1, 1, 1, 1]]
+        """
+        kept = (tokens != self.pad).flip(1).cummax(1).values.flip(1)
+        if self.pad == self.end:
+            kept = torch.cat([torch.ones_like(kept[:, :1]), kept[:, :-1]], dim=1)
+        return kept
+
+    def words(self, tokens: Tensor) -> list[tuple[int, ...]]:
+        """Every sentence of ``tokens`` (N, L) without marks: what two sentences are compared by.
+
+        Examples:
+            >>> Vocabulary(size=9, pad=0, end=1).words(torch.tensor([[5, 6, 1, 0], [1, 0, 0, 0]]))
+            [(5, 6), ()]
+        """
+        return [tuple(t for t in row if t not in self.marks) for row in tokens.tolist()]
+
+    def stack(self, sentences: Sequence[Sequence[int]], *, length: int) -> Tensor:
+        """Sentences without marks as (N, ``length``): opened, cut where they are too long, closed, filled up.
+
+        Examples:
+            >>> Vocabulary(size=9, pad=0, end=1, start=2).stack([[5, 6, 7, 8], [5]], length=4).tolist()
+            [[2, 5, 6, 1], [2, 5, 1, 0]]
+        """
+        start, end = [[mark] if mark >= 0 else [] for mark in (self.start, self.end)]
+        space = length - len(start) - len(end)
+        rows = torch.full((len(sentences), length), self.pad)
+        for row, sentence in zip(rows, sentences, strict=True):
+            tokens = [*start, *sentence[:space], *end]
+            row[: len(tokens)] = torch.tensor(tokens)
+        return rows

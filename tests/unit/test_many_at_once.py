@@ -1,0 +1,42 @@
+"""Scoring in few operations gives the numbers of one call after the other."""
+
+import numpy as np
+import pytest
+import torch
+
+from glasshouse.audit.scoring import nulls
+from glasshouse.audit.scoring.nulls import score, score_all
+from glasshouse.audit.scoring.verdicts.victims import best_of
+from glasshouse.metrics.base import ComparingMetric, ScoreContext
+from glasshouse.metrics.labels import LabelAccuracy
+from glasshouse.metrics.reconstruction import Mse, MseR, Perceptual, Psnr, Ssim
+from glasshouse.rng import Rng
+from glasshouse.wire import Batch
+
+CONTEXT = ScoreContext(features=lambda x: x.flatten(1)[:, :9], perceptual=lambda x: [x, x[:, :, ::2]])
+
+
+def batch(seed: int, count: int, side: int = 16) -> Batch:
+    inputs = torch.rand((count, 2, side, side), generator=Rng.root(seed).torch())
+    return Batch(inputs=inputs, labels=torch.arange(count) % 3)
+
+
+@pytest.mark.parametrize("at_once", [1, 5000, 2**21])
+@pytest.mark.parametrize("metric", [Mse(), Psnr(), Ssim(), MseR(), Perceptual(), LabelAccuracy()])
+def test_guesses_on_many_victims_score_as_one_by_one(metric, at_once, monkeypatch):
+    monkeypatch.setattr(nulls, "AT_ONCE", at_once)
+    pairs = [(batch(i, 3 + i % 2), batch(100 + i, 4)) for i in range(7)]
+    together = score_all(metric, pairs, context=CONTEXT)
+    alone = [score(metric, guess, victim, context=CONTEXT) for guess, victim in pairs]
+    assert len(together) == len(alone)
+    for one, other in zip(together, alone, strict=True):
+        assert np.allclose(one, other, rtol=1e-6, atol=1e-7)
+    assert isinstance(metric, ComparingMetric) == (metric.claim == "reconstruction")
+
+
+@pytest.mark.parametrize("metric", [Mse(), Psnr(), Ssim()])
+def test_a_table_of_candidates_and_examples_has_the_scores_of_single_pairs(metric):
+    candidates, examples = batch(1, 5).inputs, batch(2, 6).inputs
+    rows = [metric.score(c.expand(6, -1, -1, -1), examples, context=CONTEXT) for c in candidates]
+    best = np.max(rows, 0) if metric.higher_leaks else np.min(rows, 0)
+    assert best_of(metric, candidates, examples, context=CONTEXT) == pytest.approx(best, abs=1e-9)
