@@ -103,6 +103,11 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("flower", run, "--out", "{out}"))
         for run in ("plain", "dp", "sums", "crafted", "crafted-default", "overhead")
     ),
+    "scale": (
+        Piece(("scale", "--out", "{out}", "--chart", "{out}/scale.svg"), 130),
+        Piece(("scoring", "--out", "{out}/scoring"), None),
+        Piece(("check_costs", "--out", "{out}/check-costs"), 110),
+    ),
     "defence-check": (
         Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
         Piece(("defence_check", "--seed", "200", "--clients", "2", "--defended", "1", "--parameters"), 68),

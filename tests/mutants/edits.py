@@ -132,4 +132,22 @@ EDITS: Final = {
         new="gains = [gain]",
         test=f"{UNIT}::test_verdicts",
     ),
+    "one claimed sentence serves for two private ones": Edit(
+        file="metrics/text/sentences.py",
+        old="left[sentence] -= 1",
+        new="left[sentence] -= 0",
+        test="tests/unit/test_sentences.py::test_exact_counts_each_claim_and_each_sentence_once",
+    ),
+    "a tie identifies a sentence": Edit(
+        file="metrics/text/sentences.py",
+        old="likeness(true, said) > max(",
+        new="likeness(true, said) >= max(",
+        test="tests/unit/test_sentences.py::test_identification_is_among_sentences_of_the_same_length",
+    ),
+    "padding has a loss": Edit(
+        file="models/text/base.py",
+        old="return (each * counts).sum(1) / counts.sum(1).clamp_min(1)",
+        new="return each.mean(1)",
+        test="tests/unit/test_text_models.py::test_the_loss_is_that_of_a_sentence_without_padding",
+    ),
 }

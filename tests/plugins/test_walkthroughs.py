@@ -57,11 +57,14 @@ def test_ten_clients_give_their_sentences_away(tmp_path):
     """A GPT-2 of three layers of width 192 in the place of the whole one."""
     pytest.importorskip("peft", reason="the extra 'text'")
     small = ["model.width=192", "model.layers=3", "model.heads=4", "federation.clients=6", "audit.victims=6"]
-    walk("letters.md", tmp_path, {"all": small})
+    few = ["federation.clients=2", "audit.victims=2", "model.width=96"]
+    walk("letters.md", tmp_path, {"all": small, "ways-out": few})
     result = json.loads((tmp_path / "runs/letters/result.json").read_text())
     exact = next(f for f in result["findings"] if f["metric"] == "exact_sentences")
     assert exact["verdict"] == "leaks"
     assert exact["value"] > 0.9
+    others = json.loads((tmp_path / "runs/ways-out/result.json").read_text())
+    assert {f["verdict"] for f in others["findings"]} == {"inconclusive"}
 
 
 def test_the_hospitals_questions_get_an_answer(tmp_path, monkeypatch):

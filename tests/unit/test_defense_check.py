@@ -189,6 +189,18 @@ def test_changes_that_parameters_round_away_are_not_taken_for_pruning(seed):
     assert rows_of(as_parameters(Transcript(terms=terms, rounds=(record,)))) == ()
 
 
+def test_changes_as_small_as_rounding_reach_no_bound():
+    """An update whose size rounding hides is as large as the largest for all that is known of it."""
+    transcript = as_parameters(play(learning_rate=1e-2))
+    first, *others = transcript.rounds
+    before, (update,) = first.broadcasts[0].tensors, first.updates
+    odd = {name: (torch.arange(t.numel()) % 2).view_as(t) for name, t in before.items()}
+    barely = {name: t + 2.0**-24 * t.abs() * odd[name] for name, t in before.items()}
+    still = dataclasses.replace(update, tensors=barely)
+    rounds = (dataclasses.replace(first, updates=(still,)), *others)
+    assert rows_of(dataclasses.replace(transcript, rounds=rounds)) == ()
+
+
 @pytest.mark.parametrize("name", ["prune", "percentile"])
 def test_zeros_of_a_defence_show_in_parameters(name):
     assert said(rows_of(as_parameters(play(make(name))), make(name)), name) == {"as declared"}

@@ -183,3 +183,9 @@ def test_gradients_of_single_sentences_are_those_of_a_loop(name):
 def test_the_mean_loss_is_the_mean_of_the_losses():
     model = made()
     torch.testing.assert_close(mean_loss(model, BATCH), losses_of(model, BATCH).mean())
+
+
+def test_the_loss_is_that_of_a_sentence_without_padding():
+    model = made()
+    alone = model.losses(TOKENS[:1, :4], BATCH.labels[:1])
+    torch.testing.assert_close(model.losses(TOKENS, BATCH.labels)[:1], alone)

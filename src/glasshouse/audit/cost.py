@@ -19,6 +19,8 @@ from glasshouse.scenario.table import Plugin
 
 CONTROL_VICTIMS = 6
 """Victims of a control: its easy setting has so many clients."""
+CLOSED_FORM = Budget(unit="evaluations", amount=0)
+"""Of an attack without a budget: a call is one evaluation, and is timed as it is."""
 Row = dict[str, Any]
 """``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
 (how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
@@ -153,9 +155,9 @@ def _timings(uses: Uses, timer: Timer | None) -> Timings:
     for scenario, plugin in uses:
         attack = attack_of(plugin.name, plugin.arguments)
         budget, key = attack.budget, _what_matters(scenario, plugin, attack.budget)
-        if timer is not None and budget is not None and calls_of(scenario, plugin, attack):
+        if timer is not None and calls_of(scenario, plugin, attack):
             if key not in known and not (known and timer.exhausted):
-                known[key] = timer.attack(scenario, plugin, budget)
+                known[key] = timer.attack(scenario, plugin, budget or CLOSED_FORM)
             found.append(known.get(key) or next((t for t in known.values() if t is not None), None))
         else:
             found.append(None)
@@ -250,8 +252,7 @@ def _in_its_control(plugin: Plugin, timing: Timing | None, timer: Timer | None) 
     if timer is None or easy is None:
         return timing
     (there,) = easy.attacks
-    budget = attack_of(there.name, there.arguments).budget
-    return timing if budget is None else timer.attack(easy, there, budget) or timing
+    return timer.attack(easy, there, attack_of(there.name, there.arguments).budget or CLOSED_FORM) or timing
 
 
 def _trainings(uses: Uses, timings: Timings) -> Iterator[tuple[tuple[str, str], tuple[int, float | None]]]:

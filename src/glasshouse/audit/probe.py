@@ -43,6 +43,8 @@ PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
 
 
+DEAR = 1.0
+"""Seconds of a short search after which it is not run again."""
 LONGEST = 8.0
 """CPU seconds after which no further setting of an attack is measured."""
 
@@ -73,7 +75,8 @@ class Stopwatch:
         if budget.pieces is not None:
             unit = _time_pieces(scenario, budget)
             return None if unit is None else Timing(unit=unit)
-        return _time_call(scenario, plugin, budget, self._device) if budget.probe else None
+        short = budget.probe or not (budget.amount or budget.training)
+        return _time_call(scenario, plugin, budget, self._device) if short else None
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of one image's pass through the model and back, in training."""
@@ -141,17 +144,17 @@ def _short(scenario: Scenario) -> Scenario:
 def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) -> Timing:
     """Per unit, over a short search with all of its restarts, on the clients that share a batch.
 
-    The first call warms up, the second counts. A third, with an empty cache, trains anew what is trained
-    beforehand, for as few steps as the probe says.
+    The first call warms up, the second counts, unless the first was dear. A third, with an empty
+    cache, trains anew what is trained beforehand, for as few steps as the probe says.
     """
     arguments = {**plugin.arguments, **budget.probe}
     attack, short = attack_of(plugin.name, arguments), _short(scenario)
-    assert attack.budget is not None, "the same class declared one with other arguments"
+    units, training = (attack.budget.units, attack.budget.training) if attack.budget is not None else (0, 0)
     with tempfile.TemporaryDirectory() as place, _cache_in(place):
         folder = Path(place) / "group"
         write_resolved(short, folder / "scenario.toml")
         simulate(Group(folder=str(folder), seed=scenario.seed))
-        units = units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))
+        calls = units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))
         call = AttackTask(
             folder=str(folder),
             out="",
@@ -159,24 +162,25 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) 
             arguments=json.dumps(arguments),
             threat=threat_of(scenario),
             attack_seed=scenario.attack_seed,
-            unit=units[0],
+            unit=calls[0],
             device=device,
             trust_factory=True,  # the scenario is the user's own
         )
-        tasks = [replace(call, unit=unit, out=str(folder / "claims" / unit.name)) for unit in units]
+        tasks = [replace(call, unit=unit, out=str(folder / "claims" / unit.name)) for unit in calls]
         first = pieces(tasks)[0]  # victims that share a batch are timed together
 
         def again(name: str) -> object:
             return run_piece(tuple(replace(t, out=str(folder / name / t.unit.name)) for t in first))
 
-        run_piece(first)
-        spent = _seconds_on(device, lambda: again("again"))
+        spent, together = _seconds_on(device, lambda: run_piece(first[:1])), 1
+        if spent < DEAR:  # else what happens once, and what a batch saves, is little beside it
+            spent, together = _seconds_on(device, lambda: again("again")), len(first)
         certificate = _seconds_on(device, lambda: certify(first[0]))
         step = None
-        if attack.budget.training:
+        if training:
             shutil.rmtree(cache_folder(), ignore_errors=True)
-            step = max(0.0, _seconds_on(device, lambda: again("anew")) - spent) / attack.budget.training
-        return Timing(unit=spent / (attack.budget.units * len(first)), certificate=certificate, step=step)
+            step = max(0.0, _seconds_on(device, lambda: again("anew")) - spent) / training
+        return Timing(unit=spent / (max(1, units) * together), certificate=certificate, step=step)
 
 
 def _seconds_on(device: str, run: Callable[[], object]) -> float:

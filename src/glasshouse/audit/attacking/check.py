@@ -206,13 +206,14 @@ def _check_candidates(claim: Claim, view: View, subject: str) -> None:
     items = claim.tokens if isinstance(claim, Sequences) else items
     if items is None:
         return
+    what = "images" if isinstance(claim, Reconstruction) else "sentences"
     examples = max(_announced_count(claim, view, number) for number in claim.about.rounds)
     limit = max(CANDIDATES, CANDIDATES_PER_EXAMPLE * examples)
     if len(items) > limit:
         raise _refuse(
             subject,
-            needs=f"at most {limit:,} inputs for {examples} private examples",
-            got=f"{len(items):,} inputs",
+            needs=f"at most {limit:,} {what} for {examples} private examples",
+            got=f"{len(items):,} {what}",
             fix="claim those that the attack is surest of",
         )
 

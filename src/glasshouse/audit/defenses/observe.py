@@ -26,6 +26,8 @@ _MEAN_TO_STD: Final = {GAUSSIAN: math.sqrt(2 / math.pi), LAPLACE: math.sqrt(0.5)
 _SCATTERED: Final = 0.01
 _ON_LINE: Final = 0.3
 _SHARP: Final = 0.1
+_BLUNT: Final = 0.01
+"""Relative error of an update's size from which on it shows float32's steps, and no bound or grid."""
 
 
 @final
@@ -104,10 +106,14 @@ def _undecided(seen: Observation) -> Observation:
 def _ceiling(kind: str, traces: Sequence[Trace], values: Sequence[float]) -> Observation:
     """A bound on a size of the update that several updates reach."""
     count, extremes = len(traces), (min(values), max(values))
-    shared = common_ceiling(values, [trace.slack for trace in traces])
-    if shared is not None and differ([traces[i] for i in shared[1]]):
+    sized = [(value, trace) for value, trace in zip(values, traces, strict=True) if trace.slack < _BLUNT]
+    if not sized:
+        note = "the change is so small that rounding hides its size"
+        return Observation(kind=kind, state="unclear", updates=count, extremes=extremes, note=note)
+    shared = common_ceiling([value for value, _ in sized], [trace.slack for _, trace in sized])
+    if shared is not None and differ([sized[i][1] for i in shared[1]]):
         top, which = shared
-        error = top * max(traces[i].slack for i in which)
+        error = top * max(sized[i][1].slack for i in which)
         return Observation(
             kind=kind, state="on", value=top, low=top - error, high=top + error, shows=len(which),
             updates=count, extremes=extremes,
@@ -124,7 +130,8 @@ def _tensor_ceiling(traces: Sequence[Trace]) -> Observation:
     count = len(traces)
     norms = torch.tensor([[float(t.double().norm()) for t in trace.tensors.values()] for trace in traces])
     top = float(norms.max())
-    reach = norms >= top * (1 - torch.tensor([[2 * trace.slack] for trace in traces]) - 1e-5)
+    slack = torch.tensor([[trace.slack] for trace in traces])
+    reach = (norms >= top * (1 - 2 * slack - 1e-5)) & (slack < _BLUNT)
     per_update = reach.sum(1)
     shows = int((per_update >= 2).sum())
     extremes = (float(norms.max(1).values.min()), top)
@@ -140,7 +147,8 @@ def _tensor_ceiling(traces: Sequence[Trace]) -> Observation:
 
 def _grid(traces: Sequence[Trace]) -> Observation:
     """Few equal steps per tensor."""
-    bits = [grid_bits(trace.tensors, rounding=_sent_rounding(trace)) for trace in traces]
+    sized = [trace for trace in traces if trace.slack < _BLUNT]
+    bits = [grid_bits(trace.tensors, rounding=_sent_rounding(trace)) for trace in sized]
     coarse = [b for b in bits if b is not None]
     if not coarse:
         return Observation(kind="bits", state="off", updates=len(traces), note="entries lie on no grid")

@@ -88,10 +88,10 @@ class Factors:
         """So many entries of a column must be zero."""
         return self.rows.shape[1] - 1 + LEAST_ZEROS * len(self.rows)
 
-    def zeros(self, directions: Tensor) -> Tensor:
-        """Where U q is nothing but noise, for unit directions (B, C): (R', C) bool."""
-        level = self.noise * (self.inverse[:, None] * directions).norm(dim=0)
-        small: Tensor = (self.rows @ directions).abs() <= SIGMAS * level + 1e-13
+    def zeros(self, directions: Tensor, *, width: float = 0.0) -> Tensor:
+        """Where U q is nothing but noise, or below ``width``, for unit directions (B, C): (R', C) bool."""
+        level = SIGMAS * self.noise * (self.inverse[:, None] * directions).norm(dim=0) + 1e-13
+        small: Tensor = (self.rows @ directions).abs() <= level.clamp_min(width)
         return small
 
     def columns(self, directions: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def _sparse(factors: Factors, q: Tensor) -> Tensor:
     for width in _POLISH:
         if not q.shape[1]:
             return q
-        weight = ((rows @ q).T.abs() < width * unit).to(rows.dtype)  # (C, R)
+        weight = factors.zeros(q, width=width * unit).T.to(rows.dtype)  # (C, R)
         q = torch.linalg.eigh(torch.einsum("cr,ri,rj->cij", weight, rows, rows))[1][:, :, 0].T
     return _distinct(q[:, factors.zeros(q).sum(0) >= factors.least])
 
