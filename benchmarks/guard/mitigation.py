@@ -1,10 +1,11 @@
 """What closing leaks costs in accuracy, and whether it closes them.
 
-A piece is one federation (network, seed, with or without), or a series of attacked rounds. In a federation clients
-train one local epoch a round by SGD; updates are sent as they are, or each is mitigated first, and left out where
-nothing helps. In an attacked round one client receives a crafted model, computes one step or one epoch, and the
-server reads its update without knowing the data: rows, and differences of rows in the order of its thresholds.
-Null: the same candidates against as many pictures that nobody trained on.
+A piece is one federation (network, seed, with or without), or a series of attacked rounds.
+In a federation clients train one local epoch a round by SGD; updates are sent as they are, or each is
+mitigated first, and left out where nothing helps. In an attacked round one client receives a crafted model,
+computes one step or one epoch, and the server reads its update without knowing the data: rows, and
+differences of rows in the order of its thresholds. Null: the same candidates against as many pictures that
+nobody trained on.
 """
 
 import argparse
@@ -204,7 +205,7 @@ def table(folder: Path) -> str:
     rounds = [one for o in found for one in o.get("attacked", ())]
     lines += [
         "",
-        "| attacked with | update | n | read as it was | null | not sent | read as sent | null + 1 point kept |",
+        "| attacked with | update | n | read before | null | not sent | read as sent | null + 1 point kept |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for kind in dict.fromkeys(one["kind"] for one in rounds):
@@ -225,7 +226,7 @@ def main() -> None:
     """Run the pieces that are missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--networks", nargs="+", default=["mlp-512-plain", "lenet5", "vgg"])
+    parser.add_argument("--networks", nargs="*", default=["mlp-512-plain", "lenet5", "vgg"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/mitigation"))

@@ -130,3 +130,19 @@ def test_signs_of_the_head_name_the_classes_of_a_small_batch(digits: tuple[Tenso
 def test_an_update_of_another_network_is_refused(digits: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(BadValue, match="conv"):
         preflight({"conv.weight": torch.ones(1)}, network(), digits[0][:2], digits[1][:2])
+
+
+def test_an_example_that_has_a_row_to_itself_in_one_step_alone_is_found(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    """A step on four examples, then one on four others: before and after, both units answer to all eight."""
+    pixels, labels = digits[0][:8], digits[1][:8]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
+    with torch.no_grad():
+        model[1].weight.abs_()  # every unit answers to everybody
+    alone = gradient(model, pixels[3:4], labels[3:4])["1.weight"]
+    change = {"1.weight": -0.1 * alone, "1.bias": torch.zeros(6)}
+    traced = model[1](pixels.flatten(1)) > 0
+    assert traced.all()
+    assert preflight(change, model, pixels, labels).standing("input") == (3,)

@@ -15,7 +15,7 @@ from typing import Final, final
 
 from torch import Tensor, nn
 
-from glasshouse.guard.preflight import Preflight
+from glasshouse.guard.preflight import Preflight, preflight
 from glasshouse.guard.remedies import REMEDIES, Case, Train, distance, drop_rows, gradient_of
 from glasshouse.store import append_jsonl
 from glasshouse.wire import Kind
@@ -114,7 +114,7 @@ def mitigate(
     case = Case(
         update=update, model=model, inputs=batch[0], labels=batch[1], kind=kind, train=train, more=more
     )
-    found = _find_remedy(case, case.check())
+    found = _find_remedy(case, preflight(update, model, *batch, kind=kind))
     if log is not None:
         append_jsonl(log, _line(found))
     return found

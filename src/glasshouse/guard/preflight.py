@@ -19,61 +19,25 @@ It does not search: what gradient inversion, or a network trained for the purpos
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.measures import OWNED, differences
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
+from glasshouse.guard.standing import RECOGNISED, Leak, What, find_examples
 from glasshouse.wire import Kind
 
 __all__ = ["RECOGNISED", "Leak", "Preflight", "preflight"]
 
-RECOGNISED: Final = 0.5
-"""Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
 _SAME_AS_INPUT: Final = 0.999
 """Correlation from which on what enters a layer is the input itself, normalised or not."""
 
-_TINY: Final = torch.finfo(torch.double).tiny
-MOST: Final = 0.5
-"""Share of a row, or of a difference, from which on it may show an example."""
-HARDLY: Final = 0.01
-"""Share below which it is luck that it comes near to one."""
-APART: Final = 1.5
-"""A row so many times as near to one example as to any other shows it whatever its share:
-in several steps of training an example may have had a row to itself that it shares before and after."""
-ALIKE: Final = 0.9
-"""Cosine of what two examples differ by from the mean from which on they are one picture."""
-
-What = Literal["input", "features"]
-By = Literal["a row", "several rows", "a difference of two rows"]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Leak:
-    """One example that stands in the update.
-
-    Attributes:
-        example: its number among the client's.
-        what: the input itself, or what the layers in front made of it.
-        layer: name of the layer.
-        by: where in the layer's weight.
-        missing: share of its contrast that is not there, below ``RECOGNISED``.
-        rows: all rows of the weight that show it, alone, together or two by two.
-    """
-
-    example: int
-    what: What
-    layer: str
-    by: By
-    missing: float
-    rows: tuple[int, ...]
+_PART: Final = 256  # examples passed at a time
 
 
 @final
@@ -124,6 +88,7 @@ def preflight(
     labels: Tensor,
     *,
     kind: Kind = "delta",
+    recognised: float = RECOGNISED,
 ) -> Preflight:
     """Look for a client's examples in the update that it is about to send.
 
@@ -133,6 +98,7 @@ def preflight(
         inputs: all examples that the update was computed from, (B, ...), as they enter the model.
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
+        recognised: share of an example's contrast that may be missing where it counts as standing there.
 
     Raises:
         BadValue: another kind, no weight of ``model`` in the update, or inputs that do not fit it.
@@ -141,7 +107,7 @@ def preflight(
         >>> model = nn.Linear(4, 2)
         >>> image, label = torch.tensor([[0.0, 1.0, 0.5, 0.2]]), torch.tensor([1])
         >>> names, weights = zip(*model.named_parameters())
-        >>> gradient = torch.autograd.grad(F.cross_entropy(model(image), label), weights)
+        >>> gradient = torch.autograd.grad(nn.functional.cross_entropy(model(image), label), weights)
         >>> seen = preflight(dict(zip(names, gradient)), model, image, label, kind="gradient")
         >>> seen.standing("input"), seen.standing("features"), seen.labels
         ((0,), (), (0,))
@@ -155,22 +121,13 @@ def preflight(
             fix="subtract what was received from the parameters that are sent",
         )
     models = [model] if kind == "gradient" else [model, _moved(model, update)]
-    traces = [trace(one, inputs, labels) for one in models]
-    leaks: dict[tuple[int, What], Leak] = {}
-    layers = [layer for t in traces for layer in t.layers]
-    for one in layers:
-        rows = update.get(one.named("weight"))
-        if not one.is_flat or rows is None:
-            continue
-        what: What = "input" if _is_input(one.inputs, inputs) else "features"
-        for leak in _look(rows, one, what, passes=[layer for layer in layers if layer.name == one.name]):
-            key = leak.example, what
-            leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
-    named = _named_classes(update, traces[0].layers[-1], labels, kind)
-    looked_at = {one.named("weight") for one in traces[0].layers if one.is_flat}
+    traces = [_trace_linear(one, inputs, labels, kind) for one in models]
+    leaks = _find_leaks(update, traces, inputs, recognised)
+    named = _named_classes(update, traces[0][-1], labels, kind)
+    looked_at = {one.named("weight") for one in traces[0] if one.is_flat}
     return Preflight(
         examples=len(labels),
-        leaks=tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what))),
+        leaks=leaks,
         labels=tuple(i for i, label in enumerate(labels.tolist()) if label in named),
         wrong_classes=len(named - set(labels.tolist())),
         controlled=_control(inputs),
@@ -178,93 +135,48 @@ def preflight(
     )
 
 
-def _look(rows: Tensor, one: LayerTrace, what: What, *, passes: Sequence[LayerTrace]) -> list[Leak]:
-    """The examples that stand in ``rows``, (m, n).
+def _find_leaks(
+    update: Mapping[str, Tensor], traces: list[list[LayerTrace]], inputs: Tensor, recognised: float
+) -> tuple[Leak, ...]:
+    """The clearest of each example and kind, over all linear layers."""
+    leaks: dict[tuple[int, What], Leak] = {}
+    layers = [layer for t in traces for layer in t]
+    for one in layers:
+        rows = update.get(one.named("weight"))
+        if not one.is_flat or rows is None:
+            continue
+        what: What = "input" if _is_input(one.inputs, inputs) else "features"
+        passes = [layer for layer in layers if layer.name == one.name]
+        for leak in find_examples(rows, one, what, passes=passes, recognised=recognised):
+            key = leak.example, what
+            leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
+    return tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what)))
 
-    ``passes``: of the model before and after training; what entered a row in neither is there by chance.
+
+def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) -> list[LayerTrace]:
+    """Traces of the linear layers alone, if there are any: nothing is kept of what lies in front of them.
+
+    Examples behind several steps were never one batch, and are passed in parts.
     """
-    rows, goal = rows.detach().double(), one.inputs.double()
-    signed = torch.where(rows.any(1, keepdim=True), _signed(one), 0.0)  # rows of zeros show nobody
-    shares = _shares(signed)
-    pairs = differences(signed.T)
-    of_two = _shares(signed[pairs.rows] - pairs.multiples[:, None] * signed[pairs.others])
-    all_signed = [_signed(each) for each in passes]
-    strange = torch.stack([_shares(each) for each in all_signed]).amax(0) < HARDLY
-    of_pairs = [each[pairs.rows] - pairs.multiples[:, None] * each[pairs.others] for each in all_signed]
-    strange_pair = torch.stack([_shares(each) for each in of_pairs]).amax(0) < HARDLY
-    together = torch.where(shares >= OWNED, signed, 0.0).T @ rows
-    products, squares = rows @ goal.T, rows.square().sum(1)[:, None]  # (m, B), (m, 1)
-    factor = pairs.multiples[:, None]
-    cross = (rows[pairs.rows] * rows[pairs.others]).sum(1, keepdim=True)
-    pair_squares = squares[pairs.rows] - 2 * factor * cross + factor.square() * squares[pairs.others]
-    row = products.square() / squares.clamp_min(_TINY)
-    pair = (products[pairs.rows] - factor * products[pairs.others]).square() / pair_squares.clamp_min(_TINY)
-    whole, spread = goal.square().sum(1), _contrast(goal)
-
-    def missing(energy: Tensor) -> Tensor:
-        return (whole - energy).clamp_min(0).sqrt() / spread
-
-    by: dict[By, Tensor] = {
-        "a row": missing(_most(row, shares >= MOST)),
-        "several rows": missing((F.normalize(together, dim=1, eps=_TINY) * goal).sum(1).square()),
-        "a difference of two rows": missing(_most(pair, of_two >= MOST)),
-    }
-    luck = missing(torch.maximum(_most(row, strange), _most(pair, strange_pair)))
-    near = min(RECOGNISED, float(luck.min()))
-    clear = _clearly_nearest(missing(row), goal)
-    by["a row"] = torch.minimum(by["a row"], missing(_most(row, clear)))
-    in_row = clear | ((shares >= MOST) & (missing(row) < near))
-    in_pair = (of_two >= MOST) & (missing(pair) < near)
-    leaks = []
-    for example in range(len(goal)):
-        nearest = min(by, key=lambda name: float(by[name][example]))
-        least = float(by[nearest][example])
-        if least < near or clear[:, example].any():
-            shown = in_row[:, example] | ((shares[:, example] >= OWNED) & (nearest == "several rows"))
-            two = in_pair[:, example]
-            of_all = torch.cat([shown.nonzero()[:, 0], pairs.rows[two], pairs.others[two]])
-            where = tuple(torch.unique(of_all).tolist())
-            leaks.append(
-                Leak(example=example, what=what, layer=one.name, by=nearest, missing=least, rows=where)
-            )
-    return leaks
-
-
-def _signed(one: LayerTrace) -> Tensor:
-    """(m, B), how much each example adds to the gradient of each row, with its sign."""
-    signed: Tensor = one.pulls.double().T * one.inputs.double().norm(dim=1)
-    return signed
-
-
-def _shares(signed: Tensor) -> Tensor:
-    """Of each row of (k, B): whose it is."""
-    return F.normalize(signed.abs(), p=1, dim=1, eps=_TINY)
-
-
-def _most(energies: Tensor, counted: Tensor) -> Tensor:
-    """(B,), the largest of (k, B) that counts; 0 if none does."""
-    if not len(energies):
-        return energies.new_zeros(energies.shape[1])
-    return torch.where(counted, energies, 0.0).amax(0)
-
-
-def _clearly_nearest(missing: Tensor, goals: Tensor) -> Tensor:
-    """(m, B), of bool: which row shows which example and no other nearly as well."""
-    centred = F.normalize(goals - goals.mean(0), dim=1)
-    first, who = missing.min(1)
-    others = (centred @ centred.T <= ALIKE)[who]
-    second = torch.where(others, missing, torch.inf).amin(1)
-    shown = (first < RECOGNISED) & (second > APART * first) & (len(goals) > 1)
-    clear = torch.zeros_like(missing, dtype=torch.bool)
-    clear[shown, who[shown]] = True
-    return clear
-
-
-def _contrast(goals: Tensor) -> Tensor:
-    """(B,), how far each is from a flat one, or from the mean of all, whichever is nearer."""
-    flat = (goals - goals.mean(1, keepdim=True)).norm(dim=1)
-    mean = (goals - goals.mean(0)).norm(dim=1) if len(goals) > 1 else flat
-    return torch.minimum(flat, mean).clamp_min(1e-12)
+    work = copy.deepcopy(model)
+    linear = [layer for layer in work.modules() if isinstance(layer, nn.Linear)]
+    for p in work.parameters() if linear else ():
+        p.requires_grad = False
+    for layer in linear:
+        layer.requires_grad_()
+    parts = 1 if kind == "gradient" else math.ceil(len(labels) / _PART)
+    split = zip(inputs.tensor_split(parts), labels.tensor_split(parts), strict=True)
+    traces = [trace(work, *some).layers for some in split]
+    sizes = [len(layers[0].inputs) / len(labels) for layers in traces]
+    return [
+        LayerTrace(
+            name=calls[0].name,
+            layer=calls[0].layer,
+            inputs=torch.cat([one.inputs for one in calls]),
+            pulls=torch.cat([one.pulls * size for one, size in zip(calls, sizes, strict=True)]),
+        )
+        for calls in zip(*traces, strict=True)
+    ]
 
 
 def _is_input(seen: Tensor, inputs: Tensor) -> bool:
@@ -303,7 +215,9 @@ def _control(inputs: Tensor) -> bool:
     seen = inputs.flatten(1)[:8].detach().float()
     pulls = torch.zeros(len(seen), 2)
     pulls[0] = torch.tensor([1.0, -0.5])
-    layer = nn.Linear(seen.shape[1], 2, device="meta")  # draws no random numbers
+    layer = nn.Linear(seen.shape[1], 2, device="meta").to_empty(device="cpu")  # draws no random numbers
+    for p in layer.parameters():
+        torch.nn.init.zeros_(p)
     one = LayerTrace(name="control", layer=layer, inputs=seen.cpu(), pulls=pulls)
-    leaks = _look(torch.outer(pulls[0], seen[0].cpu()), one, "input", passes=[one])
+    leaks = find_examples(torch.outer(pulls[0], seen[0].cpu()), one, "input", passes=[one])
     return [leak.example for leak in leaks] == [0]

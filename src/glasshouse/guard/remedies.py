@@ -21,6 +21,8 @@ from glasshouse.wire import Kind
 Train = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 """Gives the update that training on these examples makes, from the received model."""
 
+HIDDEN: Final = 0.7
+"""Share of an example's contrast that must be missing of what is sent: more than preflight asks for."""
 PASSES: Final = 6
 """How often rows are dropped: without some, others may show an example."""
 STRENGTHS: Final = tuple(2.0**k for k in range(-5, 5))
@@ -51,8 +53,8 @@ class Case:
     more: tuple[Tensor, Tensor] | None = None
 
     def check(self) -> Preflight:
-        """What stands in the update."""
-        return preflight(self.update, self.model, self.inputs, self.labels, kind=self.kind)
+        """What stands in the update, or nearly does."""
+        return preflight(self.update, self.model, self.inputs, self.labels, kind=self.kind, recognised=HIDDEN)
 
     def _again(self, inputs: Tensor, labels: Tensor) -> "Case | None":
         """The case of an update that is made of these examples."""

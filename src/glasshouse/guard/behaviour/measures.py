@@ -20,7 +20,8 @@ NEIGHBOURS = 8
 WITNESSES = 2
 """Other examples that must agree on the factor between two rows: one that fits a single batch is luck."""
 AGREEMENT = 0.01
-_ROWS = 256  # compared at a time
+_NUMBERS = 2**22  # compared at a time
+_DISTINCT = 256  # rows, likewise
 
 
 def isolated(one: LayerTrace) -> Tensor:
@@ -85,7 +86,8 @@ def differences(signed_sizes: Tensor) -> Differences:
     rows = signed_sizes.T.double()[numbers]
     directions = F.normalize(rows, dim=1)
     shown = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
-    for places in torch.split(torch.arange(len(rows), device=rows.device), _ROWS):
+    at_a_time = max(1, _NUMBERS // (NEIGHBOURS * max(1, len(signed_sizes))))
+    for places in torch.split(torch.arange(len(rows), device=rows.device), at_a_time):
         some = rows[places]
         cosine = directions[places] @ directions.T
         cosine[cosine > SAME] = -1  # itself
@@ -118,7 +120,7 @@ def _distinct(rows: Tensor) -> Tensor:
     directions = F.normalize(rows[numbers], dim=1)
     if not len(numbers):
         return numbers
-    first = [(some @ directions.T > SAME).int().argmax(1) for some in torch.split(directions, _ROWS)]
+    first = [(some @ directions.T > SAME).int().argmax(1) for some in torch.split(directions, _DISTINCT)]
     return numbers[torch.cat(first) == torch.arange(len(numbers), device=rows.device)]
 
 
