@@ -205,8 +205,8 @@ def read_metadata(path: Path) -> dict[str, str]:
     except (SafetensorError, RuntimeError, ValueError) as error:
         raise _corrupt(path, "a safetensors file", reason(error)) from error
     stamp = metadata.pop(_STAMP, str(FORMAT))
-    known = stamp.isascii() and stamp.isdecimal() and len(stamp) <= limits.DIGITS
-    check_format(int(stamp) if known else stamp, subject=f"file '{path}'")
+    valid = stamp.isascii() and stamp.isdecimal() and len(stamp) <= limits.DIGITS
+    check_format(int(stamp) if valid else stamp, subject=f"file '{path}'")
     return metadata
 
 

@@ -106,14 +106,14 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
 
 def total(name: str, rows: Sequence[Row]) -> Row:
     """The total of calls and of measured seconds; ``unmeasured`` names the parts without a measurement."""
-    measured = [row for row in rows if row["seconds"] is not None]
+    seconds = [row for row in rows if row["seconds"] is not None]
     devices: dict[str, float] = {}
-    for one in measured:
+    for one in seconds:
         devices[one["device"]] = devices.get(one["device"], 0.0) + one["seconds"]
     calls = sum(row["calls"] for row in rows)
-    row = _row(name, "total", calls, ("", None), sum(devices.values()) if measured else None)
+    row = _row(name, "total", calls, ("", None), sum(devices.values()) if seconds else None)
     unmeasured = dict.fromkeys(row["part"] for row in rows if row["seconds"] is None)
-    return {**row, "devices": devices, "unmeasured": list(unmeasured) if measured else []}
+    return {**row, "devices": devices, "unmeasured": list(unmeasured) if seconds else []}
 
 
 def _row(

@@ -55,13 +55,13 @@ def _check_models(side: Side, *, subject: str) -> None:
 
     agreed = tensors_of(terms.architecture)
     for record in side.transcript.rounds:
-        sent = [agreed, *(tensors_of(b.architecture) for b in record.broadcasts)]
+        broadcast = [agreed, *(tensors_of(b.architecture) for b in record.broadcasts)]
         for message in record.messages():
             if isinstance(message, ClientMetrics | Dropout):
                 continue
             where = f"{subject}, {type(message).__name__.lower()} of round {record.round}"
             buffers = message.buffers if isinstance(message, Update) else {}
-            _check_shapes({**message.tensors, **buffers}, sent, subject=where)
+            _check_shapes({**message.tensors, **buffers}, broadcast, subject=where)
             if not isinstance(message, Broadcast):
                 _check_examples(message.examples, terms.architecture, subject=where)
 

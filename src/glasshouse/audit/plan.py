@@ -74,7 +74,9 @@ def group_tasks(scenario: Scenario, group: Group, device: str) -> Iterator[Attac
         attack = attack_of(spec.name, spec.arguments)
         if group.active != federation_of(scenario, position):
             continue
-        for unit in units_of(attack, folder, victims=scenario.audit.victims, attacked=attacked, known=known):
+        for unit in units_of(
+            attack, folder, victims=scenario.audit.victims, attacked=attacked, existing=known
+        ):
             yield AttackTask(
                 folder=group.folder,
                 out=str(folder / "claims" / attack_key(position, spec) / unit.name),

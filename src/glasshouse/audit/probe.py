@@ -80,11 +80,11 @@ class Stopwatch:
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of one image's pass through the model and back, in training."""
-        built = build(_short(scenario), seed=scenario.seed)
-        how, public = scenario.model.pretraining, require_part(built.public, "public")
+        federation = build(_short(scenario), seed=scenario.seed)
+        how, public = scenario.model.pretraining, require_part(federation.public, "public")
         few = public.pick(torch.arange(min(PROBED_IMAGES, how.batch_size, len(public))))
         short = how.model_copy(update={"epochs": PROBE})
-        model, against = models.build(built.setting.terms.architecture, rng=Rng.root(0)), ascent_of(how)
+        model, against = models.build(federation.setting.terms.architecture, rng=Rng.root(0)), ascent_of(how)
         run = partial(
             fit, model, few, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
         )
@@ -93,13 +93,15 @@ class Stopwatch:
     def simulation(self, scenario: Scenario) -> float:
         """CPU seconds of a client's training per image, over one round of the whole federation."""
         short = _short(scenario)
-        built = build(short, seed=scenario.seed)
-        protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
+        federation = build(short, seed=scenario.seed)
+        protocol: FederationProtocol = load("protocols", federation.setting.terms.protocol)()
 
         def play() -> object:
-            log = Log(terms=built.setting.terms, keep=built.keep)
-            recorder = BothSides(log=log, rounds=built.attacked)
-            return protocol.play(built.setting, recorder=recorder, rng=built.rng.child("federation"))
+            log = Log(terms=federation.setting.terms, keep=federation.keep)
+            recorder = BothSides(log=log, rounds=federation.attacked)
+            return protocol.play(
+                federation.setting, recorder=recorder, rng=federation.rng.child("federation")
+            )
 
         return seconds_of(play) / client_passes(short)
 
@@ -208,12 +210,12 @@ def _cache_in(place: str) -> Iterator[None]:
 def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
     """CPU seconds per unit and image; None: the attack does not support this model."""
     assert budget.pieces is not None
-    built = build(_short(scenario), seed=scenario.seed)
-    agreed = built.setting.terms.architecture
+    federation = build(_short(scenario), seed=scenario.seed)
+    agreed = federation.setting.terms.architecture
     count = min(PROBED_IMAGES, budget.images, scenario.federation.batch_size)
     images = torch.rand((count, *agreed.input_shape), generator=torch.Generator().manual_seed(0))
     try:
-        pieces = budget.pieces(agreed, built.setting.start, images)
+        pieces = budget.pieces(agreed, federation.setting.start, images)
     except Inapplicable:
         return None
     spent = sum(seconds_of(piece.run) * piece.times for piece in pieces)

@@ -161,11 +161,11 @@ def _gather(
     return replace(result, limits=policy_limits([p.cell for p, _ in parts], result))
 
 
-def _with_epsilons(result: Result, measured: Sequence[EmpiricalEpsilon | Refused]) -> Result:
+def _with_epsilons(result: Result, epsilons: Sequence[EmpiricalEpsilon | Refused]) -> Result:
     return replace(
         result,
-        epsilons=tuple(one for one in measured if isinstance(one, EmpiricalEpsilon)),
-        refusals=(*result.refusals, *(one for one in measured if isinstance(one, Refused))),
+        epsilons=tuple(one for one in epsilons if isinstance(one, EmpiricalEpsilon)),
+        refusals=(*result.refusals, *(one for one in epsilons if isinstance(one, Refused))),
     )
 
 

@@ -71,15 +71,15 @@ class LocalTraining:
             BadValue: none of them starts with the prefix.
         """
         every = model.named_parameters()
-        chosen = {name: p for name, p in every if p.requires_grad and name.startswith(self.trained)}
-        if not chosen:
+        parameters = {name: p for name, p in every if p.requires_grad and name.startswith(self.trained)}
+        if not parameters:
             raise BadValue(
                 "local training",
                 needs=f"parameters whose name starts with '{self.trained}'",
                 got=", ".join(name for name, _ in model.named_parameters()) or "a model without parameters",
                 fix="correct the protocol's trained part, or the model's split into features and head",
             )
-        return chosen
+        return parameters
 
     def rate(self, step: int = 0) -> float:
         """The learning rate in a local step."""

@@ -80,23 +80,23 @@ def play(
         stream = rng.child(f"round/{t}")
         consensus = scheme.consensus(uploads, server, public, rng=stream.child("consensus"))
         check_finite({"logits": consensus}, subject=f"consensus of round {t}")
-        sent = Broadcast(round=t, architecture=setting.terms.architecture, tensors={"logits": consensus})
-        recorder.prepare(sent)
-        recorder.broadcast(sent)
+        broadcast = Broadcast(round=t, architecture=setting.terms.architecture, tensors={"logits": consensus})
+        recorder.prepare(broadcast)
+        recorder.broadcast(broadcast)
         uploads, epochs_each = [], []
         for number, client in enumerate(clients.learners):
-            mine = stream.child(f"client/{number}")
+            client_rng = stream.child(f"client/{number}")
             epochs_each.append(
                 scheme.learn(
-                    client, public, consensus, clients=len(clients.learners), rng=mine.child("public")
+                    client, public, consensus, clients=len(clients.learners), rng=client_rng.child("public")
                 )
             )
         scheme.serve(server, public, consensus, rng=stream.child("server"))
         model = {f"model.{name}": tensor for name, tensor in server.state().items()}
         recorder.own(t + 1, {"logits": server.logits(public.inputs), **model})
         for number, epochs in enumerate(epochs_each):
-            mine = stream.child(f"client/{number}")
-            uploads.append(clients.upload(t + 1, number, public, epochs, recorder=recorder, rng=mine))
+            client_rng = stream.child(f"client/{number}")
+            uploads.append(clients.upload(t + 1, number, public, epochs, recorder=recorder, rng=client_rng))
     return server.state()
 
 
@@ -170,10 +170,10 @@ class Clients:
             examples=len(data),
             steps=trained.steps,
         )
-        used = data.pick(_used_rows(trained, len(data)))
-        sent = apply_defenses(update, used, learner.model, setting.defenses, rng=rng)
-        recorder.update(sent)
-        logits: Tensor = sent.tensors["logits"]
+        batch = data.pick(_used_rows(trained, len(data)))
+        message = apply_defenses(update, batch, learner.model, setting.defenses, rng=rng)
+        recorder.update(message)
+        logits: Tensor = message.tensors["logits"]
         return logits
 
 

@@ -23,11 +23,11 @@ def play(
     """
     state = {name: t.detach().clone() for name, t in setting.start.items()}
     clients = Clients(setting)
-    sent: Mapping[str, Tensor] = {}
+    received: Mapping[str, Tensor] = {}
     for number in track(range(setting.rounds), "federation", total=setting.rounds):
         terms = setting.terms
-        changed = {n: t.clone() for n, t in state.items() if not sent or n.startswith(terms.trained)}
-        sent = {**sent, **changed}
+        changed = {n: t.clone() for n, t in state.items() if not received or n.startswith(terms.trained)}
+        received = {**received, **changed}
         honest = Broadcast(round=number, architecture=terms.architecture, tensors=changed)
         recorder.prepare(honest)
         crafted = tamper(number) if tamper else None
@@ -38,7 +38,7 @@ def play(
             for broadcast in (crafted.default, *crafted.addressed.values()):
                 recorder.broadcast(broadcast)
         total = one_round(
-            setting, number, clients, sent, crafted, recorder=recorder, rng=rng.child(f"round/{number}")
+            setting, number, clients, received, crafted, recorder=recorder, rng=rng.child(f"round/{number}")
         )
         if crafted is None or crafted.applies:
             state = apply_total(state, total, setting)
@@ -127,9 +127,9 @@ class Clients:
         )
         if any(d.place == "gradient" for d in self._setting.defenses):
             model = self._loaded(architecture, tensors)
-        used = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
+        batch = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
         defenses, device = self._setting.defenses, self._setting.device
-        return apply_defenses(update, used, model, defenses, rng=rng, device=device)
+        return apply_defenses(update, batch, model, defenses, rng=rng, device=device)
 
     def _loaded(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> nn.Module:
         key = repr(architecture)

@@ -67,7 +67,7 @@ def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:
     choice = f"kept: epoch {best + 1}; " if best >= 0 else "not trained; "
     both = (("leakage", leakage), ("accuracy", accuracy))
     trained = [line(f"{name}, epochs", x, y[:-1]) for name, y in both if x]
-    sent = [line(f"{name}, as sent", [epochs + 1], y[-1:]) for name, y in both]
+    points = [line(f"{name}, as sent", [epochs + 1], y[-1:]) for name, y in both]
     return lines(
         cell.place,
         f"Making of the head: {label}",
@@ -75,7 +75,7 @@ def _head(cell: CellEvidence, label: str, report: Appendix) -> Exhibit:
         f"{JUDGED} (or all of these images, if fewer), the head as sent is measured on as many examples as "
         "it was made for: the two leakages are not of one batch size.",
         labels=("epoch", "share"),
-        series=[*trained, *sent],
+        series=[*trained, *points],
     )
 
 
@@ -122,8 +122,8 @@ def _inspect_models(cell: CellEvidence) -> dict[str, Seen]:
         tensors = state(build(agreed))
         if not inspected:
             inspected["random weights"] = inspect(tensors, agreed=tensors)
-        sent = [b for r in transcript.rounds if r.round in federation.attacked for b in r.broadcasts]
-        if sent:  # a model of another architecture than the agreed one is the crafted one
-            crafted = max(sent, key=lambda b: b.architecture != agreed)
+        broadcasts = [b for r in transcript.rounds if r.round in federation.attacked for b in r.broadcasts]
+        if broadcasts:  # a model of another architecture than the agreed one is the crafted one
+            crafted = max(broadcasts, key=lambda b: b.architecture != agreed)
             inspected[f"as sent by {federation.active}"] = inspect(crafted.tensors, agreed=tensors)
     return inspected

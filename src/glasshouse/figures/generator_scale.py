@@ -81,12 +81,12 @@ def _samples(group: GroupEvidence) -> list[PriorSamples]:
 def of_another(claimed: Sequence[Tensor], truths: Sequence[Batch]) -> list[Tensor] | None:
     """For each victim what was claimed of the next one that shares no label; None without one."""
     others = []
-    for i, mine in enumerate(truths):
+    for i, truth in enumerate(truths):
         following = [(i + k) % len(truths) for k in range(1, len(truths))]
         fitting = [
             j
             for j in following
-            if len(truths[j]) == len(mine) and not torch.isin(truths[j].labels, mine.labels).any()
+            if len(truths[j]) == len(truth) and not torch.isin(truths[j].labels, truth.labels).any()
         ]
         if not fitting:
             return None
@@ -166,10 +166,10 @@ def _paired_gain(metric: Metric, attack: Scores, null: Scores, *, rng: Rng) -> s
 def _by_label(draws: PriorSamples, auxiliary: Batch | None, count: int) -> Tensor:
     """For each label the draw nearest to that label's mean auxiliary image (of all, where it has none)."""
     assert auxiliary is not None  # the caller has checked
-    chosen = []
+    neighbours = []
     for label in draws.labels[:count]:
-        mine = auxiliary.inputs[auxiliary.labels == label]
-        middle = (mine if len(mine) else auxiliary.inputs).mean(0)
+        same = auxiliary.inputs[auxiliary.labels == label]
+        middle = (same if len(same) else auxiliary.inputs).mean(0)
         candidates = draws.inputs[draws.labels == label]
-        chosen.append(candidates[(candidates - middle).square().flatten(1).sum(1).argmin()])
-    return torch.stack(chosen)
+        neighbours.append(candidates[(candidates - middle).square().flatten(1).sum(1).argmin()])
+    return torch.stack(neighbours)

@@ -68,9 +68,9 @@ def _samples(cell: CellEvidence, attack: AttackEvidence, group: GroupEvidence) -
     """Samples of the generator, each beside the nearest auxiliary image: were these learnt by heart?"""
     assert group.prior_samples is not None  # the caller has checked
     assert group.auxiliary is not None
-    samples, known = group.prior_samples.inputs, group.auxiliary.inputs
+    samples, auxiliary = group.prior_samples.inputs, group.auxiliary.inputs
     chosen_samples = samples[:: max(1, len(samples) // SHOWN)][:SHOWN]
-    nearest = known[torch.cdist(chosen_samples.flatten(1), known.flatten(1)).argmin(1)]
+    nearest = auxiliary[torch.cdist(chosen_samples.flatten(1), auxiliary.flatten(1)).argmin(1)]
     return pictures(
         cell.place,
         f"{attack.label}: samples of its generator",

@@ -123,13 +123,13 @@ def preflight(
     models = [model] if kind == "gradient" else [model, _moved(model, update)]
     traces = [_trace_linear(one, inputs, labels, kind) for one in models]
     leaks = _find_leaks(update, traces, inputs, recognised)
-    named = _named_classes(update, traces[0][-1], labels, kind)
+    classes = _named_classes(update, traces[0][-1], labels, kind)
     looked_at = {one.named("weight") for one in traces[0] if one.is_flat}
     return Preflight(
         examples=len(labels),
         leaks=leaks,
-        labels=tuple(i for i, label in enumerate(labels.tolist()) if label in named),
-        wrong_classes=len(named - set(labels.tolist())),
+        labels=tuple(i for i, label in enumerate(labels.tolist()) if label in classes),
+        wrong_classes=len(classes - set(labels.tolist())),
         controlled=_control(inputs),
         unseen=tuple(n for n, p in parameters.items() if p.ndim > 1 and n in update and n not in looked_at),
     )
@@ -194,9 +194,9 @@ def _named_classes(update: Mapping[str, Tensor], head: LayerTrace, labels: Tenso
         sums = update.get(head.named(part))
         if sums is not None and bool(sums.any()) and len(sums) > int(labels.max()):
             falling = sums.flatten(1).sum(1) if sums.ndim > 1 else sums
-            named = (falling < 0) if kind == "gradient" else (falling > 0)
-            known = bool(named.all()) or len(set(labels.tolist())) == len(named)
-            return set() if known else set(named.nonzero()[:, 0].tolist())
+            classes = (falling < 0) if kind == "gradient" else (falling > 0)
+            certain = bool(classes.all()) or len(set(labels.tolist())) == len(classes)
+            return set() if certain else set(classes.nonzero()[:, 0].tolist())
     return set()
 
 
@@ -212,12 +212,12 @@ def _moved(model: nn.Module, update: Mapping[str, Tensor]) -> nn.Module:
 
 def _control(inputs: Tensor) -> bool:
     """In the gradient of the first example alone it is found, and none of the others is."""
-    seen = inputs.flatten(1)[:8].detach().float()
-    pulls = torch.zeros(len(seen), 2)
+    vectors = inputs.flatten(1)[:8].detach().float()
+    pulls = torch.zeros(len(vectors), 2)
     pulls[0] = torch.tensor([1.0, -0.5])
-    layer = nn.Linear(seen.shape[1], 2, device="meta").to_empty(device="cpu")  # draws no random numbers
+    layer = nn.Linear(vectors.shape[1], 2, device="meta").to_empty(device="cpu")  # draws no random numbers
     for p in layer.parameters():
         torch.nn.init.zeros_(p)
-    one = LayerTrace(name="control", layer=layer, inputs=seen.cpu(), pulls=pulls)
-    leaks = find_examples(torch.outer(pulls[0], seen[0].cpu()), one, "input", passes=[one])
+    one = LayerTrace(name="control", layer=layer, inputs=vectors.cpu(), pulls=pulls)
+    leaks = find_examples(torch.outer(pulls[0], vectors[0].cpu()), one, "input", passes=[one])
     return [leak.example for leak in leaks] == [0]

@@ -178,8 +178,8 @@ def _precision(t: Tensor) -> torch.dtype | None:
 
 def _entropy(values: Tensor, precision: torch.dtype | None) -> float:
     """Of (n,) float64."""
-    known = values[values.isfinite()]
-    top = float(known.abs().max()) if len(known) else 0.0
+    finite = values[values.isfinite()]
+    top = float(finite.abs().max()) if len(finite) else 0.0
     most = min(float(len(values)), reachable(top, precision))
     if most < 2:
         return 0.0

@@ -66,14 +66,14 @@ class Ascent:
         """Images (B, C, H, W) within ``radius`` of ``inputs``, in [0, 1], on which the loss is higher."""
         shape = inputs.shape
         noise = torch.rand(shape, generator=generator, device=inputs.device) * 2 - 1
-        moved = (inputs + self.radius * noise).clamp(0, 1)
+        adversarial = (inputs + self.radius * noise).clamp(0, 1)
         for _ in range(self.taken):
-            moved = moved.detach().requires_grad_()
-            loss = functional.cross_entropy(model(moved).float(), labels, reduction="sum")
-            (slope,) = torch.autograd.grad(loss, moved)
-            moved = moved.detach() + self.share * self.radius * slope.sign()
-            moved = (inputs + (moved - inputs).clamp(-self.radius, self.radius)).clamp(0, 1)
-        return moved.detach()
+            adversarial = adversarial.detach().requires_grad_()
+            loss = functional.cross_entropy(model(adversarial).float(), labels, reduction="sum")
+            (slope,) = torch.autograd.grad(loss, adversarial)
+            adversarial = adversarial.detach() + self.share * self.radius * slope.sign()
+            adversarial = (inputs + (adversarial - inputs).clamp(-self.radius, self.radius)).clamp(0, 1)
+        return adversarial.detach()
 
 
 PGD10 = Ascent(method="pgd", radius=4 / 255, step=0.5, steps=10)
@@ -100,8 +100,8 @@ def robust_accuracy(
     for x, y in zip(
         torch.split(batch.inputs, batch_size), torch.split(batch.labels, batch_size), strict=True
     ):
-        moved = attack(model, x.to(device), y.to(device), generator)
+        adversarial = attack(model, x.to(device), y.to(device), generator)
         with torch.no_grad():
-            right += int((model(moved).argmax(1) == y.to(device)).sum())
+            right += int((model(adversarial).argmax(1) == y.to(device)).sum())
     model.train(was_training)
     return right / len(batch)

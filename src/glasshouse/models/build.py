@@ -182,14 +182,14 @@ def _check_arguments(factory: Callable[..., Any], architecture: Architecture) ->
             got=kinds[1],
             fix="choose a model that reads these data: glasshouse list models",
         )
-    known = list(model_arguments(factory))
+    accepted = list(model_arguments(factory))
     for name in architecture.arguments:
-        if name not in known:
+        if name not in accepted:
             raise BadValue(
                 f"model '{architecture.name}'",
-                needs=f"arguments among {', '.join(known) or 'none'}",
+                needs=f"arguments among {', '.join(accepted) or 'none'}",
                 got=f"'{name}'",
-                fix=registry.nearest_names(name, tuple(known)),
+                fix=registry.nearest_names(name, tuple(accepted)),
             )
 
 

@@ -237,11 +237,11 @@ def _whole(digits: str) -> int:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        known: set[str] = set()
+        names: set[str] = set()
         for name, _ in pairs:
-            if name in known:
+            if name in names:
                 raise ValueError(f"the key {shorten(name)} twice")
-            known.add(name)
+            names.add(name)
     return table
 
 

@@ -102,8 +102,8 @@ def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
     Raises:
         BadFile: no registered model.
     """
-    known = names("models")
-    if name in known or (trust_factory and ":" in name):
+    registered = names("models")
+    if name in registered or (trust_factory and ":" in name):
         return
     code = ":" in name
     raise BadFile(
@@ -112,7 +112,7 @@ def check_name(name: str, *, subject: str, trust_factory: bool) -> None:
         got=f"the architecture {shorten(name)}",
         fix="--trust-factory runs that module's code: only if you wrote it or read it"
         if code
-        else f"{nearest_names(name, known)}; install the plug-in that has it",
+        else f"{nearest_names(name, registered)}; install the plug-in that has it",
     )
 
 

@@ -130,9 +130,11 @@ def write_grants(grants: Grants, folder: Path) -> None:
             for layer, t in layers.items()
         }
         write_tensors(folder / "batch_norm.safetensors", flat)
-    known = None if grants.defense is None else [asdict(m) for m in grants.defense]
+    mechanisms = None if grants.defense is None else [asdict(m) for m in grants.defense]
     cohorts = {str(number): asdict(c) for number, c in grants.cohorts.items()}
-    write_json(folder / "grants.json", {"given": list(grants.names()), "defense": known, "cohorts": cohorts})
+    write_json(
+        folder / "grants.json", {"given": list(grants.names()), "defense": mechanisms, "cohorts": cohorts}
+    )
 
 
 def read_grants(folder: Path) -> Grants:

@@ -118,9 +118,9 @@ class Log:
 
     def broadcast(self, broadcast: Broadcast) -> None:
         """Complete the broadcast with what was sent before, and file it."""
-        known = {**self._sent.get(None, {}), **self._sent.get(broadcast.client, {}), **broadcast.tensors}
-        self._sent[broadcast.client] = known
-        self._file(replace(broadcast, tensors=known))
+        tensors = {**self._sent.get(None, {}), **self._sent.get(broadcast.client, {}), **broadcast.tensors}
+        self._sent[broadcast.client] = tensors
+        self._file(replace(broadcast, tensors=tensors))
 
     def update(self, update: Update) -> None:
         """File one client's update."""
@@ -144,6 +144,6 @@ class Log:
         return Transcript(terms=self.terms, rounds=tuple(self.rounds[r] for r in sorted(self.rounds)))
 
     def _file(self, message: Message) -> None:
-        if (kept := self.keep.cut(message)) is not None:
-            record = self.rounds.get(kept.round, RoundRecord(round=kept.round))
-            self.rounds[kept.round] = record.with_message(kept)
+        if (stored := self.keep.cut(message)) is not None:
+            record = self.rounds.get(stored.round, RoundRecord(round=stored.round))
+            self.rounds[stored.round] = record.with_message(stored)

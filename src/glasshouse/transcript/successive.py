@@ -21,12 +21,12 @@ from glasshouse.wire import Aggregate, Terms
 
 def with_sums(rounds: Sequence[RoundView], grants: Grants, terms: Terms) -> tuple[RoundView, ...]:
     """``rounds`` with the aggregate of each whose cohort was granted and whose next round was seen."""
-    known = {
+    sums = {
         this.round: _sum(this, after, grants.cohorts[this.round], terms)
         for this, after in pairwise(rounds)
         if after.round == this.round + 1 and this.round in grants.cohorts
     }
-    return tuple(replace(r, aggregate=known.get(r.round)) for r in rounds)
+    return tuple(replace(r, aggregate=sums.get(r.round)) for r in rounds)
 
 
 def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Aggregate:
@@ -37,23 +37,23 @@ def _sum(this: RoundView, after: RoundView, cohort: Cohort, terms: Terms) -> Agg
     """
     step = terms.server_rate * (-terms.rate(this.round) if terms.sends == "gradient" else 1.0)
     before, now = this.broadcast.tensors, after.broadcast.tensors
-    moved: dict[str, Tensor] = {
+    change: dict[str, Tensor] = {
         name: now[name].double() - t.double()
         for name, t in before.items()
         if name in now and t.is_floating_point()
     }
-    if not step or not moved:
+    if not step or not change:
         raise Undefined(
             f"sum of round {this.round} from successive models",
             needs="a server that steps, and parameters in both broadcasts",
-            got=f"server rate {terms.server_rate}, {len(moved)} shared parameters",
+            got=f"server rate {terms.server_rate}, {len(change)} shared parameters",
             fix="watch as the server, or attack other rounds",
         )
     answered = len(cohort.selected) - len(cohort.dropped)
     return Aggregate(
         round=this.round,
         kind="gradient" if terms.sends == "gradient" else "delta",
-        tensors={name: t * (answered / step) for name, t in moved.items()},
+        tensors={name: t * (answered / step) for name, t in change.items()},
         weight=float(answered),
         selected=cohort.selected,
         dropped=cohort.dropped,

@@ -73,8 +73,8 @@ class Truth:
         Raises:
             Undefined: there is no such property, or several.
         """
-        marked = list(self.marked.values())
-        if len(marked) != 1:
+        groups = list(self.marked.values())
+        if len(groups) != 1:
             raise Undefined(
                 "scores of clients",
                 needs="exactly one property that some clients have",
@@ -82,7 +82,7 @@ class Truth:
                 fix="give federation.behaviours, or data.members",
             )
         having = np.zeros(count, dtype=bool)
-        having[list(marked[0])] = True
+        having[list(groups[0])] = True
         return having
 
     def people(self, round: int, client: int | None) -> frozenset[int]:

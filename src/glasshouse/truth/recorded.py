@@ -68,7 +68,7 @@ def read_recorded(folder: Path) -> Iterator[Recorded]:
             )
         place = plain_file(path.parent, path.name, subject=subject)
         tensors = read_tensors(place)
-        sent = {name: tensors.pop(name) for name in sorted(tensors, key=_place) if name.startswith(_SENT)}
+        update = {name: tensors.pop(name) for name in sorted(tensors, key=_place) if name.startswith(_SENT)}
         steps = range(len(tensors) // 2)
         if tensors.keys() != {f"{i}.{part}" for i in steps for part in ("inputs", "labels")}:
             raise BadFile(
@@ -82,7 +82,7 @@ def read_recorded(folder: Path) -> Iterator[Recorded]:
             round=int(path.stem),
             steps=tuple(Batch(inputs=tensors[f"{i}.inputs"], labels=tensors[f"{i}.labels"]) for i in steps),
             pixels=read_metadata(place).get(_PIXELS) == "True",
-            sent={name.split(".", 2)[2]: t for name, t in sent.items()},
+            sent={name.split(".", 2)[2]: t for name, t in update.items()},
         )
 
 

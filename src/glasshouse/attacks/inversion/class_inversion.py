@@ -123,11 +123,11 @@ class ClassInversion:
         claims, labels = [], torch.arange(len(owners))
         for i, one in enumerate(track(rounds, "class inversion", total=len(rounds))):
             for client, update in one.updates.items():
-                mine = (owners == client).nonzero().squeeze(1)
-                if len(mine):
+                own = (owners == client).nonzero().squeeze(1)
+                if len(own):
                     noise = rng.child(f"noise/{one.round}/{client}").torch()
-                    images[mine] = self._match(
-                        _received(one, client), update.tensors, images[mine], mine.to(device), noise
+                    images[own] = self._match(
+                        _received(one, client), update.tensors, images[own], own.to(device), noise
                     )
             claims.append(
                 ClassRepresentatives(
@@ -145,20 +145,18 @@ class ClassInversion:
         rounds = [r for r in view.rounds if r.updates and r.round in about.rounds]
         owners = classes_of_clients(rounds[0], view.terms.targets)
         last = rounds[-1]
-        chosen = [c for c in sorted(last.updates) if bool((owners == c).any())]
+        clients = [c for c in sorted(last.updates) if bool((owners == c).any())]
 
         def loss(pixels: Tensor, labels: Tensor) -> Tensor:
             values = []
             for images, classes in zip(2 * pixels - 1, labels, strict=True):
                 each = []
-                for client in chosen:
-                    mine = torch.isin(classes, (owners == client).nonzero().squeeze(1).to(classes.device))
+                for client in clients:
+                    own = torch.isin(classes, (owners == client).nonzero().squeeze(1).to(classes.device))
                     model, update = _received(last, client), last.updates[client].tensors
                     parameters = {n: p for n, p in model.named_parameters() if n in update}
                     target = -torch.cat([update[n].flatten() for n in parameters])
-                    each.append(
-                        self._mismatch(model, parameters, target, images[mine], classes[mine]).detach()
-                    )
+                    each.append(self._mismatch(model, parameters, target, images[own], classes[own]).detach())
                 values.append(torch.stack(each).mean())
             return torch.stack(values)
 

@@ -100,8 +100,8 @@ def _single(replica: Replica, weight: Tensor, bias: Tensor, noise: float) -> Fin
         return Finding(name="gaussian_noise", parameters={"std": noise})
     if miss > ROUNDING:
         hidden = float((weight == 0).all(0).float().mean())
-        known = "soteria" if hidden > 0 else UNKNOWN
-        return Finding(name=known, parameters={"share": hidden} if hidden > 0 else {})
+        name = "soteria" if hidden > 0 else UNKNOWN
+        return Finding(name=name, parameters={"share": hidden} if hidden > 0 else {})
     if length < SHORT:
         return Finding(name="clip", parameters={"norm": norm(replica.gradient())})
     return Finding(name=NONE if length < 2 - SHORT else UNKNOWN, parameters={})

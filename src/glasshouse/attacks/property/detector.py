@@ -112,15 +112,15 @@ def minimize(
 
 def _quasi_newton(slope: Tensor, pairs: "deque[tuple[Tensor, Tensor, float]]") -> Tensor:
     q, alphas = slope.clone(), []
-    for moved, bent, curve in reversed(pairs):
-        alpha = float(moved @ q) / curve
+    for step, bent, curve in reversed(pairs):
+        alpha = float(step @ q) / curve
         q.sub_(bent, alpha=alpha)
         alphas.append(alpha)
     if pairs:
         _, bent, curve = pairs[-1]
         q.mul_(curve / float(bent @ bent))
-    for (moved, bent, curve), alpha in zip(pairs, reversed(alphas), strict=True):
-        q.add_(moved, alpha=alpha - float(bent @ q) / curve)
+    for (step, bent, curve), alpha in zip(pairs, reversed(alphas), strict=True):
+        q.add_(step, alpha=alpha - float(bent @ q) / curve)
     return q.neg_()
 
 

@@ -191,14 +191,14 @@ class Problem:
         share: Floats = expit(having - without)
         by_tau = (1 - share) / (1 - tau) - share / tau
         loss: Floats = -np.logaddexp(having, without).reshape(len(self.starts), -1).sum(1)
-        mine = share[self.who][:, None]
-        return loss, mine * away[1] + (1 - mine) * away[0], by_tau, having - without
+        own = share[self.who][:, None]
+        return loss, own * away[1] + (1 - own) * away[0], by_tau, having - without
 
     def _reference(self, density: Floats, away: Floats, tau: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """-sum over clients and rounds of log(1 + tau f+ + (1 - tau) f-)."""
         f = np.exp(density)  # (2, E)
-        mine = tau[self.who]
-        parts = np.stack([(1 - mine) * f[0], mine * f[1]])
+        own = tau[self.who]
+        parts = np.stack([(1 - own) * f[0], own * f[1]])
         mixed = 1 + parts.sum(0)
         by_x: Floats = ((parts / mixed)[:, :, None] * away).sum(0)
         by_tau = -sum_by_group(self.who, (f[1] - f[0]) / mixed, self.clients)

@@ -133,11 +133,11 @@ def check_settings(looks_for: str, settings: Settings) -> None:
         UnknownName: no such property.
         BadValue: a setting that the property does not have.
     """
-    known = arguments(load("properties", looks_for))
-    if unknown := sorted(settings.keys() - known.keys()):
+    accepted = arguments(load("properties", looks_for))
+    if unknown := sorted(settings.keys() - accepted.keys()):
         raise BadValue(
             f"property '{looks_for}'",
-            needs=f"settings among {', '.join(known) or 'none'}",
+            needs=f"settings among {', '.join(accepted) or 'none'}",
             got=", ".join(unknown),
             fix="correct attacks.settings",
         )

@@ -119,8 +119,8 @@ def mean_gradients(model: nn.Module, terms: Terms, cast: Cast, *, rng: Rng) -> T
     Raises:
         BadValue: a parameter belongs to a layer that is neither linear nor an ordinary convolution.
     """
-    used, rows = torch.unique(cast.rows, return_inverse=True)
-    return PerExample.of(model, terms, cast.pool.pick(used), rng=rng).means(rows)
+    distinct, rows = torch.unique(cast.rows, return_inverse=True)
+    return PerExample.of(model, terms, cast.pool.pick(distinct), rng=rng).means(rows)
 
 
 def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: float, rng: Rng) -> None:
@@ -172,7 +172,7 @@ def _train_clients(
         trainer: Trainer = train
         if conduct.behaviour is not None:
             trainer = conduct.behaviour.deviate(train, round=round, rng=stream)
-        sent = trainer(model, cast.client(number), rng=stream.child("train"), ascend=conduct.ascend)
-        parts.append(flatten(sent.tensors))
+        updates = trainer(model, cast.client(number), rng=stream.child("train"), ascend=conduct.ascend)
+        parts.append(flatten(updates.tensors))
         model.load_state_dict(start)
     return torch.stack(parts)

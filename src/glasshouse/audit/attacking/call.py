@@ -171,7 +171,7 @@ def units_of(
     *,
     victims: int,
     attacked: frozenset[int],
-    known: Collection[tuple[int, int]] = (),
+    existing: Collection[tuple[int, int]] = (),
 ) -> tuple[Unit, ...]:
     """What ``attack`` is called for: at most ``victims`` updates, or each attacked round, or the run.
 
@@ -180,7 +180,7 @@ def units_of(
         folder: of the group.
         victims: updates at most.
         attacked: rounds.
-        known: (round, client) of the updates that can be scored; empty: all can.
+        existing: (round, client) of the updates that can be scored; empty: all can.
     """
     scope = attack.needs.scope
     if scope == "run":
@@ -191,5 +191,5 @@ def units_of(
     pairs = [(m["round"], m["client"]) for m in lines if m["message"] == "update" and m["round"] in attacked]
     if not pairs:  # hidden by secure_sum, or not seen: one unit, so that the refusal is reported once
         return (Unit(rounds=(min(attacked),)),)
-    scored = [pair for pair in pairs if pair in known] if known else pairs
+    scored = [pair for pair in pairs if pair in existing] if existing else pairs
     return tuple(Unit(rounds=(r,), client=c) for r, c in scored[:victims])

@@ -67,7 +67,7 @@ def promised_grants(scenario: Scenario) -> tuple[str, ...]:
         "auxiliary": not data.auxiliary or bool(data.domains.targets),
         "challenge": not data.members,
     }
-    return tuple(name for name, given in scenario.grants if given and not empty.get(name, False))
+    return tuple(name for name, granted in scenario.grants if granted and not empty.get(name, False))
 
 
 def first_unmet_need(

@@ -97,10 +97,10 @@ def _check_strangers(roles: Roles, private: Batch) -> None:
     Raises:
         BadValue: names the role and how many there are.
     """
-    mine = private.inputs.flatten(1)
+    own = private.inputs.flatten(1)
     for role, batch in roles.parts().items():
-        parts = torch.split(batch.inputs.flatten(1), 256) if len(mine) else ()
-        shared = sum(int((torch.cdist(part, mine, p=math.inf).amin(1) < SAME).sum()) for part in parts)
+        parts = torch.split(batch.inputs.flatten(1), 256) if len(own) else ()
+        shared = sum(int((torch.cdist(part, own, p=math.inf).amin(1) < SAME).sum()) for part in parts)
         if shared:
             raise BadValue(
                 f"{role} data beside a capture",

@@ -45,7 +45,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
     rows: dict[str, int] = {}
     images: list[Tensor] = []
     labels: list[Tensor] = []
-    used: dict[tuple[int, int], Used] = {}
+    examples: dict[tuple[int, int], Used] = {}
     for one in (one for folder in folders for one in read_recorded(folder)):
         if one.node not in clients:
             raise _no_client(one.node, clients)
@@ -62,8 +62,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         key = one.round, clients[one.node]
         if one.sent:
             write_tensors(sent_file(capture, *key), name_tensors(one.sent, network))
-        used[key] = Used(steps=tuple(steps), behaviour="honest")
-    if not used:
+        examples[key] = Used(steps=tuple(steps), behaviour="honest")
+    if not examples:
         raise BadFile(
             f"truth of capture '{capture}'",
             needs="batches that truth_mod recorded",
@@ -72,8 +72,8 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         )
     truth = Truth(
         private=Batch(inputs=torch.stack(images), labels=torch.stack(labels)),
-        shards={client: _shard(client, used) for client in sorted({c for _, c in used})},
-        used=dict(sorted(used.items())),
+        shards={client: _shard(client, examples) for client in sorted({c for _, c in examples})},
+        used=dict(sorted(examples.items())),
     )
     write_truth(truth, capture / "truth")
     return truth
@@ -84,9 +84,9 @@ def sent_file(capture: Path, number: int, client: int) -> Path:
     return capture / "truth" / "sent" / f"{number:06d}-{client}.safetensors"
 
 
-def _shard(client: int, used: dict[tuple[int, int], Used]) -> tuple[int, ...]:
+def _shard(client: int, examples: dict[tuple[int, int], Used]) -> tuple[int, ...]:
     """Every row that the client used in some round."""
-    return tuple(sorted({row for (_, c), one in used.items() if c == client for row in one.rows()}))
+    return tuple(sorted({row for (_, c), one in examples.items() if c == client for row in one.rows()}))
 
 
 def _row(

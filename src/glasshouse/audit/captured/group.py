@@ -35,14 +35,14 @@ def _take(scenario: Scenario, group: Group) -> None:
     started = time.process_time()
     folder, capture = Path(group.folder), Path(scenario.captured)
     transcript = read_transcript(capture / "transcript", trust_factory=True)
-    built = build_captured(scenario, transcript, seed=group.seed)
+    federation = build_captured(scenario, transcript, seed=group.seed)
     own = read_own(capture / "own")
     log = Log(terms=transcript.terms, rounds={r.round: r for r in transcript.rounds}, servers=own)
     truth = truth_of(capture, transcript.terms.architecture)
-    file_group(folder, built, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
+    file_group(folder, federation, BothSides(log=log, used=dict(truth.used)), _memory(capture), None)
     write_hashes(folder)
     checked = check_terms(capture, transcript, truth)
-    ran = defense_notes(transcript, [defense.describe() for defense in built.setting.defenses])
+    ran = defense_notes(transcript, [defense.describe() for defense in federation.setting.defenses])
     last = [b for r in transcript.rounds for b in r.broadcasts if b.client is None][-1]
     agreed = last.architecture == transcript.terms.architecture
     write_record(
@@ -50,14 +50,14 @@ def _take(scenario: Scenario, group: Group) -> None:
             seed=group.seed,
             active=None,
             refusal=None,
-            utility=utility_of(built, last.tensors) if agreed else None,
+            utility=utility_of(federation, last.tensors) if agreed else None,
             sent=None,
             curve=(),
             parties=(),
             entropies={},
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
-            facts=replace(built.facts, notes=(*_notes(checked), *ran)),
+            facts=replace(federation.facts, notes=(*_notes(checked), *ran)),
             terms=checked,
         ),
         folder,
@@ -75,10 +75,10 @@ def _notes(checked: TermsCheck) -> tuple[str, ...]:
     tested = f"{checked.n} updates of test clients, trained again on the batches that they recorded"
     if checked.suspect:
         return (ran, f"The declared training is not the real one: {checked.suspect} ({tested}).")
-    found = f"the largest error is {checked.error:.1e} of the change"
+    error = f"the largest error is {checked.error:.1e} of the change"
     return (
         ran,
-        f"The declared training is the real one: {found} ({tested}; rounding is below {TOLERANCE:g}).",
+        f"The declared training is the real one: {error} ({tested}; rounding is below {TOLERANCE:g}).",
     )
 
 

@@ -95,13 +95,13 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
         if broadcast is None:
             continue
         names = LocalTraining.of(transcript.terms, round=number).parameters(build(broadcast.architecture))
-        sent = read_tensors(sent_file(capture, number, client))
+        update = read_tensors(sent_file(capture, number, client))
         yield Case(
             terms=transcript.terms,
             broadcast=broadcast,
             used=truth.used[number, client],
             pool=truth.private,
-            change={n: sent[n] - broadcast.tensors[n] for n in names if n in sent},
+            change={n: update[n] - broadcast.tensors[n] for n in names if n in update},
         )
 
 

@@ -42,28 +42,36 @@ def check_defenses(transcript: Transcript, declared: Sequence[Mechanism]) -> tup
     return tuple(row for row in rows if row is not None)
 
 
-def _server_row(name: str, declared: float, seen: Observation, ruling: Ruling, reason: str) -> Judged:
+def _server_row(name: str, declared: float, observation: Observation, ruling: Ruling, reason: str) -> Judged:
     setting = "std" if name == SERVER_NOISE else ""
     return Judged(
-        defense=name, setting=setting, declared=declared, client=None, seen=seen, ruling=ruling, reason=reason
+        defense=name,
+        setting=setting,
+        declared=declared,
+        client=None,
+        seen=observation,
+        ruling=ruling,
+        reason=reason,
     )
 
 
-def _rule_sum(seen: Observation, declared: bool) -> Judged | None:
-    if seen.state != "on" and not declared:
+def _rule_sum(observation: Observation, declared: bool) -> Judged | None:
+    if observation.state != "on" and not declared:
         return None
     if not declared:
-        return _server_row("secure_sum", math.nan, seen, "not declared", "the server saw sums alone")
+        return _server_row("secure_sum", math.nan, observation, "not declared", "the server saw sums alone")
     rulings: dict[str, Ruling] = {"on": "as declared", "off": "off", "unclear": "cannot be told"}
-    return _server_row("secure_sum", math.nan, seen, rulings[seen.state], seen.note)
+    return _server_row("secure_sum", math.nan, observation, rulings[observation.state], observation.note)
 
 
-def _rule_server(seen: Observation, declared: Sequence[Mechanism]) -> list[Judged]:
+def _rule_server(observation: Observation, declared: Sequence[Mechanism]) -> list[Judged]:
     stated = [m for m in declared if m.name == SERVER_NOISE]
     if not stated:
-        if seen.state != "on":
+        if observation.state != "on":
             return []
-        return [_server_row(SERVER_NOISE, math.nan, seen, "not declared", "it ran, but is not declared")]
+        return [
+            _server_row(SERVER_NOISE, math.nan, observation, "not declared", "it ran, but is not declared")
+        ]
     std = float(stated[0].parameters["std"])
-    ruling, reason = rule(Mark(kind=SERVER_NOISE, setting="std", value=std), seen, later=())
-    return [_server_row(SERVER_NOISE, std, seen, ruling, reason)]
+    ruling, reason = rule(Mark(kind=SERVER_NOISE, setting="std", value=std), observation, later=())
+    return [_server_row(SERVER_NOISE, std, observation, ruling, reason)]

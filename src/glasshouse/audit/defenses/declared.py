@@ -73,32 +73,32 @@ class Judged:
 
 def marks_of(mechanism: Mechanism, update: Update, terms: Terms) -> list[Mark]:
     """What ``mechanism`` must leave in ``update``; empty where updates show nothing of it."""
-    given, steps = mechanism.parameters, update.steps
+    parameters, steps = mechanism.parameters, update.steps
     if mechanism.name in _PLAIN_MARKS:
         kind, setting = _PLAIN_MARKS[mechanism.name]
-        return [Mark(kind=kind, setting=setting, value=float(given[setting]))]
+        return [Mark(kind=kind, setting=setting, value=float(parameters[setting]))]
     match mechanism.name:
         case "percentile":
-            share, bound = float(given["percentile"]) / 100, float(given["bound"]) * steps
+            share, bound = float(parameters["percentile"]) / 100, float(parameters["bound"]) * steps
             return [
                 Mark(kind="total_zeros", setting="percentile / 100", value=share),
                 Mark(kind="largest", setting="bound · steps", value=bound),
             ]
         case "sparse_vector":
-            zeros = None if given["replace"] else 1 - float(given["fraction"])
+            zeros = None if parameters["replace"] else 1 - float(parameters["fraction"])
             return [
                 Mark(kind="total_zeros", setting="1 - fraction", value=zeros),
-                Mark(kind="largest", setting="bound · steps", value=float(given["bound"]) * steps),
+                Mark(kind="largest", setting="bound · steps", value=float(parameters["bound"]) * steps),
             ]
         case "sign":
             return [Mark(kind="bits", setting="bits", value=1.0)]
         case "gaussian_noise":
-            return [_noise_mark(float(given["std"]))]
+            return [_noise_mark(float(parameters["std"]))]
         case "laplace_noise":
-            return [_noise_mark(float(given["scale"]) * math.sqrt(2), LAPLACE)]
+            return [_noise_mark(float(parameters["scale"]) * math.sqrt(2), LAPLACE)]
         case "gaussian_mechanism":
-            bound = float(given["clip"])
-            return [Mark(kind="norm", setting="clip", value=bound), _noise_mark(float(given["std"]))]
+            bound = float(parameters["clip"])
+            return [Mark(kind="norm", setting="clip", value=bound), _noise_mark(float(parameters["std"]))]
         case "dp_sgd":
             return [_noise_mark(_dp_sgd_std(mechanism, update, terms))]
     return []
@@ -122,7 +122,7 @@ def _dp_sgd_std(mechanism: Mechanism, update: Update, terms: Terms) -> float | N
 
 
 def judge(
-    mechanisms: Sequence[Mechanism], seen: Mapping[str, Observation], update: Update, terms: Terms
+    mechanisms: Sequence[Mechanism], observations: Mapping[str, Observation], update: Update, terms: Terms
 ) -> list[Judged]:
     """Every declared mark at the client of ``update``, and what was seen without a declaration."""
     rows: list[Judged] = []
@@ -141,25 +141,32 @@ def judge(
         later = [m.name for m in mechanisms[position + 1 :]]
         for mark in each:
             expected = _sum_of(noises) if mark.kind == "noise" and len(noises) > 1 else mark
-            add(mechanism.name, expected, seen[mark.kind], *rule(expected, seen[mark.kind], later))
+            add(
+                mechanism.name,
+                expected,
+                observations[mark.kind],
+                *rule(expected, observations[mark.kind], later),
+            )
         if not each:
-            unread = Observation(kind="none", state="unclear", updates=seen["norm"].updates)
+            unread = Observation(kind="none", state="unclear", updates=observations["norm"].updates)
             reason = "its marks are not among those that this check reads"
             add(mechanism.name, Mark(kind="none", setting="", value=None), unread, "cannot be told", reason)
     explained = {mark.kind for each in marks for mark in each}
-    if _BLURRED in seen["norm"].note or any(seen[kind].state == "on" for kind in ("tensor_norm", "largest")):
+    if _BLURRED in observations["norm"].note or any(
+        observations[kind].state == "on" for kind in ("tensor_norm", "largest")
+    ):
         explained.add("norm")  # these bounds may fix the norm as well
-    for kind, one in seen.items():
+    for kind, one in observations.items():
         if one.state == "on" and kind not in explained:
             mark = Mark(kind=kind, setting=kind.replace("_", " "), value=None)
             add(_name(one), mark, one, "not declared", "it ran, but is not declared")
     return rows
 
 
-def _name(seen: Observation) -> str:
-    if seen.kind == "bits":
-        return "sign" if seen.value == 1 else "quantise"
-    return f"{seen.family} noise".strip() if seen.kind == "noise" else _NAMES[seen.kind]
+def _name(observation: Observation) -> str:
+    if observation.kind == "bits":
+        return "sign" if observation.value == 1 else "quantise"
+    return f"{observation.family} noise".strip() if observation.kind == "noise" else _NAMES[observation.kind]
 
 
 def _sum_of(noises: Sequence[Mark]) -> Mark:
@@ -169,74 +176,82 @@ def _sum_of(noises: Sequence[Mark]) -> Mark:
     return Mark(kind="noise", setting="std of all noise", value=total)
 
 
-def rule(mark: Mark, seen: Observation, later: Sequence[str]) -> tuple[Ruling, str]:
+def rule(mark: Mark, observation: Observation, later: Sequence[str]) -> tuple[Ruling, str]:
     """How one mark compares with what was seen, and why.
 
     Args:
         mark: what a declared defence must leave.
-        seen: the observation of that kind.
+        observation: what was seen of that kind.
         later: names of the defences that act afterwards.
     """
     changed = [name for name in later if not (mark.kind == "norm" and "noise" in name)]
     if mark.kind in _SIZES:
-        ruling, reason = _rule_size(mark, seen)
-    elif mark.kind in _SHARES and mark.value is not None and seen.state != "on" and mark.value > seen.high:
-        ruling, reason = "off", f"some update has no more zeros than a share of {seen.high:.2g} leaves"
-    elif seen.state == "unclear" or mark.value is None:
-        return "cannot be told", seen.note or "the terms do not say what it must come to"
-    elif seen.state == "off":
-        ruling, reason = _rule_absent(mark, seen)
-    elif seen.shows < seen.updates:
-        ruling, reason = "partly", f"{seen.shows} of {seen.updates} updates show it"
+        ruling, reason = _rule_size(mark, observation)
+    elif (
+        mark.kind in _SHARES
+        and mark.value is not None
+        and observation.state != "on"
+        and mark.value > observation.high
+    ):
+        ruling, reason = "off", f"some update has no more zeros than a share of {observation.high:.2g} leaves"
+    elif observation.state == "unclear" or mark.value is None:
+        return "cannot be told", observation.note or "the terms do not say what it must come to"
+    elif observation.state == "off":
+        ruling, reason = _rule_absent(mark, observation)
+    elif observation.shows < observation.updates:
+        ruling, reason = "partly", f"{observation.shows} of {observation.updates} updates show it"
     else:
-        ruling, reason = _rule_strength(mark, seen)
+        ruling, reason = _rule_strength(mark, observation)
     if changed and ruling in FAULTS:
         return "cannot be told", f"{', '.join(changed)} acts afterwards and changes its mark"
     return ruling, reason
 
 
-def _rule_absent(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
+def _rule_absent(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
     assert mark.value is not None
     if mark.kind in _SHARES and mark.value < _CLOSE:
         return "cannot be told", "so small a share would not show"
-    if mark.value <= seen.high:
-        return "cannot be told", f"so little would not show: {seen.note}"
-    return "off", seen.note
+    if mark.value <= observation.high:
+        return "cannot be told", f"so little would not show: {observation.note}"
+    return "off", observation.note
 
 
-def _rule_strength(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
+def _rule_strength(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
     assert mark.value is not None
     slack = 0.0 if mark.kind == "bits" else _CLOSE * mark.value
-    wide = (seen.high - seen.low) / 2  # twice the 95 % interval: one fault in 10,000 clean runs
-    if not seen.low - wide - slack <= mark.value <= seen.high + wide + slack:
-        ratio = seen.value / mark.value if mark.value else math.inf
+    wide = (observation.high - observation.low) / 2  # twice the 95 % interval: one fault in 10,000 clean runs
+    if not observation.low - wide - slack <= mark.value <= observation.high + wide + slack:
+        ratio = observation.value / mark.value if mark.value else math.inf
         return "mis-set", f"{ratio:.3g} times what was declared"
-    if mark.family and seen.family and mark.family != seen.family:
-        return "mis-set", f"the noise looks {seen.family}, not {mark.family}"
-    return "as declared", f"seen in {seen.shows} of {seen.updates} updates"
+    if mark.family and observation.family and mark.family != observation.family:
+        return "mis-set", f"the noise looks {observation.family}, not {mark.family}"
+    return "as declared", f"seen in {observation.shows} of {observation.updates} updates"
 
 
-def _rule_size(mark: Mark, seen: Observation) -> tuple[Ruling, str]:
+def _rule_size(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
     """A bound must hold in every update; that it ever binds is what makes it a defence."""
     assert mark.value is not None
-    low, high = seen.extremes
+    low, high = observation.extremes
     hidden = math.isnan(high)
-    if hidden or (seen.state == "unclear" and not high > mark.value * (1 + 1e-3)):
-        return "cannot be told", seen.note
-    blurred = _BLURRED in seen.note
-    width = max((seen.high - seen.low) / 2 if blurred else 0.0, 1e-3 * mark.value)
-    if seen.state == "on" and abs(seen.value - mark.value) <= 2 * width:
-        if seen.shows < seen.updates:
-            return "as declared", f"{seen.shows} of {seen.updates} updates reach it, none is above it"
+    if hidden or (observation.state == "unclear" and not high > mark.value * (1 + 1e-3)):
+        return "cannot be told", observation.note
+    blurred = _BLURRED in observation.note
+    width = max((observation.high - observation.low) / 2 if blurred else 0.0, 1e-3 * mark.value)
+    if observation.state == "on" and abs(observation.value - mark.value) <= 2 * width:
+        if observation.shows < observation.updates:
+            return (
+                "as declared",
+                f"{observation.shows} of {observation.updates} updates reach it, none is above it",
+            )
         return "as declared", "every update reaches it"
-    if seen.state == "on":
-        ratio = seen.value / mark.value
-        return "mis-set", f"updates stop at {seen.value:.4g}, {ratio:.3g} times what was declared"
+    if observation.state == "on":
+        ratio = observation.value / mark.value
+        return "mis-set", f"updates stop at {observation.value:.4g}, {ratio:.3g} times what was declared"
     if blurred:
-        if seen.low > mark.value:
-            return "off", f"the norm under the noise is about {seen.value:.3g}"
-        if seen.high < mark.value:
-            return "never binds", f"the norm under the noise is about {seen.value:.3g}"
+        if observation.low > mark.value:
+            return "off", f"the norm under the noise is about {observation.value:.3g}"
+        if observation.high < mark.value:
+            return "never binds", f"the norm under the noise is about {observation.value:.3g}"
         return "cannot be told", "the norm under the noise is near the bound, but not constant"
     if high > mark.value * (1 + 1e-3):
         above = "all updates are" if low > mark.value * (1 + 1e-3) else "some updates are"

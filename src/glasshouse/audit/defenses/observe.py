@@ -80,8 +80,8 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
         bits = Observation(kind="bits", state="unclear", updates=len(traces), note=note)
     zeros, total = _zeros(traces, on_grid=bits.state == "on")
     noise = _noise(traces, adaptive=adaptive, reshaped=bits.state == "on" or zeros.state != "off")
-    seen = (bits, zeros, total, noise, norms, largest, tensor_norms)
-    observations = {one.kind: one for one in seen}
+    observers = (bits, zeros, total, noise, norms, largest, tensor_norms)
+    observations = {one.kind: one for one in observers}
     if noise.state == "on":
         blurred = "noise hides it"
         for kind in ("largest", "tensor_norm"):
@@ -90,15 +90,15 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
     return observations
 
 
-def _undecided(seen: Observation) -> Observation:
+def _undecided(observation: Observation) -> Observation:
     """Adam's steps have a size of their own, which may look like a bound."""
-    if seen.state != "on":
-        return seen
+    if observation.state != "on":
+        return observation
     return Observation(
-        kind=seen.kind,
+        kind=observation.kind,
         state="unclear",
-        updates=seen.updates,
-        extremes=seen.extremes,
+        updates=observation.updates,
+        extremes=observation.extremes,
         note="Adam gives its steps a size of their own",
     )
 
@@ -175,9 +175,9 @@ def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> tuple[Observation, Obse
         )
         for kind, high in (("zeros", most), ("total_zeros", total_most))
     ]  # fmt: skip
-    judged = [trace for trace in traces if trace.last]
-    sparse = [t for t in judged if scattered_zeros(t.tensors[t.last]) > _SCATTERED and not t.rounded_away]
-    if on_grid or len(judged) < count:
+    last = [trace for trace in traces if trace.last]
+    sparse = [t for t in last if scattered_zeros(t.tensors[t.last]) > _SCATTERED and not t.rounded_away]
+    if on_grid or len(last) < count:
         note = "rounding to a grid makes zeros" if on_grid else "no last linear layer to go by"
         sides = [replace(o, state="unclear", note=note) for o in off]
         return sides[0], sides[1]
@@ -249,12 +249,12 @@ def _noise(traces: Sequence[Trace], *, adaptive: bool, reshaped: bool) -> Observ
         return off(0.0, note)
     if adaptive:
         return unclear("Adam keeps no sum of gradients that must be zero")
-    judged = [trace for trace in traces if trace.last and len(trace.residuals) > 1]
-    if sum(len(trace.residuals) for trace in judged) < FEWEST:
+    last = [trace for trace in traces if trace.last and len(trace.residuals) > 1]
+    if sum(len(trace.residuals) for trace in last) < FEWEST:
         return unclear("too few entries that are zero without noise")
-    noisy = [t for t in judged if float(t.residuals.square().mean()) ** 0.5 > t.floor]
+    noisy = [t for t in last if float(t.residuals.square().mean()) ** 0.5 > t.floor]
     if not noisy:
-        floor = max(trace.floor for trace in judged)
+        floor = max(trace.floor for trace in last)
         note = f"less than {floor:.2g} would not show"
         return Observation(
             kind="noise", state="off", value=0.0, low=0.0, high=floor, updates=count, note=note

@@ -141,20 +141,20 @@ def received_by(client: int, record: RoundRecord) -> Mapping[str, Tensor]:
 
 
 def _trace(update: Update, record: RoundRecord, terms: Terms) -> Trace:
-    sent = {name: t.float() for name, t in update.tensors.items() if t.is_floating_point()}
+    floats = {name: t.float() for name, t in update.tensors.items() if t.is_floating_point()}
     before = received_by(update.client, record)
-    received = {name: before[name].float() for name in sent if name in before}
+    received = {name: before[name].float() for name in floats if name in before}
     if update.kind == "parameters":
-        if received.keys() != sent.keys():
+        if received.keys() != floats.keys():
             raise Inapplicable(
                 f"defence check of round {update.round}",
                 needs="the broadcast, as clients send parameters",
                 got="a transcript without it",
                 fix="keep broadcasts of all rounds",
             )
-        sent = {name: t - received[name] for name, t in sent.items()}
-    matrices = [n for n, t in sent.items() if t.ndim == 2 and len(t) == terms.architecture.classes]
-    return Trace(update=update, tensors=sent, received=received, last=matrices[-1] if matrices else "")
+        floats = {name: t - received[name] for name, t in floats.items()}
+    matrices = [n for n, t in floats.items() if t.ndim == 2 and len(t) == terms.architecture.classes]
+    return Trace(update=update, tensors=floats, received=received, last=matrices[-1] if matrices else "")
 
 
 def _same(one: Trace, other: Trace) -> bool:

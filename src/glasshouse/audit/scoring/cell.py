@@ -155,7 +155,7 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
     checks = [r.terms for r in records if r.terms is not None and r.terms.suspect]
     if not checks or not attack_of(attack.name, attack.arguments).needs.repeats:
         return task
-    known = task.controls.get(control_key(attack))
+    control = task.controls.get(control_key(attack))
     reason = f"the declared training is not the real one ({checks[0].suspect})"
     failed = Control(
         positive=None,
@@ -170,7 +170,7 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
         task,
         controls={
             **task.controls,
-            control_key(attack): replace(known or failed, passed=False, reason=reason),
+            control_key(attack): replace(control or failed, passed=False, reason=reason),
         },
     )
 

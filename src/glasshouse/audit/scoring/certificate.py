@@ -89,13 +89,13 @@ def _certificate(
     loss = _loss(searched, images, labels, device)
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
-    known = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
+    losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
     where = f"round {claim.about.rounds[-1]}"
     client = "" if claim.about.client is None else f", client {claim.about.client}"
     return Search(
         name=where + client,
         loss=loss,
-        truth=min(known),
+        truth=min(losses),
         noise=searched.noise,
         curve=outcome.curve,
     )

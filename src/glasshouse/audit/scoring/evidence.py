@@ -88,7 +88,7 @@ def federation_of(scenario: Scenario, folder: Path, record: GroupRecord) -> Fede
     active = "" if attack is None else attack.label or attack.name
     if record.refusal is not None:
         return Federation(folder=folder, active=active, ran=False)
-    public, sent = record.facts.pretrained, record.sent
+    public, record_sent = record.facts.pretrained, record.sent
     return Federation(
         folder=folder,
         active=active,
@@ -96,19 +96,19 @@ def federation_of(scenario: Scenario, folder: Path, record: GroupRecord) -> Fede
         attacked=frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds),
         curve=record.curve,
         accuracy=None if record.utility is None else record.utility["value"],
-        sent=None if sent is None else Share(value=sent["value"], n=int(sent["n"])),
+        sent=None if record_sent is None else Share(value=record_sent["value"], n=int(record_sent["n"])),
         public_model=_public_model(public) if public else None,
         parties=tuple(PartyAccuracy(**row) for row in record.parties),
         entropies=record.entropies,
     )
 
 
-def _public_model(measured: Mapping[str, float]) -> PublicModel:
+def _public_model(accuracy: Mapping[str, float]) -> PublicModel:
     return PublicModel(
-        natural=measured["natural"],
-        n=int(measured["n"]),
-        robust=measured["robust"],
-        n_robust=int(measured["n_robust"]),
+        natural=accuracy["natural"],
+        n=int(accuracy["n"]),
+        robust=accuracy["robust"],
+        n_robust=int(accuracy["n_robust"]),
     )
 
 

@@ -53,8 +53,8 @@ def random_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
 def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """For ``count`` labels drawn from the auxiliary labels, the mean auxiliary image of each."""
     labels = _draw(auxiliary, count, rng).labels
-    known, which = torch.unique(labels, return_inverse=True)
-    means = torch.stack([auxiliary.inputs[auxiliary.labels == y].mean(0) for y in known])
+    classes, which = torch.unique(labels, return_inverse=True)
+    means = torch.stack([auxiliary.inputs[auxiliary.labels == y].mean(0) for y in classes])
     return Batch(inputs=means[which], labels=labels)
 
 
@@ -108,7 +108,7 @@ def choose_null(
             got=f"{len(auxiliary)}",
             fix="raise data.auxiliary: it is also what the null adversary knows",
         )
-    parts = known, heldout, context = _parts(auxiliary, context, rng)
+    parts = examples, heldout, context = _parts(auxiliary, context, rng)
     sign = 1 if metric.higher_leaks else -1
     level = metric.chance(context)
     best, best_score = (CHANCE, sign * level) if level is not None and not among else ("", -np.inf)
@@ -123,7 +123,7 @@ def choose_null(
     streams = [rng.child(f"pseudo/{number}") for number in range(_enough(PSEUDO_VICTIMS, count))]
     victims = [_draw(heldout, count, stream.child("victim")) for stream in streams]
     for name in names:
-        guesses = [_guess(name, known, draws, count, stream.child("guess")) for stream in streams]
+        guesses = [_guess(name, examples, draws, count, stream.child("guess")) for stream in streams]
         scores = score_all(metric, list(zip(guesses, victims, strict=True)), context=context)
         value = float(np.mean([one.mean() for one in scores])) * sign
         if value > best_score:
@@ -227,20 +227,20 @@ def _parts(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:
     """What a null knows, what pseudo-victims are drawn from, and a context with distractors of neither."""
     order = torch.randperm(len(auxiliary), generator=rng.child("split").torch())
     half = len(auxiliary) // 2
-    known, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
+    first, rest = auxiliary.pick(order[:half]), auxiliary.pick(order[half:])
     heldout, others = rest.pick(torch.arange(0, len(rest), 2)), rest.pick(torch.arange(1, len(rest), 2))
-    return known, heldout, _among(context, others)
+    return first, heldout, _among(context, others)
 
 
 def _pseudo_hits(
     name: str, metric: Metric, parts: Parts, draws: Batch | None, *, count: int, rng: Rng
 ) -> list[NDArray[np.float64]]:
     """A null's outcomes on pseudo-victims of ``count`` examples each, no example in two of them."""
-    known, heldout, context = parts
+    examples, heldout, context = parts
     outcomes = []
     for number in range(min(len(heldout) // count, max(2, EXAMPLES // count))):
         victim = heldout.pick(torch.arange(number * count, (number + 1) * count))
-        guess = _guess(name, known, draws, count, rng.child(f"apart/{name}/{number}"))
+        guess = _guess(name, examples, draws, count, rng.child(f"apart/{name}/{number}"))
         outcomes.append(score(metric, guess, victim, context=context))
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
 
@@ -261,11 +261,11 @@ def _enough(most: int, count: int) -> int:
     return max(2, min(most, EXAMPLES // count))
 
 
-def _guess(name: str, known: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:
+def _guess(name: str, examples: Batch, draws: Batch | None, count: int, rng: Rng) -> Batch:
     if name == GENERATOR:
         assert draws is not None  # this null is offered only where the attack gave samples
         return _draw(draws, count, rng)
-    return NULLS[name](known, count, rng)
+    return NULLS[name](examples, count, rng)
 
 
 def _fitting(metric: Metric) -> tuple[str, ...]:

@@ -61,8 +61,8 @@ def metric_of(plugin: Plugin) -> Metric:
 
 def _units(judge: Judge, scenario: Scenario) -> list[Unit]:
     """The whole run, and the first updates or rounds."""
-    seen = [(r, None if scenario.federation.secure_sum else c) for r, c in sorted(judge.truth.used)]
-    return [Unit(), *(Unit(rounds=(r,), client=c) for r, c in list(dict.fromkeys(seen))[:VICTIMS])]
+    units = [(r, None if scenario.federation.secure_sum else c) for r, c in sorted(judge.truth.used)]
+    return [Unit(), *(Unit(rounds=(r,), client=c) for r, c in list(dict.fromkeys(units))[:VICTIMS])]
 
 
 def _claims(unit: Unit, kinds: set[str], judge: Judge) -> Iterator[Claim]:

@@ -313,14 +313,14 @@ def _behaviours(
     """Which clients deviate, and how; missing ids are drawn by the seed, without repetition."""
     order = torch.randperm(scenario.federation.clients, generator=rng.torch()).tolist()
     conduct: dict[int, tuple[str, Behaviour]] = {}
-    marked: dict[str, tuple[int, ...]] = {}
+    behaving: dict[str, tuple[int, ...]] = {}
     for plugin in scenario.federation.behaviours:
         behaviour: Behaviour = create(load("behaviours", plugin.name), plugin.arguments)
         free = [c for c in order if c not in conduct]
         ids = plugin.clients if isinstance(plugin.clients, tuple) else tuple(free[: plugin.clients])
         conduct |= dict.fromkeys(ids, (plugin.name, behaviour))
-        marked[plugin.name] = tuple(sorted(ids))
-    return conduct, marked
+        behaving[plugin.name] = tuple(sorted(ids))
+    return conduct, behaving
 
 
 def scoring_of(scenario: Scenario, roles: Roles, architecture: Architecture, rng: Rng) -> dict[str, Tensor]:

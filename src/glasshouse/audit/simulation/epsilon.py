@@ -84,15 +84,15 @@ def measure_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
 
 
 def _measured(cell: Cell) -> EmpiricalEpsilon:
-    scenario, wanted = cell.scenario, cell.scenario.audit.epsilon
-    built = build(scenario, seed=scenario.seed)
-    proved = guarantee_of(built.setting)
+    scenario, request = cell.scenario, cell.scenario.audit.epsilon
+    federation = build(scenario, seed=scenario.seed)
+    proved = guarantee_of(federation.setting)
     protects = "client" if proved is None or proved.neighbours == "update" else "example"
-    unit = wanted.unit or protects
-    rng = built.rng.child("canaries")
-    included = torch.rand(wanted.canaries, generator=rng.child("coins").torch()) < 0.5
+    unit = request.unit or protects
+    rng = federation.rng.child("canaries")
+    included = torch.rand(request.canaries, generator=rng.child("coins").torch()) < 0.5
     setting, recorder = with_canaries(
-        built.setting, included, unit=unit, size=proved.clip if proved else 1.0, rng=rng.child("places")
+        federation.setting, included, unit=unit, size=proved.clip if proved else 1.0, rng=rng.child("places")
     )
     protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
     protocol.play(setting, recorder=recorder, rng=rng.child("federation"))
@@ -100,7 +100,7 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
     seen = 1.0 if proved is None else 1 - (1 - proved.rate) ** proved.steps
     counts = [
         count_guesses(scores, included.numpy(), guesses=r, out=out, rng=rng.child(f"ties/{r}").numpy())
-        for r, out in numbers_of_guesses(wanted.canaries, seen=seen)
+        for r, out in numbers_of_guesses(request.canaries, seen=seen)
     ]
     return _shown(cell, unit, counts, proved if protects == unit else None)
 
@@ -129,21 +129,21 @@ def numbers_of_guesses(canaries: int, *, seen: float = 1.0) -> tuple[tuple[int, 
 
 
 def _shown(cell: Cell, unit: str, counts: list[Guesses], proved: Guarantee | None) -> EmpiricalEpsilon:
-    wanted = cell.scenario.audit.epsilon
+    request = cell.scenario.audit.epsilon
     gaussian = proved is not None and proved.rate == 1
-    anyhow = [one_run_epsilon(c, delta=wanted.delta, level=LEVEL).epsilon for c in counts]
-    curves = [gaussian_run_epsilon(c, delta=wanted.delta, level=LEVEL).epsilon for c in counts]
+    anyhow = [one_run_epsilon(c, delta=request.delta, level=LEVEL).epsilon for c in counts]
+    curves = [gaussian_run_epsilon(c, delta=request.delta, level=LEVEL).epsilon for c in counts]
     best = counts[int(np.argmax(curves if gaussian else anyhow))]
     return EmpiricalEpsilon(
         scenario=cell.scenario.name,
         cell=cell.hash,
         axes=dict(cell.axes),
         unit="client" if unit == "client" else "example",
-        claimed=wanted.claimed,
+        claimed=request.claimed,
         proved=None if proved is None else proved.epsilon,
         low=max(anyhow),
         gaussian=max(curves) if gaussian else None,
-        delta=wanted.delta,
+        delta=request.delta,
         canaries=best.canaries,
         guesses=best.guesses,
         correct=best.correct,
@@ -183,10 +183,10 @@ def with_canaries(
         return dataclasses.replace(setting, behaviours=among), CanaryRecorder(places=places, clients=hosts)
     clients = torch.arange(own, own + count)
     sign = 1.0 if setting.terms.sends == "gradient" else -1.0  # a change goes against the gradient
-    sent = torch.where(included, sign * size, 0.0)
+    amounts = torch.where(included, sign * size, 0.0)
     canaries = {
         int(c): ("canary", ClientCanary(place=int(place), size=float(value)))
-        for c, place, value in zip(clients, places, sent, strict=True)
+        for c, place, value in zip(clients, places, amounts, strict=True)
     }
     terms = setting.terms
     cohort = terms.cohort + round(count * terms.cohort / own)

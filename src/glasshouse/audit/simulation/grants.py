@@ -59,9 +59,9 @@ def _statistics(
     """Mean and biased variance of each batch-norm layer's input over the private batch."""
     statistics = {}
     for record in transcript.rounds:
-        sent = {b.client: b for b in record.broadcasts}
+        broadcasts = {b.client: b for b in record.broadcasts}
         for (number, client), one in used.items():
-            broadcast = sent.get(client, sent.get(None))
+            broadcast = broadcasts.get(client, broadcasts.get(None))
             if number == record.round and broadcast is not None:
                 batch = built.setting.private.pick(torch.tensor(one.rows()))
                 statistics[number, client] = _layers(built, broadcast, batch)

@@ -77,14 +77,14 @@ def simulate(group: Group) -> str:
         return group.folder
     started = time.process_time()
     scenario = read_resolved(folder / "scenario.toml")
-    built = build(scenario, seed=group.seed, device=own_device(group.device))
-    log = Log(terms=built.setting.terms, keep=built.keep)
-    watch = _watch(built)
+    federation = build(scenario, seed=group.seed, device=own_device(group.device))
+    log = Log(terms=federation.setting.terms, keep=federation.keep)
+    watch = _watch(federation)
     recorder = BothSides(
         log=log,
-        rounds=built.attacked,
+        rounds=federation.attacked,
         watch=watch,
-        accuracies=None if watch else _accuracies(built, scenario),
+        accuracies=None if watch else _accuracies(federation, scenario),
     )
     memory: dict[str, Tensor] = {}
     refusal: Refusal | None = None
@@ -92,39 +92,42 @@ def simulate(group: Group) -> str:
     if group.active is not None:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
-        grants = collect_grants(built, log.transcript(), {})
-        refusal = find_refusal(attack, spec.name, built.threat, grants, built.setting.terms)
+        grants = collect_grants(federation, log.transcript(), {})
+        refusal = find_refusal(attack, spec.name, federation.threat, grants, federation.setting.terms)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
             allowed = declared_grants(attack, grants)
-            tamper = _tamper(attack, built, log, allowed, memory, rng=root, device=group.device)
-    protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
-    final: Mapping[str, Tensor] = built.setting.start
+            tamper = _tamper(attack, federation, log, allowed, memory, rng=root, device=group.device)
+    protocol: FederationProtocol = load("protocols", federation.setting.terms.protocol)()
+    final: Mapping[str, Tensor] = federation.setting.start
     if refusal is None:
         with collect_notes() as notes:
             try:
                 final = protocol.play(
-                    built.setting, recorder=recorder, rng=built.rng.child("federation"), tamper=tamper
+                    federation.setting,
+                    recorder=recorder,
+                    rng=federation.rng.child("federation"),
+                    tamper=tamper,
                 )
             except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
                 refusal = refusal_of(error)
         if notes:
             write_json(folder / "notes.json", notes)
-    file_group(folder, built, recorder, memory, refusal)
+    file_group(folder, federation, recorder, memory, refusal)
     write_hashes(folder)
-    utility = (watch.utility() if watch else utility_of(built, final)) if refusal is None else None
+    utility = (watch.utility() if watch else utility_of(federation, final)) if refusal is None else None
     record = GroupRecord(
         seed=group.seed,
         active=group.active,
         refusal=refusal,
         utility=utility,
-        sent=_as_sent(built, log) if refusal is None and group.active is not None else None,
+        sent=_as_sent(federation, log) if refusal is None and group.active is not None else None,
         curve=tuple(recorder.accuracies.points) if recorder.accuracies and refusal is None else (),
         parties=tuple(watch.curve()) if watch else (),
         entropies={name: tuple(v) for name, v in watch.histograms().items()} if watch else {},
         rounds=scenario.federation.rounds,
         seconds=time.process_time() - started,
-        facts=built.facts,
+        facts=federation.facts,
     )
     write_record(record, folder)
     return group.folder
@@ -247,11 +250,11 @@ def _answers(model: nn.Module, heldout: Batch) -> Tensor:
 
 def _as_sent(built: Built, log: Log) -> dict[str, float] | None:
     """Held-out accuracy of the model that a malicious server sent, where it is of the agreed architecture."""
-    sent = [b for r in log.transcript().rounds if r.round in built.attacked for b in r.broadcasts]
+    broadcasts = [b for r in log.transcript().rounds if r.round in built.attacked for b in r.broadcasts]
     agreed = built.setting.terms.architecture
-    if built.heldout is None or not sent or sent[0].architecture != agreed:
+    if built.heldout is None or not broadcasts or broadcasts[0].architecture != agreed:
         return None
     model = built.setting.build(agreed)
-    model.load_state_dict({**built.setting.start, **sent[0].tensors})
+    model.load_state_dict({**built.setting.start, **broadcasts[0].tensors})
     interval = share_interval(share_right(model, built.heldout).numpy())
     return {"value": interval.value, "n": len(built.heldout)}

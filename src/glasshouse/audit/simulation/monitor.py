@@ -66,8 +66,8 @@ class ModelMonitor:
             log = F.log_softmax(logits.double(), 1)
             self.entropies[party, name] = -(log.exp() * log).sum(1)
             # dsfl: the models know the private classes alone
-            known = data.labels < terms.architecture.classes
-            right = logits.argmax(1)[known] == data.labels[known]
+            labelled = data.labels < terms.architecture.classes
+            right = logits.argmax(1)[labelled] == data.labels[labelled]
             if len(right):
                 self.right[round, party, name] = right.double().numpy()
 

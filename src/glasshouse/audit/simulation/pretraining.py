@@ -215,5 +215,5 @@ def ascent_of(how: Pretraining) -> Ascent | None:
 def _cache_key(how: Pretraining) -> dict[str, Any]:
     """The cache key: everything that influences the training, and nothing that happens afterwards."""
     against = ascent_of(how)
-    moved = None if against is None else {**asdict(against), "step": against.share}
-    return how.model_dump(include=set(Recipe.model_fields)) | {"adversarial": moved}
+    adversary = None if against is None else {**asdict(against), "step": against.share}
+    return how.model_dump(include=set(Recipe.model_fields)) | {"adversarial": adversary}

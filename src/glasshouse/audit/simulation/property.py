@@ -32,15 +32,15 @@ def with_members(setting: Setting, members: int, *, rng: Rng) -> tuple[Setting, 
             got=str(members),
             fix="lower data.members",
         )
-    chosen = torch.randperm(len(shards), generator=rng.child("who").torch())[:members].tolist()
+    members_of = torch.randperm(len(shards), generator=rng.child("who").torch())[:members].tolist()
     draws = torch.rand(members, generator=rng.child("place").torch(), dtype=torch.float64).tolist()
-    target = shards[chosen[0]][int(draws[0] * len(shards[chosen[0]]))].clone()
-    for client, draw in zip(chosen, draws, strict=True):
+    target = shards[members_of[0]][int(draws[0] * len(shards[members_of[0]]))].clone()
+    for client, draw in zip(members_of, draws, strict=True):
         rows = shards[client].clone()
         rows[int(draw * len(rows))] = target
         shards[client] = rows
     changed = dataclasses.replace(setting, shards=tuple(shards))
-    return changed, setting.private.pick(target[None]), {"membership": tuple(sorted(chosen))}
+    return changed, setting.private.pick(target[None]), {"membership": tuple(sorted(members_of))}
 
 
 def holders(scenario: Scenario, setting: Setting) -> Marked:

@@ -73,8 +73,8 @@ def replace_change(trained: Trained, before: Mapping[str, Tensor], change: Chang
     if trained.kind != "parameters":
         return dataclasses.replace(trained, tensors=change(trained.tensors))
     start = {key: before[key] for key in trained.tensors}
-    moved = change(difference(trained.tensors, start))
-    return dataclasses.replace(trained, tensors={key: start[key] + moved[key] for key in start})
+    changed = change(difference(trained.tensors, start))
+    return dataclasses.replace(trained, tensors={key: start[key] + changed[key] for key in start})
 
 
 def clip_to_radius(tensors: Mapping[str, Tensor], radius: float | None) -> Mapping[str, Tensor]:

@@ -84,19 +84,21 @@ class Idle:
         del ascend  # nothing is trained
         settings = settings_of(self.inner, name="free_rider")
         now = {name: p.detach().clone() for name, p in settings.parameters(model).items()}
-        moved = self.rider.change(now, round=self.round)
-        for name, t in moved.items():
+        change = self.rider.change(now, round=self.round)
+        for name, t in change.items():
             generator = rng.child(f"free_rider/{name}").torch(t.device)
             noise = torch.randn(t.shape, generator=generator, dtype=t.dtype, device=t.device)
-            moved[name] = t + self.rider.std * noise
+            change[name] = t + self.rider.std * noise
         steps = sum(1 for _ in settings.schedule(len(data), rng=rng))
-        return Trained(tensors=_as(settings, now, moved), kind=settings.kind, steps=steps, order=())
+        return Trained(tensors=_as(settings, now, change), kind=settings.kind, steps=steps, order=())
 
 
-def _as(settings: LocalTraining, now: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _as(
+    settings: LocalTraining, now: Mapping[str, Tensor], change: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """A change of parameters, written as the update that would cause it."""
     if settings.kind == "gradient":
-        return scale_tensors(moved, -1 / settings.rate())
+        return scale_tensors(change, -1 / settings.rate())
     if settings.kind == "parameters":
-        return {name: now[name] + t for name, t in moved.items()}
-    return dict(moved)
+        return {name: now[name] + t for name, t in change.items()}
+    return dict(change)

@@ -51,8 +51,8 @@ def spent_epsilon(
     """
     if rate == 1 and accountant == "pld":  # T Gaussians are one, with standard deviation over √T
         return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(steps), delta))
-    chosen = _accountant(accountant, neighbours, noise_multiplier)
-    return float(chosen.compose(_event(noise_multiplier, rate, steps)).get_epsilon(delta))
+    ledger = _accountant(accountant, neighbours, noise_multiplier)
+    return float(ledger.compose(_event(noise_multiplier, rate, steps)).get_epsilon(delta))
 
 
 @functools.cache

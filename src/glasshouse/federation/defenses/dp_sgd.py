@@ -178,15 +178,15 @@ class PrivateTraining:
         )
         hooked = GradSampleModule(work, loss_reduction="sum")
         order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
-        drawn = self._drawn_canaries(exposure, rng=rng.child("canaries"))
+        canaries = self._drawn_canaries(exposure, rng=rng.child("canaries"))
         with torch.random.fork_rng(devices=[], enabled=self.inner.dropout):
             if self.inner.dropout:
                 torch.manual_seed(rng.child("dropout").seed())
             for step, rows in enumerate(order):
                 optimizer.zero_grad()
                 _per_example_gradients(hooked, parameters, data.pick(rows), sign=-1.0 if ascend else 1.0)
-                if drawn is not None:
-                    _append_canaries(parameters, next(drawn), size=self.defense.clip)
+                if canaries is not None:
+                    _append_canaries(parameters, next(canaries), size=self.defense.clip)
                 if self.inner.kind == "gradient":
                     optimizer.pre_step()
                 else:
@@ -222,8 +222,8 @@ def _append_canaries(parameters: Mapping[str, nn.Parameter], places: Tensor, *, 
     start = 0
     for p in parameters.values():
         rows = p.new_zeros((len(places), p.numel()))
-        mine = ((places >= start) & (places < start + p.numel())).nonzero().flatten()
-        rows[mine, places[mine] - start] = size
+        rows_here = ((places >= start) & (places < start + p.numel())).nonzero().flatten()
+        rows[rows_here, places[rows_here] - start] = size
         own = p.grad_sample  # type: ignore[attr-defined]  # Opacus's attribute
         p.grad_sample = torch.cat([own, rows.view(-1, *p.shape)])  # type: ignore[attr-defined]
         start += p.numel()

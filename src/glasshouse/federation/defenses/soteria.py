@@ -102,15 +102,15 @@ def defended_layer(model: nn.Module, name: str = "") -> str:
         Inapplicable: there is none.
     """
     linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
-    chosen = name or (linear[-1] if linear else "")
-    if chosen not in linear:
+    layer = name or (linear[-1] if linear else "")
+    if layer not in linear:
         raise Inapplicable(
             "defense 'soteria'",
             needs=f"a linear layer '{name}'" if name else "a model with a linear layer",
             got=", ".join(linear) or "none",
             fix="set soteria.layer to one of the model's linear layers",
         )
-    return chosen
+    return layer
 
 
 def feature_scores(model: nn.Module, name: str, inputs: Tensor) -> Tensor:
@@ -172,9 +172,9 @@ def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
     norms = torch.empty(r.shape[1], dtype=torch.float64, device=x.device)
     for start in range(0, len(norms), _ROWS):
         rows = min(_ROWS, len(norms) - start)
-        chosen = torch.zeros_like(r)
-        chosen[:rows, start : start + rows].fill_diagonal_(1.0)
-        (jacobian,) = torch.autograd.grad(r, copies, chosen, retain_graph=True)
+        selectors = torch.zeros_like(r)
+        selectors[:rows, start : start + rows].fill_diagonal_(1.0)
+        (jacobian,) = torch.autograd.grad(r, copies, selectors, retain_graph=True)
         norms[start : start + rows] = jacobian[:rows].flatten(1).double().norm(dim=1)
     return norms / (r[0].detach().abs().double() + 1e-10)
 

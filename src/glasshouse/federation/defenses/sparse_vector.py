@@ -74,11 +74,11 @@ class SparseVector:
         accept(update, name="sparse_vector", kinds=CHANGES)
         names = list(update.tensors)
         flat = torch.cat([update.tensors[name].flatten().double() for name in names]).cpu() / update.steps
-        chosen = self._choose(flat, rng)
-        sent = torch.zeros_like(flat)
-        noisy = flat[chosen] + _laplace(len(chosen), 2 * self.bound / self.noise, rng.child("noise"))
-        sent[chosen] = noisy.clamp(-self.bound, self.bound) * update.steps
-        parts = torch.split(sent, [update.tensors[name].numel() for name in names])
+        positions = self._choose(flat, rng)
+        values = torch.zeros_like(flat)
+        noisy = flat[positions] + _laplace(len(positions), 2 * self.bound / self.noise, rng.child("noise"))
+        values[positions] = noisy.clamp(-self.bound, self.bound) * update.steps
+        parts = torch.split(values, [update.tensors[name].numel() for name in names])
         tensors = {
             name: part.reshape(update.tensors[name].shape).to(update.tensors[name])
             for name, part in zip(names, parts, strict=True)
@@ -104,8 +104,8 @@ class SparseVector:
             picks = torch.randint(len(accepted), (count,), generator=generator)
         else:
             picks = torch.randperm(len(accepted), generator=generator)[:count]
-        chosen: Tensor = torch.unique(accepted[picks])
-        return chosen
+        positions: Tensor = torch.unique(accepted[picks])
+        return positions
 
 
 def _laplace(count: int, scale: float, rng: Rng) -> Tensor:

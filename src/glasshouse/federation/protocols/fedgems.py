@@ -110,21 +110,21 @@ class _Fusion:
     def _selective(self, logits: Tensor, rows: Tensor, labels: Tensor, ensemble: Tensor) -> Tensor:
         hard, kl, y = self.settings.hard, self.settings.kl, labels[rows]
         right = logits.argmax(1) == y
-        for row, known in zip(rows[right].tolist(), logits.detach()[right], strict=True):
-            self.pool[row] = known
+        for row, logit in zip(rows[right].tolist(), logits.detach()[right], strict=True):
+            self.pool[row] = logit
         pooled = torch.tensor([row in self.pool for row in rows.tolist()]) & ~right
         losses, sizes = [logits.new_zeros(())], [0]
-        for chosen, weight in ((right, 1.0), (pooled, hard), (~right & ~pooled, 0.0)):
-            if not chosen.any():
+        for group, weight in ((right, 1.0), (pooled, hard), (~right & ~pooled, 0.0)):
+            if not group.any():
                 continue
-            value = weight * F.cross_entropy(logits[chosen], y[chosen]) if weight else logits.new_zeros(())
+            value = weight * F.cross_entropy(logits[group], y[group]) if weight else logits.new_zeros(())
             if weight < 1:
-                teacher = ensemble[rows[chosen]]
+                teacher = ensemble[rows[group]]
                 if weight:
-                    teacher = torch.stack([self.pool[row] for row in rows[chosen].tolist()])
-                value = value + (1 - weight) * kl(logits[chosen], teacher)
+                    teacher = torch.stack([self.pool[row] for row in rows[group].tolist()])
+                value = value + (1 - weight) * kl(logits[group], teacher)
             losses.append(value)
-            sizes.append(int(chosen.sum()))
+            sizes.append(int(group.sum()))
         shares = [1.0 if self.settings.variant == "authors" else size / len(rows) for size in sizes]
         return torch.stack([share * value for share, value in zip(shares, losses, strict=True)]).sum()
 

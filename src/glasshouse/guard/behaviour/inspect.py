@@ -125,8 +125,8 @@ def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batc
         labels: their classes.
         batch: examples in a batch.
     """
-    seen = watch_honest_models(model, inputs, labels, batch=batch)
-    every = [one for observed in seen.values() for one in observed]
+    measures = watch_honest_models(model, inputs, labels, batch=batch)
+    every = [one for observed in measures.values() for one in observed]
     learnt = {}
     for name in every[0]:
         most = LayerBehaviour(
@@ -135,8 +135,8 @@ def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batc
             concentration=max(one[name].concentration for one in every),
             narrowness=max(one[name].narrowness for one in every),
         )
-        alone = _predict_most([one[name].isolated for one in seen[0]], batch)
-        in_pairs = _predict_most([one[name].paired for one in seen[0]], batch)
+        alone = _predict_most([one[name].isolated for one in measures[0]], batch)
+        in_pairs = _predict_most([one[name].paired for one in measures[0]], batch)
         learnt[name] = HonestLayer(
             most=most,
             isolated_limit=max(most.isolated + MORE_ISOLATED, alone),

@@ -85,7 +85,7 @@ def differences(signed_sizes: Tensor) -> Differences:
     numbers = _distinct(signed_sizes.T.double())
     rows = signed_sizes.T.double()[numbers]
     directions = F.normalize(rows, dim=1)
-    shown = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
+    blocks = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
     at_a_time = max(1, _NUMBERS // (NEIGHBOURS * max(1, len(signed_sizes))))
     for places in torch.split(torch.arange(len(rows), device=rows.device), at_a_time):
         some = rows[places]
@@ -100,12 +100,12 @@ def differences(signed_sizes: Tensor) -> Differences:
         whole = some[:, None].abs() + multiple.abs()
         agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(2, keepdim=True))
         top, who = left.max(2)
-        kept = (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= WITNESSES)
+        confirmed = (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= WITNESSES)
         only = torch.where(top >= OWNED * left.sum(2), who, -1)
         own = numbers[places][:, None].expand_as(neighbours)
         of_pairs = (own, numbers[neighbours], factor, only)
-        shown.append(torch.stack([t[kept].double() for t in of_pairs], dim=1))
-    pairs = torch.cat(shown)
+        blocks.append(torch.stack([t[confirmed].double() for t in of_pairs], dim=1))
+    pairs = torch.cat(blocks)
     return Differences(
         rows=pairs[:, 0].long(),
         others=pairs[:, 1].long(),

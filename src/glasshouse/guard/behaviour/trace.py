@@ -48,8 +48,8 @@ class LayerTrace:
 
     def contributions(self) -> Iterator[Tensor]:
         """Of some examples at a time, (b, m, n): what each adds to the gradient of each of the m units."""
-        for seen, pulls in self._positions():
-            yield torch.einsum("bgnp,bgmp->bgmn", seen, pulls).flatten(1, 2)
+        for inputs, pulls in self._positions():
+            yield torch.einsum("bgnp,bgmp->bgmn", inputs, pulls).flatten(1, 2)
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -209,17 +209,17 @@ def _tokens(t: Tensor) -> Tensor:
     return t.reshape(len(t), -1, t.shape[-1])
 
 
-def _patches(layer: nn.Conv1d | nn.Conv2d, seen: Tensor) -> Tensor:
+def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
     """(b, C, ...) → (b, C · kernel, P)."""
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        seen = F.pad(seen, layer._reversed_padding_repeated_twice, mode=_padding_mode(layer))
+        inputs = F.pad(inputs, layer._reversed_padding_repeated_twice, mode=_padding_mode(layer))
         padding = (0,) * len(layer.kernel_size)
     else:
         padding = layer.padding
     if isinstance(layer, nn.Conv1d):  # an image of height 1
         kernel, padding = (1, *layer.kernel_size), (0, *padding)
-        return F.unfold(seen[:, :, None], kernel, (1, *layer.dilation), padding, (1, *layer.stride))
-    return F.unfold(seen, layer.kernel_size, layer.dilation, padding, layer.stride)
+        return F.unfold(inputs[:, :, None], kernel, (1, *layer.dilation), padding, (1, *layer.stride))
+    return F.unfold(inputs, layer.kernel_size, layer.dilation, padding, layer.stride)
 
 
 def _padding_mode(layer: nn.Conv1d | nn.Conv2d) -> str:

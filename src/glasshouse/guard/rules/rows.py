@@ -41,5 +41,5 @@ def _repeated(matrix: Tensor) -> tuple[int, int]:
     if not len(rest):
         return int(empty.sum()), 0
     first = rest.gather(1, rest.abs().argmax(1, keepdim=True)).sign()
-    kept = torch.unique((rest * first).round(decimals=_DIGITS), dim=0)
-    return int(empty.sum()), len(rest) - len(kept)
+    distinct = torch.unique((rest * first).round(decimals=_DIGITS), dim=0)
+    return int(empty.sum()), len(rest) - len(distinct)

@@ -24,13 +24,13 @@ def other_structure(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor])
         for name, t in tensors.items()
         if name in agreed and agreed[name].is_floating_point() and not t.is_floating_point()
     ]
-    named = (
+    differences = (
         ("has tensors that were not agreed", more),
         ("lacks", less),
         ("another shape", shapes),
         ("another kind of numbers", types),
     )
-    return [f"structure: {words}: {_some(names)}" for words, names in named if names]
+    return [f"structure: {words}: {_some(names)}" for words, names in differences if names]
 
 
 def _some(names: list[str]) -> str:

@@ -155,9 +155,9 @@ class CapturingGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """As of the grid; recorded."""
-        sent = list(messages)
-        self.recording.asked(sent)
-        return self._grid.push_messages(sent)
+        batch = list(messages)
+        self.recording.asked(batch)
+        return self._grid.push_messages(batch)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """As of the grid; recorded."""
@@ -169,9 +169,9 @@ class CapturingGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """As of the grid; recorded."""
-        sent = list(messages)
-        self.recording.asked(sent)
-        received = list(self._grid.send_and_receive(sent, timeout=timeout))
+        batch = list(messages)
+        self.recording.asked(batch)
+        received = list(self._grid.send_and_receive(batch, timeout=timeout))
         self.recording.answered(received)
         return received
 
@@ -296,5 +296,5 @@ def _terms(model: Architecture, declared: Mapping[str, Any]) -> Terms:
             fix="say how clients train: terms={'batch_size': 32, 'local_epochs': 1, 'learning_rate': 0.1}",
         )
     optimizer = Optimizer.model_validate(declared.get("optimizer", {}))
-    given = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared, "optimizer": optimizer}
-    return Terms(**given, architecture=model, sends="parameters")
+    terms = {"protocol": "fedavg", "clients": 1, "cohort": 1, **declared, "optimizer": optimizer}
+    return Terms(**terms, architecture=model, sends="parameters")

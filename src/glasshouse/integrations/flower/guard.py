@@ -206,8 +206,8 @@ class _Guard:
         file = self.reports / f"{node}.honest.json"
         if node not in self._honest and file.exists():
             self._honest[node] = {
-                name: HonestLayer(**{**kept, "most": LayerBehaviour(**kept["most"])})
-                for name, kept in read_json(file).items()
+                name: HonestLayer(**{**stored, "most": LayerBehaviour(**stored["most"])})
+                for name, stored in read_json(file).items()
             }
         if node not in self._honest:
             learnt = learn_honest_range(model, inputs, labels, batch=min(BATCH, len(inputs)))
@@ -244,9 +244,9 @@ class _Preflight:
         inputs, labels = self._used(context, steps.told or steps.seen)
         parameters = [name for name, _ in self.network.named_parameters() if name in trained]
         update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
-        seen = preflight(update, _loaded(self.network, received), inputs, labels)
-        standing = {leak.example for leak in seen.leaks}
-        if len(standing) > self.most or not seen.controlled:
+        outcome = preflight(update, _loaded(self.network, received), inputs, labels)
+        standing = {leak.example for leak in outcome.leaks}
+        if len(standing) > self.most or not outcome.controlled:
             if self.mitigated:
                 closed = mitigate(update, _loaded(self.network, received), (inputs, labels))
                 if closed.update is not None:
@@ -254,9 +254,9 @@ class _Preflight:
                     put_tensors(sent, list(changed.values()))
                     report.add("sent", [closed.summary])
                     return reply
-            where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in seen.leaks]
-            return report.refuse("the update would show examples", [seen.summary, *where])
-        report.add("sent", [seen.summary])
+            where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in outcome.leaks]
+            return report.refuse("the update would show examples", [outcome.summary, *where])
+        report.add("sent", [outcome.summary])
         return reply
 
     def _used(self, context: Context, steps: list[Any]) -> tuple[Tensor, Tensor]:

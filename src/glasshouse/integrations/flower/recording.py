@@ -118,7 +118,7 @@ class Recording:
             if this is None or not this.secure or not examples:
                 return
             weight = float(sum(examples.values()))
-            counted = [self._client(node) for node in examples]
+            clients = [self._client(node) for node in examples]
             tensors = self._tensors(mean)
             steps = {self._steps(count) for count in examples.values()}
             self._store(
@@ -128,7 +128,7 @@ class Recording:
                     tensors={name: t.double() * weight for name, t in tensors.items()},
                     weight=weight,
                     selected=tuple(sorted(this.asked)),
-                    dropped=tuple(sorted(this.asked.keys() - set(counted))),
+                    dropped=tuple(sorted(this.asked.keys() - set(clients))),
                     examples=int(weight),
                     steps=max(steps),
                 )
@@ -145,8 +145,10 @@ class Recording:
         if stated is not None:
             return stated
         last = max(self._rounds, default=0)
-        asked = self._rounds[last].asked if self._rounds else {}
-        return last + 1 if stage == "train" and self._client(message.metadata.dst_node_id) in asked else last
+        clients = self._rounds[last].asked if self._rounds else {}
+        return (
+            last + 1 if stage == "train" and self._client(message.metadata.dst_node_id) in clients else last
+        )
 
     def _client(self, node: int) -> int:
         if node not in self._clients:
@@ -231,9 +233,9 @@ class Recording:
             self._writer.terms(terms)
 
     def _store(self, message: WireMessage) -> None:
-        kept = None if self._full else self.keep.cut(message)
-        if kept is not None:
-            self._writer.append(kept)
+        stored = None if self._full else self.keep.cut(message)
+        if stored is not None:
+            self._writer.append(stored)
         if not self._full and self._writer.written >= self.most_bytes:
             self._full = True
             _LOG.warning("capture: %d bytes are stored, nothing more is recorded", self._writer.written)

@@ -134,13 +134,13 @@ def _collect(configs: Mapping[str, Any], memory: dict[str, Any], own: int) -> st
 
 def _unmask(configs: Mapping[str, Any], memory: dict[str, Any], own: int) -> str:
     active = set(configs.get(Key.ACTIVE_NODE_ID_LIST, []))
-    dropped = set(configs.get(Key.DEAD_NODE_ID_LIST, []))
+    dropouts = set(configs.get(Key.DEAD_NODE_ID_LIST, []))
     expected = set(memory.get("sources", [])) | {own}
-    if both := active & dropped:
+    if both := active & dropouts:
         return f"{len(both)} clients are named as active and as dropped out"
-    if own in dropped:
+    if own in dropouts:
         return "this client is named as dropped out, although it answered"
-    if missing := expected - active - dropped:
+    if missing := expected - active - dropouts:
         return f"a missing neighbour: {len(missing)} clients of the sum are named neither way"
     if len(active) < max(FEWEST, memory.get("threshold", 0)):
         return f"the sum is of {len(active)} clients: too few"

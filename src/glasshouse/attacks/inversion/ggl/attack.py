@@ -195,8 +195,8 @@ class GGL:
 
     def _detected(self, client: Replica, view: View, *, rng: Rng) -> tuple[detect.Finding, Adaptation]:
         """The defence that the update shows, and what candidates go through for it."""
-        known = view.grants.auxiliary
-        finding = detect.detect(client, images=None if known is None else known.inputs, rng=rng)
+        auxiliary = view.grants.auxiliary
+        finding = detect.detect(client, images=None if auxiliary is None else auxiliary.inputs, rng=rng)
         if not self.adaptive:
             return finding, Adaptation()
         return finding, detect.adaptation(finding, client, steps=self.local_steps)

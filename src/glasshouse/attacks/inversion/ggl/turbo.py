@@ -143,11 +143,11 @@ def _thompson(points: Tensor, values: Tensor, side: float, *, count: int, how: S
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(rng.child("thompson").seed())
         posterior_draws = model.posterior(candidates).rsample(torch.Size([count])).squeeze(-1)  # (count, c)
-    chosen: list[int] = []
+    picks: list[int] = []
     for row in posterior_draws:
         order = row.argsort().tolist()
-        chosen.append(next(i for i in order if i not in chosen))
-    return candidates[chosen]
+        picks.append(next(i for i in order if i not in picks))
+    return candidates[picks]
 
 
 def _fit_process(points: Tensor, values: Tensor, steps: int) -> SingleTaskGP:

@@ -261,8 +261,8 @@ def _engine(
     if one.levels is not None and steps is not None:
         LOG.info("matching a clamped gradient, one restart after the other")
         pull = steps.how.weight_decay if steps.how.name == "adam" else 0.0
-        known = scale_tensors(received, pull)
-        return Plain(model, received, one.target, masks=masks, levels=one.levels, known=known)
+        scaled = scale_tensors(received, pull)
+        return Plain(model, received, one.target, masks=masks, levels=one.levels, known=scaled)
     if steps is not None:
         LOG.info("matching %d local steps by simulation, one restart after the other", len(steps.rows))
         return Plain(model, received, one.target, masks=masks, steps=steps, known=client.decay())

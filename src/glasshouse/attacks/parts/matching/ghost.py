@@ -56,11 +56,11 @@ class Moments:
 def moments(triples: list[Triple]) -> Moments:
     """Stack what was found for each parameter tensor; the gap only if all of them have one."""
     dots, squares, gaps = zip(*triples, strict=True)
-    known = [widen(gap) for gap in gaps if gap is not None]
+    gaps_present = [widen(gap) for gap in gaps if gap is not None]
     return Moments(
         dot=torch.stack([widen(d) for d in dots]),
         square=torch.stack([widen(s) for s in squares]),
-        gap=torch.stack(known) if len(known) == len(gaps) else None,
+        gap=torch.stack(gaps_present) if len(gaps_present) == len(gaps) else None,
     )
 
 

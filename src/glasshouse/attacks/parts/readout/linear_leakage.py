@@ -137,10 +137,10 @@ def read_rows(
     if measure is not None:
         upper = torch.cat((thresholds[1:], thresholds[-1:]))
         middle, half = (thresholds + upper) / 2, (upper - thresholds) / 2
-        known = (middle.abs() > 20 * half) & (half > 0)
+        stable = (middle.abs() > 20 * half) & (half > 0)
         means = weight @ measure.double()
         inside = torch.cat((means[:-1] - means[1:], means[-1:]))
-        signal = torch.where(known, inside / torch.where(known, middle, 1.0), signal)
+        signal = torch.where(stable, inside / torch.where(stable, middle, 1.0), signal)
     order = signal.abs().argsort(descending=True, stable=True)[:limit]
     rows = order[signal[order].abs() > floor]
     inputs = weight[rows]

@@ -112,8 +112,8 @@ def _as_gradient(
     if kind == "gradient":
         return mean
     check_linear(terms, subject=subject)
-    wanted = mean if terms.optimizer.weight_decay else ()
-    before = {name: view.broadcast.tensors[name].double() for name in wanted}
+    decayed = mean if terms.optimizer.weight_decay else ()
+    before = {name: view.broadcast.tensors[name].double() for name in decayed}
     if kind != "delta":
         raise Inapplicable(
             subject,
@@ -122,5 +122,5 @@ def _as_gradient(
             fix="use protocol fedsgd or fedavg",
         )
     decay = known_decay(before, terms, round=view.round, steps=steps)
-    moved = {name: t + decay[name] if decay else t for name, t in mean.items()}
-    return map_tensors(moved, lambda t: -t / terms.rate(view.round))
+    gradient = {name: t + decay[name] if decay else t for name, t in mean.items()}
+    return map_tensors(gradient, lambda t: -t / terms.rate(view.round))

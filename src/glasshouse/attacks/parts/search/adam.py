@@ -36,26 +36,26 @@ SETTLED: Final = 0.01
 """At this factor on the learning rate, or a smaller one, a search may end before its last iteration."""
 
 
-def stepwise(done: float) -> float:
+def stepwise(progress: float) -> float:
     """A tenth less at 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020).
 
     Examples:
         >>> [stepwise(x) for x in (0.0, 0.5, 0.99)]
         [1.0, 0.1, 0.001]
     """
-    return float(f"1e-{sum(done >= at for at in DECAYS)}")
+    return float(f"1e-{sum(progress >= at for at in DECAYS)}")
 
 
-def warm_cosine(done: float) -> float:
+def warm_cosine(progress: float) -> float:
     """Linear rise over the first twentieth, then half a cosine down to 0.
 
     Examples:
         >>> [round(warm_cosine(x), 2) for x in (0.025, 0.05, 0.525, 1.0)]
         [0.5, 1.0, 0.5, 0.0]
     """
-    if done < WARM_UP:
-        return max(done, 1e-3) / WARM_UP
-    return (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP))) / 2
+    if progress < WARM_UP:
+        return max(progress, 1e-3) / WARM_UP
+    return (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
 
 
 Schedule = Literal["constant", "stepwise", "warm_cosine"]
@@ -118,9 +118,9 @@ class Descent:
         optimizer.step()
         if self.noise:
             shape = (len(here) // len(noise), *here.shape[1:])
-            drawn = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(here.device)
+            perturbation = torch.cat([torch.randn(shape, generator=one) for one in noise]).to(here.device)
             with torch.no_grad():
-                here.add_(drawn, alpha=self.noise * rate)
+                here.add_(perturbation, alpha=self.noise * rate)
 
 
 @final

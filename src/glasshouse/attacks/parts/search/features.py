@@ -78,9 +78,9 @@ class InvertedImages:
     losses: Tensor
 
 
-def cosine_pace(done: float) -> float:
+def cosine_pace(progress: float) -> float:
     """Factor on the learning rate when the share ``done`` of the steps is behind us: from 1 down to 0."""
-    return (1 + math.cos(math.pi * done)) / 2
+    return (1 + math.cos(math.pi * progress)) / 2
 
 
 def by_pixels(

@@ -64,9 +64,9 @@ class _Memory:
 
     def direction(self, gradient: Tensor) -> Tensor:
         """Minus the inverse Hessian estimate times the ``gradient`` that was pushed last, (R, D)."""
-        known = min(self.count, self.size)
+        stored = min(self.count, self.size)
         start = self.count % self.size if self.count > self.size else 0
-        order = (torch.arange(known, device=gradient.device) + start) % self.size
+        order = (torch.arange(stored, device=gradient.device) + start) % self.size
         mixed = self.mixed[:, order[:, None], order]
         own = mixed.diagonal(dim1=1, dim2=2)
         upper = mixed.triu() + torch.diag_embed((own == 0).to(own.dtype))  # empty steps: keep it invertible
@@ -77,8 +77,8 @@ class _Memory:
         q = torch.linalg.solve_triangular(upper.mT, inner, upper=False)
         weights = torch.zeros_like(self.along)
         weights[:, order], weights[:, self.size + order] = q[:, :, 0], -(scale * p)[:, :, 0]
-        moved = torch.bmm(weights[:, None].to(gradient.dtype), self.pairs)[:, 0]
-        return -(self.scale[:, None].to(gradient.dtype) * gradient + moved)
+        correction = torch.bmm(weights[:, None].to(gradient.dtype), self.pairs)[:, 0]
+        return -(self.scale[:, None].to(gradient.dtype) * gradient + correction)
 
     def keep(self, rows: Tensor) -> None:
         """Forget the restarts that ``rows`` (their places) leaves out."""

@@ -165,9 +165,9 @@ class Maui:
 
     def _behind(self, view: View) -> int:
         """Examples behind what the server will see; where nothing told their number, as ``shares`` imply."""
-        known = examples_behind(view)
-        if known is not None:
-            return known
+        examples = examples_behind(view)
+        if examples is not None:
+            return examples
         shares = self.head.shares
         if not shares:
             raise Inapplicable(

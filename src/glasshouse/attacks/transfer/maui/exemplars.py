@@ -66,12 +66,12 @@ def _evenly(reached: Tensor, units: int) -> Tensor:
     """(N,), columns of reached (n, candidates), each the one that most unseen examples gain by."""
     unseen = torch.ones(len(reached), dtype=reached.dtype)
     free = torch.ones(reached.shape[1], dtype=torch.bool)
-    chosen = []
+    picks = []
     for _ in range(units):
         if not free.any():
             free[:] = True
         best = int((unseen @ reached).masked_fill(~free, -1).argmax())
         free[best] = False
         unseen = unseen * torch.exp(-_SHARED * reached[:, best])
-        chosen.append(best)
-    return torch.tensor(chosen)
+        picks.append(best)
+    return torch.tensor(picks)

@@ -143,9 +143,9 @@ def score_statements(name: str, metric: Metric, claim: Claim, judge: Judge) -> S
     kept = most_confident(claim, judge.announced_for(claim.about))
     statements = kept.source if metric.reads == "source" else kept.labels
 
-    def score(spoken: Tensor | None, target: Target, known: Tensor) -> Numbers:
+    def score(spoken: Tensor | None, target: Target, labels: Tensor) -> Numbers:
         paired = said_of_recovered(kept.inputs, spoken, target.batch.inputs, context=judge.context)
-        return metric.score(paired, known, context=judge.context)
+        return metric.score(paired, labels, context=judge.context)
 
     def measure(target: Target, _: Target) -> Numbers:
         return score(statements, target, _known_labels(metric, target))
@@ -215,9 +215,9 @@ def score_clients(name: str, metric: Metric, claim: Claim, judge: Judge) -> Scor
     values = claim.scores if metric.reads == "scores" else claim.decisions
     having = judge.truth.with_property(len(values))
     apart = len(torch.unique(claim.scores)) > 1 or len(torch.unique(claim.decisions)) > 1
-    named = frozenset(f"{judge.run} client {i}" for i in range(len(values)) if apart)
+    clients = frozenset(f"{judge.run} client {i}" for i in range(len(values)) if apart)
     sample = ClientSample(run=judge.run, scores=values.double().numpy(), truth=having)
-    return ScoredMetric(clients=(sample,), baseline=COIN, claimed=named, runs=frozenset({judge.run}))
+    return ScoredMetric(clients=(sample,), baseline=COIN, claimed=clients, runs=frozenset({judge.run}))
 
 
 SCORERS: Final[Mapping[tuple[str, str, str], Scorer]] = {

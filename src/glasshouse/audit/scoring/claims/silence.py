@@ -81,9 +81,9 @@ def _victims(unit: Unit, judge: Judge, *, clients: bool, whole: bool) -> list[Ab
         return [About(rounds=rounds, client=unit.client)]
     if unit.client is not None or not clients:
         return [About(rounds=(number,), client=unit.client) for number in rounds]
-    sent = [key for key in judge.announced if key[1] is not None]
-    known = {number for number, _ in sent}  # of these rounds it is known who answered
-    keys = [key for key in sorted(judge.truth.used) if key in sent or key[0] not in known]
+    announced = [key for key in judge.announced if key[1] is not None]
+    known = {number for number, _ in announced}  # of these rounds it is known who answered
+    keys = [key for key in sorted(judge.truth.used) if key in announced or key[0] not in known]
     return [About(rounds=(number,), client=client) for number, client in keys if number in rounds]
 
 

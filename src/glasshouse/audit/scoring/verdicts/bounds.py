@@ -79,10 +79,10 @@ def with_bound(
     return replace(finding, bound=bound, verdict="contradiction" if beyond else finding.verdict)
 
 
-def _covers(guarantee: Guarantee, metric: Metric, marked: frozenset[str], *, clients: bool) -> bool:
+def _covers(guarantee: Guarantee, metric: Metric, clients_marked: frozenset[str], *, clients: bool) -> bool:
     if guarantee.neighbours == "update":
         return True
-    return marked == {MEMBERSHIP} if clients else metric.claim in EXAMPLES
+    return clients_marked == {MEMBERSHIP} if clients else metric.claim in EXAMPLES
 
 
 def _best_guess(metric: Metric, scored: ScoredMetric, chance: float | None, rng: Rng) -> float | None:

@@ -30,16 +30,16 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
         scored: attack → metric → its numbers. Pairs that were not scored on the same victims are left out.
         cell: the cell that both attacks ran in.
     """
-    chosen = cell.scenario.audit.contrast
+    contrast = cell.scenario.audit.contrast
     for other, numbers in scored.items():
-        if other == chosen:
+        if other == contrast:
             continue
         for plugin in cell.scenario.audit.metrics:
-            left, right = scored.get(chosen, {}).get(plugin.name), numbers.get(plugin.name)
+            left, right = scored.get(contrast, {}).get(plugin.name), numbers.get(plugin.name)
             if left is None or right is None or not _same_victims(left, right):
                 continue
             metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
-            stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{chosen}/{other}/{plugin.name}")
+            stream = Rng.root(cell.scenario.seed, salt="contrast").child(f"{contrast}/{other}/{plugin.name}")
             try:
                 interval = difference(left, right, metric, rng=stream)
             except Undefined:  # neither attack's own finding is determined either, and that is reported there
@@ -49,7 +49,7 @@ def contrasts(cell: Cell, scored: Mapping[str, Mapping[str, ScoredMetric]]) -> I
                 cell=cell.hash,
                 axes=dict(cell.axes),
                 defenses=defense_labels(cell.scenario),
-                attack=chosen,
+                attack=contrast,
                 other=other,
                 metric=plugin.name,
                 unit_of_value=metric.unit,

@@ -18,14 +18,14 @@ def primary_metrics(metrics: Mapping[str, Metric], kinds: Sequence[type[Claim]])
     before those that read a part of it. One that is not about private data judges an attack only where none
     is. Nothing here depends on a score.
     """
-    chosen = {}
+    primary = {}
     for kind in kinds:
         able = [name for name, metric in metrics.items() if scorer_of(kind, metric)]
         own = [name for name in able if metrics[name].claim == kind.kind]
         if able:
-            chosen[kind.kind] = min(own or able, key=lambda name: metrics[name].wording.order)
-    private = {kind: name for kind, name in chosen.items() if metrics[name].wording.private}
-    return private or chosen
+            primary[kind.kind] = min(own or able, key=lambda name: metrics[name].wording.order)
+    private = {kind: name for kind, name in primary.items() if metrics[name].wording.private}
+    return private or primary
 
 
 def with_family(findings: Sequence[Finding]) -> tuple[Finding, ...]:

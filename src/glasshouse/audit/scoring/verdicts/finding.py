@@ -286,8 +286,8 @@ def _test_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest:
     pooled, sign = _pooled_metric(metric), _sign(metric)
     claimed, truth, runs = scored.pool_clients(decisions=metric.reads == "decisions")
 
-    def values(chosen: Bools, truths: Bools) -> Floats:
-        return sign * pooled.values(claimed[chosen], truths[:, chosen])
+    def values(decisions: Bools, truths: Bools) -> Floats:
+        return sign * pooled.values(claimed[decisions], truths[:, decisions])
 
     chance = sign * _coin(scored, metric)
     return compare_with_guesses(values, claimed, truth, runs, chance=chance, rng=rng.child("guesses"))
@@ -295,8 +295,8 @@ def _test_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> GuessTest:
 
 def _coin(scored: ScoredMetric, metric: Metric) -> float:
     claimed, truth, _ = scored.pool_clients(decisions=metric.reads == "decisions")
-    called = float(claimed.mean()) if metric.reads == "decisions" else None
-    chance = metric.chance(ScoreContext(prior=float(truth.mean()), called=called))
+    share = float(claimed.mean()) if metric.reads == "decisions" else None
+    chance = metric.chance(ScoreContext(prior=float(truth.mean()), called=share))
     if chance is None:
         raise Undefined(
             f"null baseline of {type(metric).__name__}",

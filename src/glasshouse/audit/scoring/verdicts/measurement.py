@@ -130,13 +130,13 @@ def _finding(
 
 def _weakest(runs: Sequence[Run]) -> Guarantee | None:
     """What holds in every federation; None where one of them proves nothing."""
-    known = [run.guarantee for run in runs if run.guarantee is not None]
-    return max(known, key=lambda g: g.epsilon) if len(known) == len(runs) else None
+    guarantees = [run.guarantee for run in runs if run.guarantee is not None]
+    return max(guarantees, key=lambda g: g.epsilon) if len(guarantees) == len(runs) else None
 
 
-def _searches(measured: Measurement, runs: Sequence[Run]) -> tuple[Search, ...]:
+def _searches(measurement: Measurement, runs: Sequence[Run]) -> tuple[Search, ...]:
     """Certificates of the claims that were scored, from all federations."""
-    if measured.claim not in (Reconstruction.kind, ClassRepresentatives.kind):
+    if measurement.claim not in (Reconstruction.kind, ClassRepresentatives.kind):
         return ()
     several = len(runs) > 1
     return tuple(

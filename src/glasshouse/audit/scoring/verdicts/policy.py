@@ -131,11 +131,11 @@ def _gain_row(
 
 def _missing_row(cell: Cell, attack: Plugin, card: MetricCard, limit: float, result: Result) -> Limit:
     label, title = attack.label or attack.name, _title(attack, result)
-    named = (f"'{label}'", f"'{attack.name}'")
+    subject = (f"'{label}'", f"'{attack.name}'")
     reasons = [
         f"{r.subject} needs {r.needs}, got {r.got}"
         for r in _of_cell(result.refusals, cell)
-        if r.subject.endswith(named)
+        if r.subject.endswith(subject)
     ]
     why = reasons[0] if reasons else "nothing was scored"
     return Limit(

@@ -135,9 +135,9 @@ def _claims(run: Run) -> Iterator[tuple[About, int, Tensor]]:
     for outcome in run.outcomes:
         for claim in longest_prefix(outcome.claims):
             if isinstance(claim, Reconstruction) and len(claim.inputs):
-                kept = most_confident(claim, run.judge.announced_for(claim.about))
+                claims = most_confident(claim, run.judge.announced_for(claim.about))
                 for number in claim.about.rounds:
-                    yield claim.about, number, kept.inputs
+                    yield claim.about, number, claims.inputs
 
 
 def best_of(metric: Metric, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Numbers:

@@ -80,8 +80,10 @@ def _adversary(scenario: Scenario) -> str:
 def _setup(scenario: Scenario) -> str:
     """Who takes part and what can be seen of it, in a few plain words."""
     f = scenario.federation
-    seen = "only the sum of their messages is seen" if f.secure_sum else "each client's messages are seen"
-    return f"{_count_of(f.clients, 'client')}, {_count_of(f.rounds, 'round')}; {seen}"
+    visibility = (
+        "only the sum of their messages is seen" if f.secure_sum else "each client's messages are seen"
+    )
+    return f"{_count_of(f.clients, 'client')}, {_count_of(f.rounds, 'round')}; {visibility}"
 
 
 def _defenses(scenario: Scenario) -> dict[str, str]:

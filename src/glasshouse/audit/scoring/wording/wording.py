@@ -20,13 +20,13 @@ def chosen_words(attack: Plugin) -> str:
 def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
     """The grants of the scenario that this attack uses."""
     needs = attack_of(attack.name, attack.arguments).needs
-    given = [name for name, value in scenario.grants.model_dump().items() if value]
+    grants = [name for name, value in scenario.grants.model_dump().items() if value]
     derived = (
         {"cohorts"}
         if scenario.threat.role != "server" and "aggregate" in needs.sees | needs.any_of
         else set()
     )
-    return tuple(name for name in given if name in needs.grants | needs.uses | derived)
+    return tuple(name for name in grants if name in needs.grants | needs.uses | derived)
 
 
 def defense_labels(scenario: Scenario) -> tuple[str, ...]:

@@ -38,12 +38,12 @@ def pairs_of(evidence: Material) -> Pairs:
     shifted, of = inputs[evidence.sensitive :], labels[evidence.sensitive :]
     usable = (of >= evidence.targets) & torch.isin(of, whose)
     shifted, of = shifted[usable], of[usable]
-    chosen = torch.empty_like(of)
+    partners = torch.empty_like(of)
     for label in set(of.tolist()):
-        mine, theirs = (of == label).nonzero().squeeze(1), (whose == label).nonzero().squeeze(1)
-        for rows in torch.split(mine, max(1, AT_ONCE // clear[theirs].numel())):
-            chosen[rows] = theirs[_nearest(shifted[rows], clear[theirs])]
-    return Pairs(shifted=shifted, clear=clear[chosen], every=clear)
+        own, others = (of == label).nonzero().squeeze(1), (whose == label).nonzero().squeeze(1)
+        for rows in torch.split(own, max(1, AT_ONCE // clear[others].numel())):
+            partners[rows] = others[_nearest(shifted[rows], clear[others])]
+    return Pairs(shifted=shifted, clear=clear[partners], every=clear)
 
 
 def _nearest(shifted: Tensor, clear: Tensor) -> Tensor:
