@@ -14,7 +14,7 @@ Breaks when: a batch has as many distinct beginnings of sentences as the second 
 clients step by Adam; noise is as large as the gradient of a single token.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import ClassVar, final
 
@@ -42,6 +42,8 @@ from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'dager'"
+MOVED = 6.0
+"""How many times its expected distance an input may have after several local steps."""
 
 
 @final
@@ -131,10 +133,14 @@ class Dager:
                 )
             if not first.free or not second.free:
                 return []
+            found = found_span(model, 0, sent) if model.anatomy.causal else None
+            if answer.steps > 1:  # parameters that moved and were rounded are no white noise
+                first, second = (replace(span, allowance=MOVED) for span in (first, second))
+                found = replace(found, allowance=MOVED) if found else None
             which = candidates(model, first, length=length, least=self.least)
             if model.anatomy.causal:
                 limits = Limits(least=self.least, beam=self.beam * answer.examples, length=length)
-                return grow(model, second, found_span(model, 0, sent), which.at, limits=limits)
+                return grow(model, second, found, which.at, limits=limits)
             sets = list(takewhile(len, (which.at(place) for place in range(length))))
             return assemble(
                 model,

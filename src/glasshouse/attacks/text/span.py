@@ -33,7 +33,7 @@ EVEN = 0.1
 """No row's noise is taken for less than this share of the median row's."""
 SMALL = 1e-4
 """A known input this near to the span adds no direction."""
-LEAK = 6.0
+LEAK = 3.0
 """How many times its expected distance an input may have."""
 
 
@@ -49,12 +49,14 @@ class Span:
             the noise turned that direction by.
         lens: (D, H), where the layer sees an input of H features through a matrix, as the second matrix of
             LoRA does.
+        allowance: how many times its expected distance an input may have.
     """
 
     basis: Tensor
     null: Tensor
     leak: Tensor
     lens: Tensor | None = None
+    allowance: float = LEAK
 
     @property
     def rank(self) -> int:
@@ -81,7 +83,7 @@ class Span:
         """Up to which distance each input (N, H) passes, (N,): ``least``, or what noise explains if more."""
         seen = self._seen(inputs)
         shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
-        return (LEAK**2 * (shares @ self.leak) + least**2).sqrt().clamp(max=self.chance)
+        return (self.allowance**2 * (shares @ self.leak) + least**2).sqrt().clamp(max=self.chance)
 
     def may_hold(self, inputs: Tensor, least: float) -> Tensor:
         """Whether each input (N, H) passes on the sketch alone, (N,): no more are inside than these."""
@@ -98,7 +100,7 @@ class Span:
     def widest(self, least: float) -> float:
         """The largest distance at which any input passes."""
         leak = float(self.leak.max()) if self.rank else 0.0
-        return min(self.chance, math.sqrt(LEAK**2 * leak + least**2))
+        return min(self.chance, math.sqrt(self.allowance**2 * leak + least**2))
 
     @cached_property
     def chance(self) -> float:
@@ -195,4 +197,5 @@ def with_directions(span: Span, inputs: Tensor) -> Span:
         null=turned[:, rank:].to(span.null.dtype).contiguous(),
         leak=torch.cat([span.leak, span.leak.new_zeros(rank)]),
         lens=span.lens,
+        allowance=span.allowance,
     )
