@@ -337,16 +337,14 @@ def table_of(parameter: inspect.Parameter) -> type | None:
     return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
 
-def nearest_names(name: str, candidates: Mapping[str, object] | tuple[str, ...]) -> str:
+def nearest_names(name: str, valid: Mapping[str, object] | tuple[str, ...]) -> str:
     """A hint with the closest valid names.
 
     Examples:
         >>> nearest_names("clip-noise", ("clip_noise", "prune"))
         'did you mean clip_noise?'
     """
-    close = difflib.get_close_matches(
-        name.replace("-", "_"), list(dict.fromkeys(candidates)), n=3, cutoff=0.5
-    )
+    close = difflib.get_close_matches(name.replace("-", "_"), list(dict.fromkeys(valid)), n=3, cutoff=0.5)
     if close:
         return f"did you mean {', '.join(close)}?"
-    return f"known: {', '.join(sorted(candidates)) or 'none'}"
+    return f"known: {', '.join(sorted(valid)) or 'none'}"

@@ -103,7 +103,7 @@ CASES: list[Case] = [
      "attacks[0].search.learning_rate", "<= 1e+30"),
     ("a negative weight", (attack("inverting_gradients", tv=-0.1),), "attacks[0].tv", ">= 0"),
     ("no images in a batch", (*LOGITS, attack("tbi", training="{batch_size = 0}")),
-     "attacks[0].training.batch_size", ">= 1"),
+     "attacks[0].training.batch_size", ">= 2"),
     ("no epochs", (*LOGITS, attack("pli", training="{epochs = 0}")), "attacks[0].training.epochs", ">= 1"),
     ("no evaluations", (attack("ggl", search="{evaluations = 0}"),), "attacks[0].search.evaluations", ">= 1"),
     ("every attack needs updates", ("federation.secure_sum=true",), "attacks", "sees broadcast, update"),

@@ -68,7 +68,7 @@ def test_every_attack_runs_or_refuses_by_name(name, how, monkeypatch, tmp_path):
     assert attack.needs.optimizers <= ANY
     accounted = how.traits <= attack.needs.optimizers
     threat = Threat(changes=attack.needs.changes, sees=frozenset({"broadcast", "update", "aggregate", "own"}))
-    given = Grants(auxiliary=AUXILIARY)
+    given = Grants(auxiliary=AUXILIARY, challenge=case.challenge)
     if case.kind != "crafted" or not accounted:
         played = toy(**settings)
         refusal = find_refusal(attack, name, threat, given, played.setting.terms)

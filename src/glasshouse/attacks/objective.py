@@ -88,6 +88,7 @@ def thinned(points: list[tuple[int, Tensor]], victim: int = 0) -> tuple[tuple[in
     """At most ``POINTS`` points of one victim's curve, evenly spaced, the last among them.
 
     Examples:
+        >>> import torch
         >>> thinned([(i, torch.zeros(1)) for i in range(200)])[-2:]
         ((195, 0.0), (199, 0.0))
     """

@@ -16,7 +16,6 @@ from torch import Tensor
 from glasshouse.errors import BadValue, NothingClaimed, Undefined
 from glasshouse.images import psnr
 from glasshouse.metrics.base import Hits, Reads, ScoreContext, Wording
-from glasshouse.metrics.classes import SOURCE as LOGITS
 from glasshouse.metrics.classes import ClassMetric
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table, take
@@ -145,7 +144,7 @@ class Owner(ClassMetric):
 
     card: ClassVar[Card] = Card(
         summary="share of private classes whose owner the attack names",
-        source=LOGITS,
+        source="Takahashi et al. 2023, Breaching FedMD, CVPR",
         details={"direction": "up is worse", "chance": "1/K over the clients"},
     )
     wording: ClassVar[Wording] = Wording(

@@ -314,7 +314,7 @@ class AttackAccuracyWhole(ClassMetric):
     wording: ClassVar[Wording] = Wording(
         label="attack accuracy, whole picture",
         sentence="rebuilt whole pictures recognised as their target in {} of cases",
-        explanation="As attack accuracy, on the whole picture, of which parts were public.",
+        explanation="As attack accuracy, of whole pictures: higher is worse; guessing: 1 in all candidates.",
         display="rate",
         severity="images",
         order=61,
@@ -337,7 +337,7 @@ class ClassIdentificationWhole(ClassMetric):
     wording: ClassVar[Wording] = Wording(
         label="identified among all people, whole picture",
         sentence="rebuilt whole pictures that point to the right person in {} of cases",
-        explanation="As identified among all people, on the whole picture, of which parts were public.",
+        explanation="As identified, of whole pictures: higher is worse; guessing: one in as many as people.",
         display="rate",
         severity="images",
         order=141,

@@ -30,7 +30,7 @@ ROWS = 8192
 
 def received(model: TextModel, tokens: Tensor, position: int | Tensor) -> Tensor:
     """What the first attention layer receives for tokens (T,) at a position, or at one for each: (T, D)."""
-    places = torch.as_tensor(position, device=tokens.device).expand(tokens.shape)
+    places = position if isinstance(position, Tensor) else torch.full_like(tokens, position)
     hidden = model.embed(tokens[:, None], places[:, None])
     return model.anatomy.blocks[0].attended(hidden)[:, 0]
 

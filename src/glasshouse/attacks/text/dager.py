@@ -122,7 +122,7 @@ class Dager:
         """
         model, sent = answer.model, answer.sent
         check_depth(model, subject=SUBJECT)
-        with torch.inference_mode():
+        with torch.no_grad():
             first, second = (input_span(model, layer, sent) for layer in (0, 1))
             if first is None or second is None:
                 raise Inapplicable(

@@ -167,7 +167,7 @@ def _extend(
     hidden = model.embed(tokens[:, None], places)
     query, key, value = (x[:, :, 0] for x in block.project(block.attended(hidden), places))
     kept: list[tuple[Tensor, Tensor, Tensor]] = []
-    step = max(1, PAIRS[tokens.device.type] // len(prefixes.tokens))
+    step = max(1, PAIRS.get(tokens.device.type, PAIRS["cpu"]) // len(prefixes.tokens))
     for start in range(0, len(tokens), step):
         some = slice(start, start + step)
         heads = _attend(query[some], key[some], value[some], prefixes).flatten(0, 1)

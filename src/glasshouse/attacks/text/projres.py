@@ -109,7 +109,7 @@ def residual(answer: Answer, tokens: Tensor, *, least: float) -> tuple[float, fl
     """
     model = answer.model
     check_depth(model, subject=SUBJECT)
-    with torch.inference_mode():
+    with torch.no_grad():
         spans = [input_span(model, layer, answer.sent) for layer in (0, 1)]
         if all(span is None for span in spans):
             raise Inapplicable(

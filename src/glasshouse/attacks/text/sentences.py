@@ -131,7 +131,7 @@ def _descend(model: TextModel, after: Span, states: Tensor, inner: Sequence[Tens
 
 
 def _in_parts(model: TextModel, after: Span, tokens: Tensor) -> Tensor:
-    rows = max(1, AT_ONCE[tokens.device.type] // tokens.shape[1])
+    rows = max(1, AT_ONCE.get(tokens.device.type, AT_ONCE["cpu"]) // tokens.shape[1])
     starts = range(0, len(tokens), rows)
     return torch.cat([distances(model, after, tokens[start : start + rows]) for start in starts])
 

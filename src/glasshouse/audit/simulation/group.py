@@ -77,14 +77,14 @@ def simulate(group: Group) -> str:
         return group.folder
     started = time.process_time()
     scenario = read_resolved(folder / "scenario.toml")
-    federation = build(scenario, seed=group.seed, device=own_device(group.device))
-    log = Log(terms=federation.setting.terms, keep=federation.keep)
-    watch = _watch(federation)
+    built = build(scenario, seed=group.seed, device=own_device(group.device))
+    log = Log(terms=built.setting.terms, keep=built.keep)
+    watch = _watch(built)
     recorder = BothSides(
         log=log,
-        rounds=federation.attacked,
+        rounds=built.attacked,
         watch=watch,
-        accuracies=None if watch else _accuracies(federation, scenario),
+        accuracies=None if watch else _accuracies(built, scenario),
     )
     memory: dict[str, Tensor] = {}
     refusal: Refusal | None = None
@@ -92,42 +92,38 @@ def simulate(group: Group) -> str:
     if group.active is not None:
         spec = scenario.attacks[group.active]
         attack = attack_of(spec.name, spec.arguments)
-        grants = collect_grants(federation, log.transcript(), {})
-        refusal = find_refusal(attack, spec.name, federation.threat, grants, federation.setting.terms)
+        grants = collect_grants(built, log.transcript(), {})
+        refusal = find_refusal(attack, spec.name, built.threat, grants, built.setting.terms)
         if refusal is None:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
             allowed = declared_grants(attack, grants)
-            tamper = _tamper(attack, federation, log, allowed, memory, rng=root, device=group.device)
-    protocol: FederationProtocol = load("protocols", federation.setting.terms.protocol)()
-    final: Mapping[str, Tensor] = federation.setting.start
+            tamper = _tamper(attack, built, log, allowed, memory, rng=root, device=group.device)
+    protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
+    final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
         with collect_notes() as notes:
             try:
-                final = protocol.play(
-                    federation.setting,
-                    recorder=recorder,
-                    rng=federation.rng.child("federation"),
-                    tamper=tamper,
-                )
+                rng = built.rng.child("federation")
+                final = protocol.play(built.setting, recorder=recorder, rng=rng, tamper=tamper)
             except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
                 refusal = refusal_of(error)
         if notes:
             write_json(folder / "notes.json", notes)
-    file_group(folder, federation, recorder, memory, refusal)
+    file_group(folder, built, recorder, memory, refusal)
     write_hashes(folder)
-    utility = (watch.utility() if watch else utility_of(federation, final)) if refusal is None else None
+    utility = (watch.utility() if watch else utility_of(built, final)) if refusal is None else None
     record = GroupRecord(
         seed=group.seed,
         active=group.active,
         refusal=refusal,
         utility=utility,
-        sent=_as_sent(federation, log) if refusal is None and group.active is not None else None,
+        sent=_as_sent(built, log) if refusal is None and group.active is not None else None,
         curve=tuple(recorder.accuracies.points) if recorder.accuracies and refusal is None else (),
         parties=tuple(watch.curve()) if watch else (),
         entropies={name: tuple(v) for name, v in watch.histograms().items()} if watch else {},
         rounds=scenario.federation.rounds,
         seconds=time.process_time() - started,
-        facts=federation.facts,
+        facts=built.facts,
     )
     write_record(record, folder)
     return group.folder

@@ -8,7 +8,7 @@ the same, else 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise not_installed("metrics of ROUGE", "rouge-score", error, extra="text") from error
 
-SOURCE: Final = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
+SOURCE = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
 
 
 @final
@@ -66,16 +66,17 @@ def _wording(label: str, what: str, order: int) -> Wording:
     )
 
 
-def _card(summary: str) -> Card:
-    return Card(summary=summary, source=SOURCE, extra="text", details={"direction": UP, "chance": NO_CHANCE})
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rouge1(RougeMetric):
     """ROUGE-1: common tokens, wherever they stand."""
 
-    card: ClassVar[Card] = _card("ROUGE-1 of the paired claim: tokens in common, F-measure")
+    card: ClassVar[Card] = Card(
+        summary="ROUGE-1 of the paired claim: tokens in common, F-measure",
+        source=SOURCE,
+        extra="text",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
     wording: ClassVar[Wording] = _wording("ROUGE-1", "single tokens", 72)
     kind: ClassVar[str] = "rouge1"
 
@@ -85,7 +86,12 @@ class Rouge1(RougeMetric):
 class Rouge2(RougeMetric):
     """ROUGE-2: common pairs of neighbouring tokens."""
 
-    card: ClassVar[Card] = _card("ROUGE-2 of the paired claim: pairs of tokens in common, F-measure")
+    card: ClassVar[Card] = Card(
+        summary="ROUGE-2 of the paired claim: pairs of tokens in common, F-measure",
+        source=SOURCE,
+        extra="text",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
     wording: ClassVar[Wording] = _wording("ROUGE-2", "pairs of neighbouring tokens", 71)
     kind: ClassVar[str] = "rouge2"
 
@@ -95,6 +101,11 @@ class Rouge2(RougeMetric):
 class RougeL(RougeMetric):
     """ROUGE-L: the longest common subsequence."""
 
-    card: ClassVar[Card] = _card("ROUGE-L of the paired claim: longest common subsequence, F-measure")
+    card: ClassVar[Card] = Card(
+        summary="ROUGE-L of the paired claim: longest common subsequence, F-measure",
+        source=SOURCE,
+        extra="text",
+        details={"direction": UP, "chance": NO_CHANCE},
+    )
     wording: ClassVar[Wording] = _wording("ROUGE-L", "tokens in the same order", 73)
     kind: ClassVar[str] = "rougeL"
