@@ -139,7 +139,7 @@ def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
             data={"y_label": "normalised entropy (bins of 1e-6)", "series": series},
         )
     ]
-    found = Exhibit(
+    listing = Exhibit(
         kind="table",
         scenario="guard",
         title="Findings",
@@ -156,7 +156,7 @@ def exhibits(models: dict[str, Seen]) -> tuple[Exhibit, ...]:
         "values are finite was tested.",
         data={"columns": columns, "rows": rows},
     )
-    return (*([found] if sentences else []), table, *(boxes if series else ()))
+    return (*([listing] if sentences else []), table, *(boxes if series else ()))
 
 
 def _numbers(one: Seen) -> list[float | None]:

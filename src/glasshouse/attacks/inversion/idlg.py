@@ -85,8 +85,8 @@ class IDLG:
         labels = labels_of_each(views, clients, rngs=rngs)
         distance = exact_distance(clients, adaptive=self.adaptive, rngs=rngs)
         matches = minimize_distance(clients, distance, self.search, labels=labels, rngs=rngs)
-        found = zip(clients, matches, labels, strict=True)
-        return tuple((claim_images(client, m.inputs, y, loss=m.loss),) for client, m, y in found)
+        results = zip(clients, matches, labels, strict=True)
+        return tuple((claim_images(client, m.inputs, y, loss=m.loss),) for client, m, y in results)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """The squared distance of gradients."""

@@ -122,8 +122,8 @@ class InvertingGradients:
             return (best_claim(clients[0], descent, orders[descent.best()]),)
         every = torch.stack(labels).repeat_interleave(self.search.restarts, 0)
         descent = adam(with_labels(loss, every), start, self.search, box=clients[0].box(), rngs=rngs)
-        found = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
-        return tuple(best_claim(client, one, y) for client, one, y in found)
+        results = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
+        return tuple(best_claim(client, one, y) for client, one, y in results)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """Cosine distance and total variation."""

@@ -142,9 +142,9 @@ class Fishing:
             if not {f"alone.{one.round}", f"threshold.{one.round}"} & view.memory.keys():
                 continue
             total = _sum(one, view.terms)
-            found = [_read_single(*d) for d in self._differences(total, view.memory, one.round)]
+            readings = [_read_single(*d) for d in self._differences(total, view.memory, one.round)]
             inputs = torch.stack(
-                [torch.zeros(math.prod(shape)), *(x.float() for x in found if x is not None)]
+                [torch.zeros(math.prod(shape)), *(x.float() for x in readings if x is not None)]
             )
             pixels = _to_pixels(view.terms.architecture, inputs[1:].reshape(-1, *shape))
             margin = OUTSIDE * (high - low)

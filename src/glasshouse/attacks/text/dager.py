@@ -105,11 +105,11 @@ class Dager:
 
     def _claim(self, answer: Answer, *, length: int, rng: Rng) -> Sequences:
         model = answer.model
-        found = self.sentences(answer, length=length, generator=rng.child("starts").torch())
-        tokens = torch.full((len(found), length), model.vocabulary.pad)
-        for row, one in zip(tokens, found, strict=True):
+        sentences = self.sentences(answer, length=length, generator=rng.child("starts").torch())
+        tokens = torch.full((len(sentences), length), model.vocabulary.pad)
+        for row, one in zip(tokens, sentences, strict=True):
             row[: len(one.tokens)] = torch.tensor(one.tokens)
-        confidence = torch.tensor([float(one.own) for one in found])
+        confidence = torch.tensor([float(one.own) for one in sentences])
         return Sequences(about=answer.about, tokens=tokens, confidence=confidence)
 
     def sentences(self, answer: Answer, *, length: int, generator: torch.Generator) -> list[Found]:

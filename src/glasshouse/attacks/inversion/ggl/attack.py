@@ -167,13 +167,13 @@ class GGL:
         labels = labels_of_each(views, clients, rngs=rngs)
         prior = self.prior(views[0].terms, views[0].grants.auxiliary).to(clients[0].device)
         every = zip(clients, views, rngs, strict=True)
-        found = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
-        fit = self.fit(clients, prior, labels, [adaptation for _, adaptation in found])
+        detections = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
+        fit = self.fit(clients, prior, labels, [adaptation for _, adaptation in detections])
         bests = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
         images = fit.images(torch.stack([best.point for best in bests]))
         claims = []
         for client, y, (finding, _), best, x, rng in zip(
-            clients, labels, found, bests, images, rngs, strict=True
+            clients, labels, detections, bests, images, rngs, strict=True
         ):
             claim = claim_images(client, x, y, loss=best.loss)
             draws = _draws(prior, y, claim.about, latent=self.latent, rng=rng.child("draws"))

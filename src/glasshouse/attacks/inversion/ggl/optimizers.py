@@ -51,10 +51,10 @@ def minimize(fit: Fit, search: LatentSearch, *, rngs: Sequence[Rng]) -> list[Bes
     streams = [rng.child(f"trial/{i}") for rng in rngs for i in range(search.restarts)]
     if search.optimizer == "adam":
         starts = normal_starts(streams, fit.dimension).to(fit.labels.device)
-        found = adam(fit, starts, search, victims=len(rngs))
+        optimum = adam(fit, starts, search, victims=len(rngs))
         return [
-            min(found[i : i + search.restarts], key=lambda best: best.loss)
-            for i in range(0, len(found), search.restarts)
+            min(optimum[i : i + search.restarts], key=lambda best: best.loss)
+            for i in range(0, len(optimum), search.restarts)
         ]
     assert len(rngs) == 1  # the others evaluate whole populations of one victim
     trials = [_Trial(fit=fit, search=search, rng=stream) for stream in streams]

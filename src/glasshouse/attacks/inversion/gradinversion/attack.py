@@ -129,8 +129,8 @@ class GradInversion:
         descent = adam(
             with_labels(loss, every), start, self.search, box=clients[0].box(), rngs=rngs, pulls=pulls
         )
-        found = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
-        return tuple(best_claim(client, one, y) for client, one, y in found)
+        results = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
+        return tuple(best_claim(client, one, y) for client, one, y in results)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """All terms but the group's, which compares seeds with each other."""

@@ -111,7 +111,7 @@ def minimize_distance(
         scores = points[:, size:].reshape(-1, first.images, classes)
         return distance(images, scores.softmax(-1), victims=rows.victims)
 
-    found = lbfgs.minimize(
+    optimum = lbfgs.minimize(
         loss,
         torch.cat(starts).to(first.device),
         iterations=track(range(search.iterations * INNER), "matching the gradient"),
@@ -119,7 +119,7 @@ def minimize_distance(
         units=distance.target_squares,
     )
     low, high = first.terms.image_range
-    each = (found.points.chunk(len(clients)), found.losses.chunk(len(clients)), distance.target_squares)
+    each = (optimum.points.chunk(len(clients)), optimum.losses.chunk(len(clients)), distance.target_squares)
     matches = []
     for points, losses, unit in zip(*each, strict=True):
         best = int(losses.argmin())
