@@ -104,7 +104,8 @@ CASES: Mapping[str, Case] = {
     },
     "dager": Case(toy=TEXT),
     "lamp": Case(
-        settings={"search": {"iterations": 4}, "starts": 4, "every": 2, "moves": 3}, toy=TEXT,
+        settings={"search": {"iterations": 4}, "starts": 4, "every": 2, "moves": 3},
+        toy=TEXT,
         auxiliary=SENTENCES,
     ),
     "tag": Case(settings={"search": {"iterations": 3, "restarts": 2}}, toy=TEXT, auxiliary=SENTENCES),

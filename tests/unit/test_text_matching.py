@@ -36,16 +36,14 @@ AUXILIARY = Batch(
     inputs=WORDS.stack([[5, 6, 7, 8], [9, 6, 10], [11, 12, 13, 14, 15]], length=8),
     labels=torch.zeros(3).long(),
 )
-SEARCH = Descent(iterations=90, restarts=1)
+SEARCH = Descent(iterations=60, restarts=1, learning_rate=0.3)
 TAG = Tag(search=SEARCH)
-LAMP = Lamp(search=SEARCH, starts=10, every=45, moves=15, prior=0.001)
+LAMP = Lamp(search=SEARCH, starts=10, every=30, moves=10, prior=0.001)
 
 
 def played(**changes):
     arguments = {"width": 32, "task": "class", **changes.pop("arguments", {})}
-    return toy(
-        **{"model": "small_gpt", "vocabulary": WORDS, "arguments": arguments, "clients": 2, **changes}
-    )
+    return toy(**{"model": "small_gpt", "vocabulary": WORDS, "arguments": arguments, "clients": 2, **changes})
 
 
 def view_of(run, client=0):
@@ -201,17 +199,20 @@ def test_classes_of_sentences_are_counted_off_the_head(examples, seed):
 def test_a_model_of_the_next_token_has_no_classes():
     with pytest.raises(Inapplicable, match="a linear layer with 10 outputs"):
         LabelInference().run(view_of(played(arguments={"task": "next"})), rng=Rng.root(0))
+    with pytest.raises(Inapplicable, match="features that are not negative"):
+        LabelInference(rule="minima").run(view_of(played()), rng=Rng.root(0))
 
 
-def test_an_audit_finds_the_leak_with_its_control_and_says_whether_the_search_was_finished(tmp_path):
-    small = {"search": {"iterations": 60, "restarts": 1}, "starts": 10, "every": 30, "moves": 10}
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["tag", "lamp"])
+def test_an_audit_finds_the_leak_with_its_control_and_says_whether_the_search_was_finished(tmp_path, attack):
     scenario = from_dict(
         {
             "name": "letters",
-            "data": {"source": "sentences", "auxiliary": 120, "heldout": 80, "images_are_public": False},
+            "data": {"source": "sentences", "auxiliary": 200, "heldout": 80, "images_are_public": False},
             "model": {"name": "small_gpt", "width": 64, "task": "class"},
             "federation": {"clients": 6, "batch_size": 1},
-            "attacks": [{"name": "lamp", **small}],
+            "attacks": [{"name": attack, "search": {"iterations": 200, "restarts": 1, "learning_rate": 0.3}}],
             "audit": {"metrics": ["token_accuracy"], "victims": 6, "distractors": 60, "utility": False},
         }
     )
@@ -220,4 +221,4 @@ def test_an_audit_finds_the_leak_with_its_control_and_says_whether_the_search_wa
     (finding,) = result.findings
     assert finding.value > finding.baseline_value
     assert finding.control.passed
-    assert finding.unfinished is not None
+    assert len(finding.searches) == 6

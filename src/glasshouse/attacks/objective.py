@@ -30,8 +30,9 @@ class SearchedLoss:
     """The loss that an attack minimises, as a function of images or sentences.
 
     Attributes:
-        loss: pixels (R, B, C, H, W), or tokens (R, B, L), and labels (R, B) → (R,); smaller is better. Deterministic, in float32
-            whatever the search computes in, and nothing else happens when it is called.
+        loss: pixels (R, B, C, H, W), or tokens (R, B, L), and labels (R, B) → (R,); smaller is better.
+            Deterministic, in float32 whatever the search computes in, and nothing else happens when it is
+            called.
         noise: losses that differ by no more than this are alike: the rounding of the arithmetic, or the
             distance at which the attack itself stops.
         reached: the loss of the point behind a claim, where the claim had to be changed to be an image

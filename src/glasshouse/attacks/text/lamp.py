@@ -10,8 +10,8 @@ has, not GPT-2; its weight is of the logarithm of perplexity, as a share of the 
 taken when it lowers the loss, and the next starts from there. Between the parts Adam forgets its moments. In
 a batch two sentences may swap tokens. Lengths and classes are not given (``matching``).
 
-Breaks when: a batch has more than a few sentences, noise hides most of the gradient, or the auxiliary sentences
-are of another kind.
+Breaks when: a batch has more than a few sentences, noise hides most of the gradient, or the auxiliary
+sentences are of another kind.
 """
 
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ class Lamp:
         weight: of the sizes in ``l2_l1``.
         norm: weight of the pull to the usual length of a token's vector, relative to that length, squared.
         prior: weight of the language model's negative log-likelihood of a token, in nats.
-        starts: candidates of which the best are begun with: half drawn, half permutations of the best of them.
+        starts: candidates of which the best are begun with: half are drawn, half permutations of the best.
         every: iterations between moves.
         moves: tried after each part.
     """
@@ -80,7 +80,7 @@ class Lamp:
         uses=frozenset({"labels"}),
     )
 
-    search: Descent = field(default_factory=partial(Descent, restarts=1))
+    search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     distance: Distance = "cosine"
     weight: NotNegative = 0.01
     norm: NotNegative = 0.1

@@ -73,7 +73,9 @@ class Candidates:
     def permuted(self, row: int, order: Tensor) -> "Candidates":
         """One candidate with its points (B * L, D) in another order; marks stay, and must not be moved."""
         points = self.points[row].flatten(0, 1)[order.to(self.points.device)]
-        return Candidates(points=points.reshape(self.points[row : row + 1].shape), marks=self.marks[row : row + 1])
+        return Candidates(
+            points=points.reshape(self.points[row : row + 1].shape), marks=self.marks[row : row + 1]
+        )
 
 
 @final
@@ -171,7 +173,9 @@ class Matching:
             slopes = torch.autograd.grad(loss, parameters, create_graph=derivative)
         pairs = list(zip(slopes, self.target.values(), strict=True))
         if self.distance == "cosine":
-            return torch.stack([1 - F.cosine_similarity(a.flatten(), b.flatten(), 0) for a, b in pairs]).mean()
+            return torch.stack(
+                [1 - F.cosine_similarity(a.flatten(), b.flatten(), 0) for a, b in pairs]
+            ).mean()
         nothing = sum(self._size(b) for _, b in pairs)
         return torch.stack([self._size(a - b) for a, b in pairs]).sum() / nothing
 
@@ -215,7 +219,7 @@ class Matching:
         )
 
     def searched_loss(self) -> SearchedLoss:
-        """The distance of sentences, for the judge; where a search ended between tokens, that point counts."""
+        """The distance of sentences, for the judge; a search may have ended between tokens."""
         return SearchedLoss(
             loss=lambda tokens, _: self.distances(self.table[tokens], tokens),
             noise=ROUNDING,

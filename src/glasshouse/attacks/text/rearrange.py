@@ -46,7 +46,8 @@ MOVES: Final = (_swap, _move, _move_run, _prefix_to_end)
 def rearrangement(free: Tensor, *, generator: torch.Generator) -> Tensor:
     """A move of tokens at ``free`` places (B, L) bool: which place each place takes its token from, (B * L,).
 
-    One of ``MOVES`` in one of the sentences; of several sentences, as often as each of those, a swap between any two places.
+    One of ``MOVES`` in one of the sentences; of several sentences, as often as each of those, a swap between
+    any two places.
 
     Examples:
         >>> free = torch.tensor([[True, True, False]])

@@ -63,7 +63,7 @@ class Tag:
         uses=frozenset({"auxiliary", "labels"}),
     )
 
-    search: Descent = field(default_factory=partial(Descent, restarts=1))
+    search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
     weight: NotNegative = 0.01
 
     def __post_init__(self) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import (
     Attack,
-    Claim,
     ClassRepresentatives,
     GenerativeAttack,
     Reconstruction,
