@@ -152,6 +152,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "text": (
         *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
         Piece(("text_tables", "{out}/pieces")),
+        Piece(("text_baselines", "{out}/baselines")),
+        Piece(("text_baselines", "{out}/baselines", "--show")),
         Piece(("text_speed", "{out}/speed"), 1500),
         Piece(("text_speed", "{out}/speed", "--growth"), 150),
     ),
