@@ -26,7 +26,9 @@ __all__ = [
     "Positive",
     "Probability",
     "Share",
+    "Unit",
     "check_ranges",
+    "check_value",
 ]
 
 LARGEST = 1e30
@@ -39,6 +41,7 @@ NotNegative = Annotated[float, Ge(0), Le(LARGEST)]
 Share = Annotated[float, Ge(0), Lt(1)]
 Fraction = Annotated[float, Gt(0), Le(1)]
 Probability = Annotated[float, Gt(0), Lt(1)]
+Unit = Annotated[float, Ge(0), Le(1)]
 
 
 @final
@@ -49,7 +52,7 @@ class Fix:
     words: str
 
 
-def check_ranges(settings: Any, subject: str) -> None:
+def check_ranges(settings: Any, subject: str, *, fix: str = "correct it") -> None:
     """Refuse a dataclass with a value outside what its field's type declares: a range, or a list of names.
 
     Raises:
@@ -64,15 +67,26 @@ def check_ranges(settings: Any, subject: str) -> None:
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for name in (field.name for field in fields(settings) if field.init):
-        hint, value = hints[name], getattr(settings, name)
-        if NoneType in get_args(hint) and get_origin(hint) is not Literal:
-            if value is None:
-                continue
-            hint = next(one for one in get_args(hint) if one is not NoneType)
-        for needs, holds in _conditions(hint):
-            if not holds(value):
-                fix = next((one.words for one in get_args(hint) if isinstance(one, Fix)), "correct it")
-                raise BadValue(subject, needs=f"{name} {needs}", got=f"{name} = {value!r}", fix=fix)
+        check_value(subject, name, getattr(settings, name), hints[name], fix=fix)
+
+
+def check_value(subject: str, name: str, value: Any, hint: Any, *, fix: str = "correct it") -> None:
+    """Refuse a value outside what a type declares, as :func:`check_ranges` does for every field.
+
+    Raises:
+        BadValue: says what ``name`` needs.
+
+    Examples:
+        >>> check_value("a search", "steps", 300, Annotated[Count, Fix("try 300")])
+    """
+    if NoneType in get_args(hint) and get_origin(hint) is not Literal:
+        if value is None:
+            return
+        hint = next(one for one in get_args(hint) if one is not NoneType)
+    for needs, holds in _conditions(hint):
+        if not holds(value):
+            own = next((one.words for one in get_args(hint) if isinstance(one, Fix)), fix)
+            raise BadValue(subject, needs=f"{name} {needs}", got=f"{name} = {value!r}", fix=own)
 
 
 def _conditions(hint: Any) -> Iterator[tuple[str, Callable[[Any], bool]]]:

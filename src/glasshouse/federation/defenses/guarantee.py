@@ -29,7 +29,7 @@ class Exposure:
     batch_rate: Fraction = 1.0
 
     def __post_init__(self) -> None:
-        check_ranges(self, "privacy guarantee")
+        check_ranges(self, "privacy guarantee", fix="take them from the terms of the federation")
 
 
 @final
