@@ -8,14 +8,13 @@ from typing import Final, final
 
 import numpy as np
 
-from glasshouse.data.paths import require_existing, require_inside
+from glasshouse.data.paths import SPLITS, require_existing, require_inside
 from glasshouse.data.texts import Texts
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited, shorten
 from glasshouse.registry import Card, carded
 
-SPLITS: Final = ("train", "val", "test")
 _TABLES: Final = frozenset({".tsv", ".csv"})
 _FIX: Final = "one sentence a line; or of a table the columns: text:FILE.tsv#SENTENCE,LABEL, counted from 1"
 

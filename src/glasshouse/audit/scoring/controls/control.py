@@ -181,10 +181,6 @@ def _compare(
 def _control_without_claims(easy: Mapping[str, Any]) -> Control:
     """The control of an attack that claimed nothing in the easy setting: it did not pass."""
     return Control(
-        positive=None,
-        positive_low=None,
-        negative=None,
-        negative_low=None,
         passed=False,
         setting=easy.get("setting", ""),
         n=0,
