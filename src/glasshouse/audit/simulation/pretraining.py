@@ -151,9 +151,9 @@ def measure_accuracy(start: Start, heldout: Batch | None, *, device: str = "cpu"
     def make(_: Checkpoint) -> dict[str, Tensor]:
         probe.to(device)
         robust = robust_accuracy(probe, few, rng=Rng.root(0, salt="robust accuracy"))
-        found = torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)
+        shares = torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)
         probe.to("cpu")
-        return {"found": found}
+        return {"found": shares}
 
     key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(few)}
     natural, robust = load_or_make("robustness", key, make)["found"].tolist()

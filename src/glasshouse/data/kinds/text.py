@@ -78,14 +78,14 @@ def text(where: str, *, resize: int | None = None) -> Texts:
 def _files(root: Path, name: str) -> dict[tuple[str, str], Path]:
     """Files by split and by what they are called."""
     folders = [root / split for split in SPLITS if (root / split).is_dir()]
-    found = {}
+    files = {}
     for folder in folders or [root]:
         for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")):
             split = folder.name if folders else path.stem if path.stem in SPLITS else "train"
-            found[split, path.stem] = path
-    if not found:
+            files[split, path.stem] = path
+    if not files:
         raise BadFile(f"data '{name}'", needs="files with sentences", got="none", fix=_FIX)
-    return found
+    return files
 
 
 def _column(words: str, name: str) -> _Column:

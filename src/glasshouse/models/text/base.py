@@ -250,9 +250,9 @@ class TextModel(nn.Module):
         own = self.state_dict()
         plain = {name: tensors.get(name.replace(BASE, "."), tensors.get(name)) for name in own}
         ours = {n: t for n, t in own.items() if ADAPTER_MARK in n or n.startswith("head.")}
-        found = {name: t for name, t in plain.items() if t is not None}
+        stated_tensors = {name: t for name, t in plain.items() if t is not None}
         known = {name.replace(BASE, ".") for name in own}
-        return {**{n: t for n, t in tensors.items() if n not in known}, **ours, **found}
+        return {**{n: t for n, t in tensors.items() if n not in known}, **ours, **stated_tensors}
 
     def input_rows(
         self, layer: int, tensors: Mapping[str, Tensor], *, parts: Sequence[Part] = PARTS
@@ -273,7 +273,7 @@ class TextModel(nn.Module):
             (R, D), in the order of ``parts``; R = 0 where the update has none of them.
         """
         names = {id(module): name for name, module in self.named_modules()}
-        found: dict[tuple[str, str], Tensor] = {}
+        gradients: dict[tuple[str, str], Tensor] = {}
         for part in parts:
             module, rows = self.anatomy.blocks[layer].projections()[part]
             name = names[id(module)]
@@ -281,10 +281,10 @@ class TextModel(nn.Module):
                 if f"{name}.{suffix}" in tensors:
                     weight = tensors[f"{name}.{suffix}"]
                     turned = weight.T if _inputs_first(module) else weight
-                    found[f"{name}.{suffix}", part] = turned[rows]
+                    gradients[f"{name}.{suffix}", part] = turned[rows]
             if f"{name}.{ADAPTER}" in tensors:
-                found[f"{name}.{ADAPTER}", ""] = tensors[f"{name}.{ADAPTER}"]
-        return torch.cat(list(found.values())) if found else torch.zeros(0, self.width)
+                gradients[f"{name}.{ADAPTER}", ""] = tensors[f"{name}.{ADAPTER}"]
+        return torch.cat(list(gradients.values())) if gradients else torch.zeros(0, self.width)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:

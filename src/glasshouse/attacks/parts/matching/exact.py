@@ -157,12 +157,12 @@ def minimize_distance(
     return matches
 
 
-def best_claim(client: Replica, found: Found, labels: Tensor) -> tuple[Claim, ...]:
+def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, ...]:
     """The claim about ``client``: what the search by Adam found best, in the image range."""
-    best = found.best()
+    best = descent.best()
     low, high = client.terms.image_range
-    pixels = client.to_pixels(found.points[best]).clamp(low, high)
-    return (claim_images(client, pixels, labels, loss=float(found.losses[best])),)
+    pixels = client.to_pixels(descent.points[best]).clamp(low, high)
+    return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
 
 
 def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:

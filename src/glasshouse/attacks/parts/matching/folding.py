@@ -88,8 +88,8 @@ def fold_norms(
             wanted = all(one in names for one in (f"{name}.weight", f"{norm}.weight", f"{norm}.bias"))
             if wanted and (one := _fold(copied, name, norm)) is not None:
                 folded[name] = one
-        found = copied(probe)
-        near = (found - expected).abs().max() <= AGREE * expected.abs().max()  # False for NaN
+        logits = copied(probe)
+        near = (logits - expected).abs().max() <= AGREE * expected.abs().max()  # False for NaN
     return (copied, folded) if bool(near) else (copy.deepcopy(model), {})
 
 

@@ -291,7 +291,7 @@ class Ghost:
         """Moments of gradients that were formed; of small ones as one, unless they are kept apart."""
         exact = self._form == "explicit"
         small = [] if self._apart else [name for name, g in formed.items() if g[0].numel() <= SMALL]
-        found = {
+        moments = {
             name: ghost_layers.explicit(gradient, *self._of(name, of), exact=exact)
             for name, gradient in formed.items()
             if name not in small
@@ -301,8 +301,8 @@ class Ghost:
             target, mask = self._join(tuple(small))
             if of is not None:
                 target, mask = target[of], None if mask is None else mask[of]
-            found[", ".join(small)] = ghost_layers.explicit(joined, target, mask, exact=exact)
-        return found
+            moments[", ".join(small)] = ghost_layers.explicit(joined, target, mask, exact=exact)
+        return moments
 
     def _join(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
         """Targets and masks of several parameters as one, (V, entries)."""
