@@ -10,7 +10,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import final
@@ -108,16 +108,8 @@ def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey
     return Survey(counts=counts, shape=(channels, height, width), classes=data.classes)
 
 
-def _digits(where: str) -> Survey | None:
-    return _built_in("digits", where, DIGITS, (1, 8, 8))
-
-
-def _photos(where: str) -> Survey | None:
-    return _built_in("photos", where, PHOTOS, (3, 32, 32))
-
-
 def _built_in(
-    name: str, where: str, numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]
+    name: str, where: str, *, numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]
 ) -> Survey:
     if where:
         raise LookupError(f"{name} has no path")
@@ -227,8 +219,8 @@ def _highest(counts: Mapping[str, Mapping[int, int]]) -> int:
 
 
 KINDS: Mapping[str, Callable[[str], Survey | None]] = {
-    "digits": _digits,
-    "photos": _photos,
+    "digits": partial(_built_in, "digits", numbers=DIGITS, shape=(1, 8, 8)),
+    "photos": partial(_built_in, "photos", numbers=PHOTOS, shape=(3, 32, 32)),
     "npz": _npz,
     "dicom": _dicom,
     "folder": _folder,
