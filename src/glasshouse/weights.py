@@ -2,7 +2,6 @@
 
 import pickle
 import re
-import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
-from glasshouse.outside.arrays import read_arrays
+from glasshouse.outside.arrays import BROKEN, read_arrays
 from glasshouse.outside.files import check_size, check_unpacked, damaged, printable, reason, unreadable
 from glasshouse.store import read_tensors
 
@@ -80,20 +79,7 @@ def _unpickled(path: Path, size: int) -> Any:
             else "other objects, or a file of another kind",
             fix="have model.state_dict() saved instead of the model, or use safetensors",
         ) from error
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-        ArithmeticError,
-        MemoryError,
-        struct.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except (*BROKEN, AttributeError, AssertionError, ArithmeticError) as error:
         if "weights_only" in str(error):  # torch would advise to run the code that such files hold
             raise BadFile(
                 subject,
