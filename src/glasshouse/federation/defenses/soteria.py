@@ -177,11 +177,8 @@ def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
 def _entering(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
     """What ``layer`` receives when the model sees ``x``: (B, F)."""
     layer_inputs: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
-    try:
+    with layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0])):
         model(x)
-    finally:
-        handle.remove()
     if not layer_inputs:
         raise Inapplicable(
             "defense 'soteria'",

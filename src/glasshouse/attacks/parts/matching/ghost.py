@@ -19,7 +19,7 @@ Where we differ: they clip, we match; the sums stay differentiable in x, and B i
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -87,13 +87,10 @@ def supports(model: nn.Module, target: Mapping[str, Tensor], shape: tuple[int, .
 
         return called
 
-    handles = [module.register_forward_hook(count(name)) for name, module in layers]
-    try:
-        with torch.no_grad():
-            model(next(model.parameters()).new_zeros(1, *shape))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in layers:
+            hooks.enter_context(module.register_forward_hook(count(name)))
+        model(next(model.parameters()).new_zeros(1, *shape))
     odd = [f"'{name}' runs {calls.get(name, 0)} times" for name, _ in layers if calls.get(name, 0) != 1]
     return f"{', '.join(odd)} per forward pass instead of once" if odd else None
 
