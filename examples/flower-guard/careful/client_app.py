@@ -1,4 +1,4 @@
-"""The client: one line is another than without a guard, the import of ``ClientApp``."""
+"""The client: without a guard, one line would be another, the import of ``ClientApp``."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
