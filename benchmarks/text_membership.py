@@ -1,12 +1,13 @@
 """Membership of a sentence: projres on GPT-2, members of a batch against sentences that nobody has.
 
-    python -m benchmarks.text_membership FOLDER [--batches 4,16] [--data FOLDER]
+    python -m benchmarks.text_membership FOLDER [--batches 4,16] [--width 256] [--data FOLDER]
 
 One piece per batch, a file in FOLDER; what is there is not computed again. At the end the table over all
 pieces: AUC, share of members at 1 % false alarms, and the share that the attack names. Sentences are those
 of Rotten Tomatoes that no row of ``benchmarks.text`` had when its attacks were last mended; members and
 others are never the same ones. Of the gradient only the parts that projres reads are computed: those of the
-first two attention layers. Clusters of the intervals are batches.
+first two attention layers; the model has GPT-2's vocabulary, width (or ``--width``) and first ``LAYERS``
+layers. Clusters of the intervals are batches.
 """
 
 import argparse
@@ -33,8 +34,10 @@ MEMBERS = 500
 """At least so many of each batch size."""
 OTHERS = 8
 """Beside each batch, at least: as many as members in larger ones."""
-NOISE = {16: (0.0, 1e-5, 1e-4, 1e-3, 1e-2)}
-"""Standard deviations on every entry of the gradient, by batch; of other batches only the plain gradient."""
+LAYERS = 3
+"""Of GPT-2's 12: the attack reads the first two."""
+NOISE = (0.0, 1e-4, 1e-3)
+"""Standard deviations on every entry of the gradient."""
 
 
 def piece(model: TextModel, sentences: list[list[int]], *, batch: int, number: int) -> dict[str, Any]:
@@ -46,8 +49,10 @@ def piece(model: TextModel, sentences: list[list[int]], *, batch: int, number: i
     record["tokens"] = int(model.vocabulary.real(tokens[:batch]).sum())
     record["gradient_seconds"] = time.process_time() - began
     torch.manual_seed(number)
-    for noise in NOISE.get(batch, (0.0,)):
-        seen = defended(sent, Setting(table="membership", defence="noise" if noise else "none", strength=noise))
+    for noise in NOISE:
+        seen = defended(
+            sent, Setting(table="membership", defence="noise" if noise else "none", strength=noise)
+        )
         answer = Answer(about=About(rounds=(0,)), model=model, sent=seen, examples=batch, steps=1)
         both = spans(answer)
         judged = [residual(model, both, one, least=ProjRes.least) for one in tokens.split(1)]
@@ -56,11 +61,11 @@ def piece(model: TextModel, sentences: list[list[int]], *, batch: int, number: i
     return record
 
 
-def compute(folder: Path, data: Path, batches: list[int]) -> None:
+def compute(folder: Path, data: Path, batches: list[int], width: int) -> None:
     """All missing pieces."""
     torch.set_num_threads(1)
     corpus = Corpus(data, "rotten_tomatoes")
-    model = build(Setting(table="membership"), "cpu")
+    model = build(Setting(table="membership", arguments={"layers": LAYERS, "width": width}), "cpu")
     first_two = {
         id(p)
         for block in model.anatomy.blocks[:2]
@@ -87,7 +92,7 @@ def show(folder: Path) -> None:
     for batch in sorted({one["batch"] for one in records}):
         mine = [one for one in records if one["batch"] == batch]
         tokens = sum(one["tokens"] for one in mine) / len(mine)
-        for noise in NOISE.get(batch, (0.0,)):
+        for noise in NOISE:
             print(f"batch {batch:3d} ({tokens:.0f} tokens) noise {noise:g}: {_line(mine, f'{noise:g}')}")
 
 
@@ -122,10 +127,11 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--batches", default="4,16,32,64")
+    parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("GLASSHOUSE_DATA", ".")) / "text")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    compute(arguments.folder, arguments.data, [int(b) for b in arguments.batches.split(",") if b])
+    compute(arguments.folder, arguments.data, [int(b) for b in arguments.batches.split(",")], arguments.width)
     show(arguments.folder)
 
 
