@@ -1,6 +1,6 @@
 """TAG and LAMP beside DAGER on the same batches, in as much CPU time as it took, and in a multiple of that.
 
-    python -m benchmarks.text_baselines FOLDER [--batches 10] [--only same-b1] [--tune] [--show] [--data FOLDER]
+    python -m benchmarks.text_baselines FOLDER [--batches 10] [--only same-b1] [--tune] [--show] [--data DIR]
 
 Every batch is a piece, a file in FOLDER: DAGER first, then both attacks at every multiple of its CPU seconds.
 How many iterations that is, is measured on a few of them. Pieces that are there are not computed again;
