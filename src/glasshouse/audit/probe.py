@@ -43,6 +43,8 @@ PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
 
 
+SEVERAL = 2
+"""Rounds of the probe of an attack that trains for each: it reads none off a single one."""
 CERTIFIED = 4
 """Units whose searches a probe checks together."""
 DEAR = 1.0
@@ -138,8 +140,8 @@ def seconds_of(run: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def _short(scenario: Scenario) -> Scenario:
-    """The scenario with one victim, one round and no pre-training."""
+def _short(scenario: Scenario, rounds: int = 1) -> Scenario:
+    """The scenario with one victim, one round (or so many) and no pre-training."""
     model, audit = scenario.model, scenario.audit
     untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
     brief = {"victims": 1, "utility": False, "rounds": (0,), "metrics": ()}
@@ -147,7 +149,7 @@ def _short(scenario: Scenario) -> Scenario:
         update={
             "model": model.model_copy(update={"pretraining": untrained}),
             "audit": audit.model_copy(update=brief),
-            "federation": scenario.federation.model_copy(update={"rounds": 1}),
+            "federation": scenario.federation.model_copy(update={"rounds": rounds}),
         }
     )
 
@@ -159,8 +161,10 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) 
     cache, trains anew what is trained beforehand, for as few steps as the probe says.
     """
     arguments = {**plugin.arguments, **budget.probe}
-    attack, short = attack_of(plugin.name, arguments), _short(scenario)
+    rounds = SEVERAL if budget.every_round else 1
+    attack, short = attack_of(plugin.name, arguments), _short(scenario, rounds)
     units, training = (attack.budget.units, attack.budget.training) if attack.budget is not None else (0, 0)
+    training *= rounds
     with tempfile.TemporaryDirectory() as place, _cache_in(place):
         folder = Path(place) / "group"
         write_resolved(short, folder / "scenario.toml")
