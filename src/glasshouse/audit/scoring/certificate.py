@@ -3,7 +3,7 @@
 A certificate reads claims and writes nothing. The attack hands over its loss before the truth is read. It
 then sees the truth as the argument of that function, in a process in which no attack runs afterwards.
 
-Shape letters: B images, C channels, H and W pixels.
+Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 """
 
 import json
@@ -13,16 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import (
-    Claim,
     ClassRepresentatives,
     GenerativeAttack,
     Reconstruction,
 )
 from glasshouse.attacks.objective import SearchedLoss, SearchingAttack
+from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_of, view_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.device import run_on
@@ -48,7 +50,7 @@ TOGETHER: Final = 16
 Piece = tuple[AttackTask, ...]
 """Units of one attack in one group."""
 
-Searched = Reconstruction | ClassRepresentatives
+Searched = Reconstruction | ClassRepresentatives | Sequences
 
 
 def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
@@ -108,15 +110,13 @@ def _certify(
 
 
 def _searched(outcome: Outcome) -> list[Searched]:
-    return [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(c.inputs)]
+    return [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_said(c))]
 
 
 def _certificate(
     claim: Searched, searched: SearchedLoss, truth: Truth, outcome: Outcome, *, device: str
 ) -> Search:
-    labels = _labels(claim)
-    images = claim.inputs.float()
-    loss = _loss(searched, images, labels, device)
+    loss = _loss(searched, _said(claim), _labels(claim), device)
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
     losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
@@ -153,16 +153,22 @@ def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -
     return float(value.detach().double()[0])
 
 
-def _labels(claim: Claim) -> Tensor:
+def _said(claim: Searched) -> Tensor:
+    """What is claimed: images (B, C, H, W), or sentences (B, L)."""
+    return claim.tokens if isinstance(claim, Sequences) else claim.inputs.float()
+
+
+def _labels(claim: Searched) -> Tensor:
     """The claim's labels, (B,); -1 where it says none."""
-    assert isinstance(claim, Searched)
-    return torch.full((len(claim.inputs),), -1) if claim.labels is None else claim.labels
+    labels = None if isinstance(claim, Sequences) else claim.labels
+    return torch.full((len(_said(claim)),), -1) if labels is None else labels
 
 
 def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]]:
     """True images in the place of the claimed ones, with the claim's labels; then as the client used them.
 
     The second only where claim and truth hold the same labels. Places that no true image fits keep the claim.
+    Of sentences the second order is that of their classes, in which attacks infer them.
     """
     labels = _labels(claim)
     if isinstance(claim, ClassRepresentatives):
@@ -170,13 +176,23 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
         yield torch.stack([private.inputs[private.labels == j].mean(0) for j in labels.tolist()]), labels
         return
     batch, _ = truth.batch(claim.about.rounds[-1], claim.about.client)
+    if isinstance(claim, Sequences):
+        differ = (batch.inputs[:, None] != claim.tokens[None]).double().mean(2).numpy()
+        yield _placed(claim.tokens, batch.inputs, assign(differ)), labels
+        if len(batch) == len(labels):
+            yield batch.inputs[batch.labels.argsort(stable=True)], labels
+        return
     cost = mse_table(batch.inputs, claim.inputs)
     if claim.labels is not None:
         cost = cost + OTHER_LABEL * (batch.labels[:, None] != labels[None]).numpy()
-    places = torch.from_numpy(assign(cost))
-    images = claim.inputs.float().clone()
-    there = places != UNMATCHED
-    images[places[there]] = batch.inputs[there]
-    yield images, labels
+    yield _placed(claim.inputs.float(), batch.inputs, assign(cost)), labels
     if claim.labels is not None and torch.equal(labels.sort().values, batch.labels.sort().values):
         yield batch.inputs, batch.labels
+
+
+def _placed(claimed: Tensor, true: Tensor, pairing: NDArray[np.int64]) -> Tensor:
+    """True examples in the places of the claimed ones that they are paired with."""
+    places, result = torch.from_numpy(pairing), claimed.clone()
+    there = places != UNMATCHED
+    result[places[there]] = true[there]
+    return result
