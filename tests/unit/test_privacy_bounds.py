@@ -72,13 +72,13 @@ def test_sampling_lowers_the_bound():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda c: c.share(1.1), "chance in"),
-        (lambda c: c.share(float("nan")), "chance in"),
+        (lambda c: c.share(1.1), "needs  chance"),
+        (lambda c: c.share(float("nan")), "needs  chance"),
         (lambda c: c.mean(0.5, low=0.0, high=float("inf"), higher_leaks=True), "finite low"),
         (lambda c: c.mean(2.0, low=0.0, high=1.0, higher_leaks=True), "finite low"),
         (lambda c: attack_ceiling([], unit="example"), "at least one release"),
         (lambda c: Release(noise_multiplier=-1.0), "noise_multiplier >= 0"),
-        (lambda c: Release(noise_multiplier=1.0, rate=0.0), "rate in"),
+        (lambda c: Release(noise_multiplier=1.0, rate=0.0), "needs  rate"),
         (lambda c: Release(noise_multiplier=1.0, steps=0), "steps >= 1"),
         (
             lambda c: simulate_share(
@@ -86,11 +86,11 @@ def test_sampling_lowers_the_bound():
             ),
             "100 draws",
         ),
-        (lambda c: gaussian_share(0.5, mu=-1.0), "mu in"),
-        (lambda c: gaussian_epsilon(1.0, delta=0.0), "delta in"),
+        (lambda c: gaussian_share(0.5, mu=-1.0), "needs  mu"),
+        (lambda c: gaussian_epsilon(1.0, delta=0.0), "needs  delta"),
         (lambda c: gaussian_mu(-1.0, delta=1e-5), "epsilon >= 0"),
         (lambda c: Guesses(canaries=5, guesses=6, correct=1), "correct <= guesses"),
-        (lambda c: one_run_epsilon(Guesses(canaries=9, guesses=9, correct=9), delta=1.0), "delta in"),
+        (lambda c: one_run_epsilon(Guesses(canaries=9, guesses=9, correct=9), delta=1.0), "needs  delta"),
         (lambda c: one_run_epsilon(Guesses(canaries=9, guesses=9, correct=9), delta=0.0, level=1.0), "level"),
         (
             lambda c: one_run_p_value(Guesses(canaries=9, guesses=9, correct=9), epsilon=-1, delta=0),
