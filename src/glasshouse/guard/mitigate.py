@@ -15,8 +15,9 @@ from typing import Final, final
 
 from torch import Tensor, nn
 
-from glasshouse.guard.preflight import Preflight, preflight
+from glasshouse.guard.preflight import Examples, Preflight
 from glasshouse.guard.remedies import REMEDIES, Case, Train, distance, drop_rows, gradient_of
+from glasshouse.guard.watch import Watched
 from glasshouse.store import append_jsonl
 from glasshouse.wire import Kind
 
@@ -82,6 +83,7 @@ def mitigate(
     kind: Kind = "delta",
     train: Train | None = None,
     more: tuple[Tensor, Tensor] | None = None,
+    watched: Watched | None = None,
     log: Path | None = None,
 ) -> Mitigation:
     """Change an update as little as possible so that none of the client's examples stands in it.
@@ -93,6 +95,7 @@ def mitigate(
         kind: ``gradient`` or ``delta``.
         train: makes the update of other examples, for remedies that need that; for a gradient there is one.
         more: further examples of the client and their classes, to grow the batch with.
+        watched: as in :func:`~glasshouse.guard.preflight.preflight`.
         log: a file of the client's own, to which the decision is added as a line of JSON.
 
     Raises:
@@ -111,10 +114,18 @@ def mitigate(
         def train(inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
             return {n: g for n, g in gradient_of(model, inputs, labels).items() if n in update}
 
+    examples = Examples.behind(update, model, *batch, kind=kind, watched=watched)
     case = Case(
-        update=update, model=model, inputs=batch[0], labels=batch[1], kind=kind, train=train, more=more
+        update=update,
+        model=model,
+        inputs=batch[0],
+        labels=batch[1],
+        kind=kind,
+        train=train,
+        more=more,
+        behind=examples,
     )
-    found = _find_remedy(case, preflight(update, model, *batch, kind=kind))
+    found = _find_remedy(case, examples.find_in(update))
     if log is not None:
         append_jsonl(log, _line(found))
     return found

@@ -20,6 +20,8 @@ NEIGHBOURS = 8
 WITNESSES = 2
 """Other examples that must agree on the factor between two rows: one that fits a single batch is luck."""
 AGREEMENT = 0.01
+UNEVEN = 0.04
+"""Share of a difference's energy that one example must have where it may stand alone; cheap to ask."""
 _NUMBERS = 2**22  # compared at a time
 _DISTINCT = 256  # rows, likewise
 
@@ -76,11 +78,13 @@ class Differences:
     examples: Tensor
 
 
-def differences(signed_sizes: Tensor) -> Differences:
+def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = False) -> Differences:
     """Differences of similar rows that all examples enter alike, but for one or a few.
 
     Args:
         signed_sizes: how each example adds to the gradient of each row, (B, rows), with its sign.
+        like: cosine of two rows below which their difference is not looked at.
+        opposite: rows that are similar but for their sign are looked at, too.
     """
     numbers = _distinct(signed_sizes.T.double())
     rows = signed_sizes.T.double()[numbers]
@@ -88,22 +92,22 @@ def differences(signed_sizes: Tensor) -> Differences:
     blocks = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
     at_a_time = max(1, _NUMBERS // (NEIGHBOURS * max(1, len(signed_sizes))))
     for places in torch.split(torch.arange(len(rows), device=rows.device), at_a_time):
-        some = rows[places]
         cosine = directions[places] @ directions.T
-        cosine[cosine > SAME] = -1  # itself
-        neighbours = cosine.topk(max(0, min(NEIGHBOURS, len(rows) - 1)), dim=1).indices  # (r, k)
-        near = rows[neighbours]  # (r, k, B)
-        ratios = torch.where(near != 0, some[:, None] / near, torch.nan)
-        factor = ratios.nanmedian(2).values.nan_to_num()
-        multiple = factor[..., None] * near
-        left = (some[:, None] - multiple).abs()
-        whole = some[:, None].abs() + multiple.abs()
-        agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(2, keepdim=True))
-        top, who = left.max(2)
-        confirmed = (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= WITNESSES)
-        only = torch.where(top >= OWNED * left.sum(2), who, -1)
-        own = numbers[places][:, None].expand_as(neighbours)
-        of_pairs = (own, numbers[neighbours], factor, only)
+        likeness = cosine.abs() if opposite else cosine.clone()
+        likeness[likeness > SAME] = -1  # itself
+        neighbours = likeness.topk(max(0, min(NEIGHBOURS, len(rows) - 1)), dim=1).indices  # (r, k)
+        mine, others = _uneven(directions, places, neighbours, cosine.gather(1, neighbours), like)
+        some, near = rows[mine], rows[others]  # (pairs, B)
+        ratios = torch.where(near != 0, some / near, torch.nan)
+        factor = ratios.nanmedian(1).values.nan_to_num()
+        multiple = factor[:, None] * near
+        left = (some - multiple).abs()
+        whole = some.abs() + multiple.abs()
+        agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(1, keepdim=True))
+        top, who = left.max(1)
+        confirmed = (top >= ROUNDING * whole.sum(1)) & (agree.sum(1) >= WITNESSES)
+        only = torch.where(top >= OWNED * left.sum(1), who, -1)
+        of_pairs = (numbers[mine], numbers[others], factor, only)
         blocks.append(torch.stack([t[confirmed].double() for t in of_pairs], dim=1))
     pairs = torch.cat(blocks)
     return Differences(
@@ -112,6 +116,27 @@ def differences(signed_sizes: Tensor) -> Differences:
         multiples=pairs[:, 2],
         examples=pairs[:, 3].long(),
     )
+
+
+def _uneven(
+    directions: Tensor, places: Tensor, neighbours: Tensor, cosine: Tensor, like: float
+) -> tuple[Tensor, Tensor]:
+    """The pairs of rows whose difference, at the least squares' factor, some example shapes more than others.
+
+    Args:
+        directions: of all rows, (m, B).
+        places: of the rows, (r,).
+        neighbours: of each, (r, k).
+        cosine: between them, (r, k).
+        like: its size below which a pair is left out.
+
+    Returns:
+        Numbers of the rows and of the others, (pairs,) each.
+    """
+    few = directions.float()
+    left = (few[places][:, None] - cosine.float()[..., None] * few[neighbours]).square()
+    uneven = (cosine.abs() >= like) & (left.amax(2) >= UNEVEN * left.sum(2))
+    return places[:, None].expand_as(neighbours)[uneven], neighbours[uneven]
 
 
 def _distinct(rows: Tensor) -> Tensor:
