@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.measures import OWNED, differences
+from glasshouse.guard.behaviour.measures import OWNED, UNEVEN, differences
 from glasshouse.guard.behaviour.trace import LayerTrace
 
 RECOGNISED: Final = 0.5
@@ -37,6 +37,8 @@ ALIKE: Final = 0.9
 NEAR_PARALLEL: Final = 0.5
 """Cosine below which the difference of two rows shows nobody whom one of them does not show."""
 _TINY: Final = torch.finfo(torch.float).tiny
+ROUNDED: Final = 1e-3
+"""Share of an example's length below which its contrast is float32's rounding."""
 _COLUMNS: Final = 64  # of the weight, by which contributions are set to scale
 _PAIRS: Final = 2**23  # numbers that are gathered at a time
 
@@ -89,11 +91,13 @@ class Contributions:
     @classmethod
     def of(cls, trace: LayerTrace, what: What, *, is_exact: bool) -> "Contributions":
         """Those of one layer."""
-        goals = trace.inputs
-        flat = (goals - goals.mean(1, keepdim=True)).norm(dim=1)
-        contrasts = torch.minimum(flat, (goals - goals.mean(0)).norm(dim=1)) if len(goals) > 1 else flat
-        lengths = goals.norm(dim=1)
-        contrasts = torch.maximum(contrasts, 1e-4 * lengths).clamp_min(1e-12)
+        goals, mean = trace.inputs, trace.inputs.mean(0)
+        squares = goals.square().sum(1)
+        apart = squares - goals.sum(1).square() / goals.shape[1]  # from a flat one
+        if len(goals) > 1:
+            apart = torch.minimum(apart, squares - 2 * goals @ mean + mean.square().sum())
+        lengths = squares.sqrt()
+        contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
         return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, contrasts=contrasts)
 
     def scaled(self, rows: Tensor) -> Tensor:
@@ -146,15 +150,20 @@ class _Vectors:
 
     def of(self, t: Tensor) -> Tensor:
         """The same combination of the rows of ``t``."""
-        if self.by == "a row":
-            return t[self.first]
+        if self.by == "a row":  # all, or some in their order
+            return t[int(self.first[0]) : int(self.first[-1]) + 1]
         return t[self.first] - self.multiples[:, None] * t[self.second]
+
+    def only(self, chosen: Tensor) -> "_Vectors":
+        """Those of them."""
+        first, second, multiples = (t[chosen] for t in (self.first, self.second, self.multiples))
+        return _Vectors(first=first, second=second, multiples=multiples, by=self.by)
 
     def parts(self, width: int) -> Iterator["_Vectors"]:
         """So many at a time that vectors of ``width`` numbers are no burden."""
         at_a_time = max(1, _PAIRS // max(1, width))
         split = (torch.split(t, at_a_time) for t in (self.first, self.second, self.multiples))
-        for first, second, multiples in zip(*split, strict=True):
+        for first, second, multiples in zip(*split, strict=True) if len(self.first) else ():
             yield _Vectors(first=first, second=second, multiples=multiples, by=self.by)
 
 
@@ -184,14 +193,21 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
 def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
     """What a server may look at: rows, differences that isolate, and those of neighbouring thresholds."""
     yield _single(rows)
-    pairs = differences(signed.T, like=NEAR_PARALLEL, opposite=True)
+    directions = F.normalize(signed, dim=1)
+    cosines = (directions @ directions.T).fill_diagonal_(0).abs()
+    top = directions.abs().amax(1)
+    uneven = (top + cosines * top[:, None]).square() >= UNEVEN * (1 - cosines.square())
+    possible = uneven & (cosines >= NEAR_PARALLEL)
+    near = possible.any(1).nonzero()[:, 0]
+    pairs = differences(signed[near].T, like=NEAR_PARALLEL, opposite=True)
     yield _Vectors(
-        first=pairs.rows,
-        second=pairs.others,
+        first=near[pairs.rows],
+        second=near[pairs.others],
         multiples=pairs.multiples.to(rows.dtype),
         by="a difference of two rows",
     )
-    yield _in_order_of_thresholds(rows, trace)
+    in_order = _in_order_of_thresholds(rows, trace)
+    yield in_order.only(possible[in_order.first, in_order.second])
 
 
 def _single(rows: Tensor) -> _Vectors:
@@ -260,8 +276,9 @@ def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who:
 
 def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: float) -> _Shown | None:
     """Examples in the sum of the rows that are their own, so that noise averages out."""
-    share, whose = (signed.abs() / signed.abs().sum(1, keepdim=True).clamp_min(_TINY)).max(1)
-    mine = (share >= OWNED).nonzero()[:, 0]
+    sizes = signed.abs()
+    top, whose = sizes.max(1)
+    mine = (top >= OWNED * sizes.sum(1).clamp_min(_TINY)).nonzero()[:, 0]
     who, place = torch.unique(whose[mine], return_inverse=True)
     if len(who) == len(mine):  # nobody has two
         return None

@@ -20,7 +20,7 @@ NEIGHBOURS = 8
 WITNESSES = 2
 """Other examples that must agree on the factor between two rows: one that fits a single batch is luck."""
 AGREEMENT = 0.01
-UNEVEN = 0.04
+UNEVEN = 0.2
 """Share of a difference's energy that one example must have where it may stand alone; cheap to ask."""
 _NUMBERS = 2**22  # compared at a time
 _DISTINCT = 256  # rows, likewise
@@ -86,8 +86,8 @@ def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = Fa
         like: cosine of two rows below which their difference is not looked at.
         opposite: rows that are similar but for their sign are looked at, too.
     """
-    numbers = _distinct(signed_sizes.T.double())
-    rows = signed_sizes.T.double()[numbers]
+    numbers = _distinct(signed_sizes.T)
+    rows = signed_sizes.T[numbers].double()
     directions = F.normalize(rows, dim=1)
     blocks = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
     at_a_time = max(1, _NUMBERS // (NEIGHBOURS * max(1, len(signed_sizes))))
@@ -134,17 +134,21 @@ def _uneven(
         Numbers of the rows and of the others, (pairs,) each.
     """
     few = directions.float()
-    left = (few[places][:, None] - cosine.float()[..., None] * few[neighbours]).square()
-    uneven = (cosine.abs() >= like) & (left.amax(2) >= UNEVEN * left.sum(2))
-    return places[:, None].expand_as(neighbours)[uneven], neighbours[uneven]
+    top = few.abs().amax(1)
+    at_most = (top[places][:, None] + cosine.abs() * top[neighbours]).square()
+    possible = (cosine.abs() >= like) & (at_most >= UNEVEN * (1 - cosine.square()))
+    mine, others = places[:, None].expand_as(neighbours)[possible], neighbours[possible]
+    left = (few[mine] - cosine[possible].float()[:, None] * few[others]).square()
+    uneven = left.amax(1) >= UNEVEN * left.sum(1)
+    return mine[uneven], others[uneven]
 
 
 def _distinct(rows: Tensor) -> Tensor:
     """Numbers of the rows that are neither zero nor a multiple of an earlier one."""
     numbers = rows.any(1).nonzero()[:, 0]
-    directions = F.normalize(rows[numbers], dim=1)
     if not len(numbers):
         return numbers
+    directions = F.normalize(rows[numbers].double(), dim=1)
     first = [(some @ directions.T > SAME).int().argmax(1) for some in torch.split(directions, _DISTINCT)]
     return numbers[torch.cat(first) == torch.arange(len(numbers), device=rows.device)]
 
