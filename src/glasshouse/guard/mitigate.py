@@ -78,12 +78,11 @@ class Mitigation:
 def mitigate(
     update: Mapping[str, Tensor],
     model: nn.Module,
-    batch: tuple[Tensor, Tensor],
+    batch: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Watched],
     *,
     kind: Kind = "delta",
     train: Train | None = None,
     more: tuple[Tensor, Tensor] | None = None,
-    watched: Watched | None = None,
     log: Path | None = None,
 ) -> Mitigation:
     """Change an update as little as possible so that none of the client's examples stands in it.
@@ -91,11 +90,11 @@ def mitigate(
     Args:
         update: as in :func:`~glasshouse.guard.preflight.preflight`.
         model: as received, in the mode in which it is trained; it is left as it was.
-        batch: all examples behind the update, (B, ...), and their classes, (B,).
+        batch: all examples behind the update, (B, ...), their classes, (B,), and, where it was watched, the
+            training.
         kind: ``gradient`` or ``delta``.
         train: makes the update of other examples, for remedies that need that; for a gradient there is one.
         more: further examples of the client and their classes, to grow the batch with.
-        watched: as in :func:`~glasshouse.guard.preflight.preflight`.
         log: a file of the client's own, to which the decision is added as a line of JSON.
 
     Raises:
@@ -114,12 +113,13 @@ def mitigate(
         def train(inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
             return {n: g for n, g in gradient_of(model, inputs, labels).items() if n in update}
 
-    examples = Examples.behind(update, model, *batch, kind=kind, watched=watched)
+    inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
+    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
     case = Case(
         update=update,
         model=model,
-        inputs=batch[0],
-        labels=batch[1],
+        inputs=inputs,
+        labels=labels,
         kind=kind,
         train=train,
         more=more,

@@ -100,7 +100,8 @@ def preflight(
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
         recognised: share of an example's contrast that may be missing where it counts as standing there.
-        watched: the training (:func:`~glasshouse.guard.watch.watch`): no pass is needed then, and what an example
+        watched: the training (:func:`~glasshouse.guard.watch.watch`): no pass is needed then, and what an
+        example
             added in each step is known.
 
     Raises:

@@ -1,9 +1,11 @@
 """Which examples stand in the rows of an update to one linear layer.
 
-A row of the update is a sum of contributions, one of each example along what of it entered the layer. The client
-knows them all, and so it can ask what would be left of a row without one of its examples: only where an example's
-own contribution makes a row resemble it does it stand there. An example contributes little to most rows, and rows
-to which it contributed less than ``OWN`` of their length cannot stand for it: they are never compared.
+A row of the update is a sum of contributions, one of each example along what of it entered the layer. The
+client
+knows them all, and so it can ask what would be left of a row without one of its examples: only where an
+example's own contribution makes a row resemble it does it stand there. An example contributes little to
+most rows, and rows to which it contributed less than ``OWN`` of their length cannot stand for it: they are
+never compared.
 
 Shape letters: m rows of the weight, n its columns, B examples, k pairs of a vector and an example.
 """
@@ -22,19 +24,21 @@ from glasshouse.guard.behaviour.trace import LayerTrace
 RECOGNISED: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
 OWN: Final = 0.2
-"""Share of a vector's length that an example must have contributed: with less, the rest resembles it as well."""
-MOST: Final = 0.5
+"""Share of a vector's length that an example must have contributed: with less, the rest resembles it as
+well."""
+MOST: Final = 0.35
 """Share of it from which on that need not be asked."""
 STRANGE: Final = RECOGNISED / (1 - OWN)
 """Share of its contrast that must be missing where its own contribution is taken out."""
 APART: Final = 1.5
-"""Where contributions are only estimated, a row that is so many times as near to one example as to any other shows
+"""Where contributions are only estimated, a row that is so many times as near to one example as to any
+other shows
 it: in one of several steps it may have had a row to itself that it shares before and after."""
 CLOSER: Final = 0.2
 """Where so much less is missing than may be, it does not matter who else resembles the row."""
 ALIKE: Final = 0.9
 """Cosine of what two examples differ by from the mean from which on they are one picture."""
-NEAR_PARALLEL: Final = 0.5
+NEAR_PARALLEL: Final = 0.2
 """Cosine below which the difference of two rows shows nobody whom one of them does not show."""
 _TINY: Final = torch.finfo(torch.float).tiny
 ROUNDED: Final = 1e-3
@@ -76,7 +80,8 @@ class Contributions:
     Attributes:
         trace: the layer's inputs and the pulls on its outputs.
         what: the inputs are.
-        is_exact: the pulls are those of the steps that made the update; else they are those of the models before
+        is_exact: the pulls are those of the steps that made the update; else they are those of the models
+        before
             and after it.
         lengths: of the inputs, (B,).
         contrasts: how far each is from a flat one, or from the mean of all, (B,).
@@ -103,14 +108,15 @@ class Contributions:
     def scaled(self, rows: Tensor) -> Tensor:
         """(m, B), the signed length of each example's contribution in each row of the update.
 
-        A row that was clipped, or scaled by an optimizer, is a multiple of the sum of contributions; the factor is
-        fitted on some columns. A row of zeros has none.
+        A row that was clipped, or scaled by an optimizer, is a multiple of the sum of contributions; the
+        factor is fitted on some columns. A row of zeros has none.
         """
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, goals = rows[:, ::every], self.trace.inputs[:, ::every]
-        expected = self.trace.pulls.T @ goals
+        pulls = _to_scale(self.trace.pulls).T
+        expected = pulls @ goals
         factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
-        signed: Tensor = factors[:, None] * self.trace.pulls.T * self.lengths
+        signed: Tensor = factors[:, None] * pulls * self.lengths
         return signed
 
 
@@ -154,11 +160,6 @@ class _Vectors:
             return t[int(self.first[0]) : int(self.first[-1]) + 1]
         return t[self.first] - self.multiples[:, None] * t[self.second]
 
-    def only(self, chosen: Tensor) -> "_Vectors":
-        """Those of them."""
-        first, second, multiples = (t[chosen] for t in (self.first, self.second, self.multiples))
-        return _Vectors(first=first, second=second, multiples=multiples, by=self.by)
-
     def parts(self, width: int) -> Iterator["_Vectors"]:
         """So many at a time that vectors of ``width`` numbers are no burden."""
         at_a_time = max(1, _PAIRS // max(1, width))
@@ -175,7 +176,7 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
         of: what the examples contributed to them.
         recognised: share of an example's contrast that may be missing.
     """
-    rows = rows.detach().to(of.trace.inputs.dtype)
+    rows = _to_scale(rows.detach()).to(of.trace.inputs.dtype)
     signed = of.scaled(rows)
     shown = [
         pairs
@@ -187,7 +188,12 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
-    return _collect(shown, rows, of)
+    return _collect(shown, of)
+
+
+def _to_scale(t: Tensor) -> Tensor:
+    """Its largest entry 1: squares of what a crafted model leaves of a gradient vanish in float32."""
+    return t / t.abs().amax().clamp_min(_TINY)
 
 
 def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
@@ -206,8 +212,7 @@ def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Ve
         multiples=pairs.multiples.to(rows.dtype),
         by="a difference of two rows",
     )
-    in_order = _in_order_of_thresholds(rows, trace)
-    yield in_order.only(possible[in_order.first, in_order.second])
+    yield _in_order_of_thresholds(rows, trace)
 
 
 def _single(rows: Tensor) -> _Vectors:
@@ -240,13 +245,14 @@ def _compare(
         return None
     inner = _inner(looked_at, of.trace.inputs, which, who) / of.lengths[who].clamp_min(_TINY)
     missing = _missing(inner, length[which], own[which, who], of, who)
-    kept = missing < recognised
+    least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
+    kept = (missing < recognised) & (missing <= APART * least[which])  # others are shown by other vectors
     pairs = torch.stack([vectors.first, vectors.second], dim=1)[which[kept]]
     return _Shown(examples=who[kept], missing=missing[kept], rows=pairs, by=vectors.by)
 
 
 def _inner(vectors: Tensor, goals: Tensor, which: Tensor, who: Tensor) -> Tensor:
-    """(k,), products of vectors (v, n) with the examples that go with them; all at once where they are many."""
+    """(k,), products of vectors (v, n) with the examples that go with them."""
     if len(who) * 8 > len(vectors) * len(goals):
         every: Tensor = (vectors @ goals.T)[which, who]
         return every
@@ -293,7 +299,7 @@ def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: f
 
 
 def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iterator[_Shown]:
-    """Rows, and differences in the order of thresholds, that come near to one example and to no other as well."""
+    """Rows, and differences in the order of thresholds, that come near to a single example."""
     goals = of.trace.inputs
     if len(goals) < 2:
         return
@@ -312,7 +318,7 @@ def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iter
         yield _Shown(examples=who[clear], missing=first[clear], rows=pairs, by=vectors.by)
 
 
-def _collect(shown: Sequence[_Shown], rows: Tensor, of: Contributions) -> list[Leak]:
+def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
     """One leak for each example, by the vector that shows it most clearly."""
     leaks = []
     examples = torch.cat([torch.empty(0, dtype=torch.long), *(one.examples.cpu() for one in shown)])

@@ -1,8 +1,8 @@
-"""What training itself shows of a client's examples: with it, the check before sending needs no pass of its own.
+"""What training itself shows of a client's examples; the check before sending then needs no pass of its own.
 
-Every linear layer's inputs, and the pulls of the loss on its outputs, pass by while a client trains. Kept, they say
-exactly what each example added to each row of the update, step by step; a pass afterwards costs a third of an
-epoch, and knows only the models before and after.
+Every linear layer's inputs, and the pulls of the loss on its outputs, pass by while a client trains. Kept,
+they say exactly what each example added to each row of the update, step by step; a pass afterwards costs a
+third of an epoch, and knows only the models before and after.
 """
 
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ class Watched:
         def keep(pull: Tensor) -> None:
             call.pulls = pull.detach()
 
-        output.register_hook(keep)
+        output.register_hook(keep)  # type: ignore[no-untyped-call]  # torch's own
 
     def layers(self, model: nn.Module, inputs: Tensor) -> list[LayerTrace] | None:
         """What the examples did to the linear layers of ``model``, each example summed over its steps.
@@ -146,10 +146,16 @@ def watch(model: nn.Module | None = None) -> Iterator[Watched]:
         >>> [layer.pulls.shape for layer in seen.layers(model, images)]
         [torch.Size([3, 2])]
     """
-    seen, handles = Watched(), []
+    seen = Watched()
+    handles: list[RemovableHandle] = []
 
     def meet(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if module.training and torch.is_grad_enabled() and any(isinstance(m, nn.Linear) for m in module.modules()):
+        del inputs
+        if (
+            module.training
+            and torch.is_grad_enabled()
+            and any(isinstance(m, nn.Linear) for m in module.modules())
+        ):
             handles.pop().remove()
             handles.extend(seen.follow(module))
 
