@@ -26,11 +26,10 @@ from torch.nn import functional as F
 
 from benchmarks.active import play_out
 from benchmarks.guard.networks import NETWORKS
-from benchmarks.guard.truth import ATTACKS, HIDDEN, cifar, known, pictures, read, received
+from benchmarks.guard.truth import ATTACKS, HIDDEN, READ, cifar, known, pictures, read, received
 from glasshouse.data.sources import load
 from glasshouse.guard.behaviour.inspect import initialise_again
 from glasshouse.guard.mitigate import mitigate
-from glasshouse.guard.preflight import RECOGNISED
 from glasshouse.guard.watch import watch
 from glasshouse.rng import Rng
 
@@ -73,7 +72,7 @@ def recovered(update: Mapping[str, Tensor], layer: str, model: nn.Module, images
     )
     energy = (candidates @ goal.T).square().amax(0)
     missing = (goal.square().sum(1) - energy).clamp_min(0).sqrt() / contrast.clamp_min(1e-12)
-    return set((missing < RECOGNISED).nonzero()[:, 0].tolist())
+    return set((missing < READ).nonzero()[:, 0].tolist())
 
 
 def attacked_round(kind: str, seed: int) -> dict[str, object]:

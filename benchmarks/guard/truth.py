@@ -31,7 +31,7 @@ from glasshouse.attacks.linear.cah import CuriousAbandonHonesty, find_scale
 from glasshouse.attacks.linear.fishing import Fishing
 from glasshouse.attacks.linear.loki import Loki
 from glasshouse.attacks.linear.robbing_the_fed import RobbingTheFed
-from glasshouse.guard.preflight import RECOGNISED, preflight
+from glasshouse.guard.preflight import preflight
 from glasshouse.models import build as models
 from glasshouse.registry import load
 from glasshouse.rng import Rng
@@ -40,6 +40,8 @@ from glasshouse.wire import Batch
 BATCHES = (1, 4, 16, 64, 256)
 HIDDEN = "512,64"
 KNOWN = 400
+READ = 0.5
+"""Share of an image's contrast below which a claim lacks it: 18 dB for one of ordinary contrast."""
 DEFENSES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "none": {},
     "clipped": {"clip": {"norm": 0.5}},
@@ -116,7 +118,7 @@ def read(claimed: Tensor, images: Tensor) -> set[int]:
     energy = (F.normalize(claimed.flatten(1).double() - 0.5, dim=1) @ goals.T).square()
     missing = (goals.square().sum(1) - energy).clamp_min(0).sqrt() / contrasts(images)
     least, who = missing.min(1)
-    return set(who[least < RECOGNISED].tolist())
+    return set(who[least < READ].tolist())
 
 
 def pictures(claims: Sequence[object]) -> Tensor:
