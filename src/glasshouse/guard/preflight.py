@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
-from glasshouse.guard.standing import RECOGNISED, Contributions, Leak, What, find_examples
+from glasshouse.guard.contributions import Contributions, What
+from glasshouse.guard.standing import RECOGNISED, Leak, find_examples
 from glasshouse.guard.watch import Watched
 from glasshouse.wire import Kind
 

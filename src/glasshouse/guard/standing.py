@@ -20,17 +20,18 @@ from torch.nn import functional as F
 
 from glasshouse.guard.behaviour.measures import OWNED, UNEVEN, differences
 from glasshouse.guard.behaviour.trace import LayerTrace
+from glasshouse.guard.contributions import Contributions, What, to_scale
 
+CLEAR: Final = 0.5
+"""Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
 RECOGNISED: Final = 0.6
-"""Share of an example's contrast that may be missing. Half of it is 18 dB of PSNR for an image of ordinary
-contrast,
-and somewhat more is asked for: what a server reads has its own scale and offset."""
+"""The same where no other example is nearly as near: what a server reads has its own scale and offset."""
 OWN: Final = 0.2
 """Share of a vector's length that an example must have contributed: with less, the rest resembles it as
 well."""
 MOST: Final = 0.35
 """Share of it from which on that need not be asked."""
-STRANGE: Final = RECOGNISED / (1 - OWN)
+STRANGE: Final = CLEAR / (1 - OWN)
 """Share of its contrast that must be missing where its own contribution is taken out."""
 APART: Final = 1.5
 """Where contributions are only estimated, a row that is so many times as near to one example as to any
@@ -43,12 +44,8 @@ ALIKE: Final = 0.9
 NEAR_PARALLEL: Final = 0.2
 """Cosine below which the difference of two rows shows nobody whom one of them does not show."""
 _TINY: Final = torch.finfo(torch.float).tiny
-ROUNDED: Final = 1e-3
-"""Share of an example's length below which its contrast is float32's rounding."""
-_COLUMNS: Final = 64  # of the weight, by which contributions are set to scale
 _PAIRS: Final = 2**23  # numbers that are gathered at a time
 
-What = Literal["input", "features"]
 By = Literal["a row", "several rows", "a difference of two rows"]
 
 
@@ -72,54 +69,6 @@ class Leak:
     by: By
     missing: float
     rows: tuple[int, ...]
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Contributions:
-    """What examples added to one layer's update, whatever became of it afterwards.
-
-    Attributes:
-        trace: the layer's inputs and the pulls on its outputs.
-        what: the inputs are.
-        is_exact: the pulls are those of the steps that made the update; else they are those of the models
-        before
-            and after it.
-        lengths: of the inputs, (B,).
-        contrasts: how far each is from a flat one, or from the mean of all, (B,).
-    """
-
-    trace: LayerTrace
-    what: What
-    is_exact: bool
-    lengths: Tensor
-    contrasts: Tensor
-
-    @classmethod
-    def of(cls, trace: LayerTrace, what: What, *, is_exact: bool) -> "Contributions":
-        """Those of one layer."""
-        goals, mean = trace.inputs, trace.inputs.mean(0)
-        squares = goals.square().sum(1)
-        apart = squares - goals.sum(1).square() / goals.shape[1]  # from a flat one
-        if len(goals) > 1:
-            apart = torch.minimum(apart, squares - 2 * goals @ mean + mean.square().sum())
-        lengths = squares.sqrt()
-        contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
-        return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, contrasts=contrasts)
-
-    def scaled(self, rows: Tensor) -> Tensor:
-        """(m, B), the signed length of each example's contribution in each row of the update.
-
-        A row that was clipped, or scaled by an optimizer, is a multiple of the sum of contributions; the
-        factor is fitted on some columns. A row of zeros has none.
-        """
-        every = max(1, rows.shape[1] // _COLUMNS)
-        seen, goals = rows[:, ::every], self.trace.inputs[:, ::every]
-        pulls = _to_scale(self.trace.pulls).T
-        expected = pulls @ goals
-        factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
-        signed: Tensor = factors[:, None] * pulls * self.lengths
-        return signed
 
 
 @final
@@ -178,7 +127,7 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
         of: what the examples contributed to them.
         recognised: share of an example's contrast that may be missing.
     """
-    rows = _to_scale(rows.detach()).to(of.trace.inputs.dtype)
+    rows = to_scale(rows.detach()).to(of.trace.inputs.dtype)
     signed = of.scaled(rows)
     shown = [
         pairs
@@ -190,12 +139,8 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
-    return _collect(shown, of)
-
-
-def _to_scale(t: Tensor) -> Tensor:
-    """Its largest entry 1: squares of what a crafted model leaves of a gradient vanish in float32."""
-    return t / t.abs().amax().clamp_min(_TINY)
+    leaks = _collect(shown, of)
+    return leaks if recognised > RECOGNISED else _leave_out_lookalikes(leaks, of)
 
 
 def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
@@ -340,3 +285,20 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
             )
         )
     return leaks
+
+
+def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
+    """Those that are clear, or of examples from which every other one is ``APART`` times as far away."""
+    unclear = [leak for leak in leaks if leak.missing >= CLEAR]
+    if not unclear:
+        return leaks
+    who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
+    goals = of.trace.inputs
+    energy = (F.normalize(goals[who], dim=1) @ goals.T).square()
+    missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+    missing[torch.arange(len(who)), who] = torch.inf
+    nearest = missing.amin(1).tolist()
+    similar = {
+        leak.example for leak, other in zip(unclear, nearest, strict=True) if other < APART * leak.missing
+    }
+    return [leak for leak in leaks if leak.missing < CLEAR or leak.example not in similar]
