@@ -111,7 +111,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "defence-check": (
         Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
         Piece(("defence_check", "--seed", "200", "--clients", "2", "--defended", "1", "--parameters"), 68),
-        Piece(("defence_check", "--seed", "203", "--clients", "9", "--defended", "0", "--parameters"), 75),
+        *(
+            Piece(("defence_check", "--seed", seed, "--clients", "9", "--defended", "2", "--parameters"), 117)
+            for seed in ("204", "205")
+        ),
     ),
     "guard": (
         Piece(

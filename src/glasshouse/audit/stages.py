@@ -98,15 +98,15 @@ class Stages:
     def epsilons(self, plans: Sequence[Plan]) -> list[tuple[Cell, EmpiricalEpsilon | Refusal]]:
         """What :meth:`run_plugins` found of every cell that claims an ε, or why that could not be."""
         claiming = {p.cell.hash: p.cell for p in plans if p.cell.scenario.audit.epsilon.claimed}
-        found = [(cell, read_json(self._epsilon_file(cell))) for cell in claiming.values()]
-        return [(c, Refusal(**raw) if "subject" in raw else EmpiricalEpsilon(**raw)) for c, raw in found]
+        answers = [(cell, read_json(self._epsilon_file(cell))) for cell in claiming.values()]
+        return [(c, Refusal(**raw) if "subject" in raw else EmpiricalEpsilon(**raw)) for c, raw in answers]
 
     def certify(self, plans: Sequence[Plan]) -> dict[str, tuple[Search, ...]]:
         """Certificates by the folder of a unit's claims; none, and a note, where an attack's loss failed.
 
         All claims are filed: the truth meets the attacks' own losses, where no attack runs any more.
         """
-        found: dict[str, tuple[Search, ...]] = {}
+        by_call: dict[str, tuple[Search, ...]] = {}
         with self._room("certificates"):
             for task in (t for p in plans for t in attack_tasks(p, self.device)):
                 self._submit(certify, task, SEARCHES, device=self.device)
@@ -114,8 +114,8 @@ class Stages:
                 out, rows = answer.value
                 if isinstance(rows, Refusal):
                     self.log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
-                found[out] = () if isinstance(rows, Refusal) else rows
-        return found
+                by_call[out] = () if isinstance(rows, Refusal) else rows
+        return by_call
 
     def score(
         self,

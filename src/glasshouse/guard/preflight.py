@@ -14,6 +14,9 @@ What each example contributed is known of the training itself, where that was wa
 (:mod:`glasshouse.guard.watch`), or of a pass of the examples through the model as it was received (and, after
 several steps, as it is then).
 
+Of a model that reads sentences, see :mod:`glasshouse.guard.sentences`: a sentence that stands in the update
+is a leak of the first attention layer.
+
 It does not search: what gradient inversion, or a network trained for the purpose, would read is not covered.
 """
 
@@ -29,6 +32,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
 from glasshouse.guard.contributions import Contributions, What
+from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
 from glasshouse.guard.standing import RECOGNISED, Leak, find_examples
 from glasshouse.guard.watch import Watched
 from glasshouse.wire import Kind
@@ -54,6 +58,7 @@ class Preflight:
         wrong_classes: classes that they name and nobody has.
         controlled: in an update of one example of these it was found, and no other.
         unseen: weights that are no linear layer's on vectors: nothing was looked for there.
+        sentences: what was looked at where the model reads sentences; None: it reads something else.
     """
 
     examples: int
@@ -62,6 +67,7 @@ class Preflight:
     wrong_classes: int
     controlled: bool
     unseen: tuple[str, ...]
+    sentences: SentencePreflight | None = None
 
     def standing(self, what: What) -> tuple[int, ...]:
         """Numbers of the examples whose inputs, or features, stand in the update."""
@@ -69,9 +75,11 @@ class Preflight:
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """One sentence; two where the model reads sentences."""
         if not self.controlled:
             return "Nothing can be said: an update of one of your examples did not show it, or showed others."
+        if self.sentences is not None:
+            return self.sentences.summary
         inputs, features = (self._count(len(self.standing(what))) for what in ("input", "features"))
         return (
             f"inputs of {inputs} of your {self.examples} examples, features of {features}, "
@@ -97,13 +105,13 @@ def preflight(
     Args:
         update: by name of the parameter, after all defences: a gradient, or what the parameters changed by.
         model: as received, in the mode in which it is trained; it is left as it was.
-        inputs: all examples that the update was computed from, (B, ...), as they enter the model.
+        inputs: all examples that the update was computed from, (B, ...), as they enter the model; of a model
+            that reads sentences their tokens, (B, L).
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
         recognised: share of an example's contrast that may be missing where it counts as standing there.
         watched: the training (:func:`~glasshouse.guard.watch.watch`): no pass is needed then, and what an
-        example
-            added in each step is known.
+            example added in each step is known.
 
     Raises:
         BadValue: another kind, no weight of ``model`` in the update, or inputs that do not fit it.
@@ -134,14 +142,16 @@ class Examples:
         head: the layer in front of the output.
         weights: names of the parameters with several dimensions.
         controlled: in an update of one of them it is found, and no other.
+        sentences: the model and its tokens, where it reads sentences; all else is empty then.
     """
 
     labels: Tensor
     kind: Kind
-    layers: tuple[Contributions, ...]
-    head: LayerTrace
-    weights: tuple[str, ...]
-    controlled: bool
+    layers: tuple[Contributions, ...] = ()
+    head: LayerTrace | None = None
+    weights: tuple[str, ...] = ()
+    controlled: bool = True
+    sentences: tuple[nn.Module, Tensor] | None = None
 
     @classmethod
     def behind(
@@ -163,6 +173,8 @@ class Examples:
                 got=f"'{kind}' of {', '.join(list(update)[:3]) or 'nothing'}",
                 fix="subtract what was received from the parameters that are sent",
             )
+        if isinstance(model, ReadsSentences):
+            return cls(labels=labels, kind=kind, sentences=(model, inputs))
         seen = watched.layers(model, inputs) if watched is not None else None
         traces = _pass_through(update, model, inputs, labels, kind) if seen is None else seen
         return cls(
@@ -184,6 +196,9 @@ class Examples:
 
     def find_in(self, update: Mapping[str, Tensor], *, recognised: float = RECOGNISED) -> Preflight:
         """What stands in ``update``."""
+        if self.sentences is not None:
+            return _of_sentences(update, *self.sentences)
+        assert self.head is not None
         leaks: dict[tuple[int, What], Leak] = {}
         for one in self.layers:
             rows = update.get(one.trace.named("weight"))
@@ -211,6 +226,30 @@ def _pass_through(
         return before
     after = _trace_linear(_moved(model, update), inputs, labels, kind)
     return [replace(a, pulls=(a.pulls + b.pulls) / 2) for a, b in zip(before, after, strict=True)]
+
+
+def _of_sentences(update: Mapping[str, Tensor], model: nn.Module, tokens: Tensor) -> Preflight:
+    """What stands in the first attention layer; the other weights were not looked at."""
+    assert isinstance(model, ReadsSentences)
+    seen = preflight_sentences(update, model, tokens)
+    module, _ = model.anatomy.blocks[0].projections()["value"]
+    layer = next(name for name, one in model.named_modules() if one is module)
+    return Preflight(
+        examples=seen.sentences,
+        leaks=tuple(
+            Leak(
+                example=i, what="input", layer=layer, by="all rows", missing=0.0, rows=tuple(range(seen.rows))
+            )
+            for i in seen.standing
+        ),
+        labels=(),
+        wrong_classes=0,
+        controlled=seen.controlled,
+        unseen=tuple(
+            n for n, p in model.named_parameters() if p.ndim > 1 and n in update and not n.startswith(layer)
+        ),
+        sentences=seen,
+    )
 
 
 def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) -> list[LayerTrace]:

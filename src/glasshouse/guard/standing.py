@@ -46,7 +46,7 @@ NEAR_PARALLEL: Final = 0.2
 _TINY: Final = torch.finfo(torch.float).tiny
 _PAIRS: Final = 2**23  # numbers that are gathered at a time
 
-By = Literal["a row", "several rows", "a difference of two rows"]
+By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
 
 
 @final

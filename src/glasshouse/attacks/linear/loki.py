@@ -113,11 +113,10 @@ class Loki:
             if one.broadcast.architecture.name != "loki":
                 continue
             total = sum_of_round(one, terms=view.terms, names=(name,), subject="attack 'loki'")
-            clients = (
-                _answering_clients(view.terms.clients, one.aggregate.selected, one.aggregate.dropped)
-                if (one.aggregate)
-                else tuple(one.updates)
-            )
+            clients = tuple(one.updates)
+            if one.aggregate:
+                answering = {*one.aggregate.selected} - {*one.aggregate.dropped}
+                clients = tuple(sorted(answering & {*range(view.terms.clients)}))
             limit = -(-total.examples // len(clients))
             readings = [
                 read_group(block, view.memory["thresholds"], limit=limit)
@@ -135,10 +134,6 @@ class Loki:
                 )
             )
         return tuple(claims)
-
-
-def _answering_clients(clients: int, selected: tuple[int, ...], dropped: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(c for c in range(clients) if c in selected and c not in dropped)
 
 
 def _spread(architecture: Architecture, client: int | None, clients: int) -> dict[str, Tensor]:

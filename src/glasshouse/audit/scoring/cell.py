@@ -157,15 +157,7 @@ def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) 
         return task
     control = task.controls.get(control_key(attack))
     reason = f"the declared training is not the real one ({checks[0].suspect})"
-    failed = Control(
-        positive=None,
-        positive_low=None,
-        negative=None,
-        negative_low=None,
-        passed=False,
-        setting="",
-        n=checks[0].n,
-    )
+    failed = Control(passed=False, setting="", n=checks[0].n)
     return replace(
         task,
         controls={

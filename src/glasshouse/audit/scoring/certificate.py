@@ -3,7 +3,7 @@
 A certificate reads claims and writes nothing. The attack hands over its loss before the truth is read. It
 then sees the truth as the argument of that function, in a process in which no attack runs afterwards.
 
-Shape letters: B images, C channels, H and W pixels.
+Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 """
 
 import json
@@ -13,17 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import (
     Attack,
-    Claim,
     ClassRepresentatives,
     GenerativeAttack,
     Reconstruction,
 )
 from glasshouse.attacks.objective import SearchedLoss, SearchingAttack
+from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_of, view_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.device import run_on
@@ -42,7 +44,7 @@ from glasshouse.wire import Refusal
 OTHER_LABEL: Final = 1e6
 """Cost of an image in a place with another label: above any squared difference of pixels."""
 
-Searched = Reconstruction | ClassRepresentatives
+Searched = Reconstruction | ClassRepresentatives | Sequences
 
 
 def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
@@ -53,7 +55,7 @@ def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
     """
     attack = attack_of(task.attack, json.loads(task.arguments))
     outcome = read_outcome(Path(task.out))
-    claims = [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(c.inputs)]
+    claims = [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_said(c))]
     if not isinstance(attack, SearchingAttack) or not claims:
         return task.out, ()
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
@@ -84,9 +86,7 @@ def _rows(
 def _certificate(
     claim: Searched, searched: SearchedLoss, truth: Truth, outcome: Outcome, *, device: str
 ) -> Search:
-    labels = _labels(claim)
-    images = claim.inputs.float()
-    loss = _loss(searched, images, labels, device)
+    loss = _loss(searched, _said(claim), _labels(claim), device)
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
     losses = [_loss(searched, true, y, device) for true, y in _true_orders(claim, truth)]
@@ -116,16 +116,22 @@ def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -
     return float(value.detach().double()[0])
 
 
-def _labels(claim: Claim) -> Tensor:
+def _said(claim: Searched) -> Tensor:
+    """What is claimed: images (B, C, H, W), or sentences (B, L)."""
+    return claim.tokens if isinstance(claim, Sequences) else claim.inputs.float()
+
+
+def _labels(claim: Searched) -> Tensor:
     """The claim's labels, (B,); -1 where it says none."""
-    assert isinstance(claim, Searched)
-    return torch.full((len(claim.inputs),), -1) if claim.labels is None else claim.labels
+    labels = None if isinstance(claim, Sequences) else claim.labels
+    return torch.full((len(_said(claim)),), -1) if labels is None else labels
 
 
 def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]]:
     """True images in the place of the claimed ones, with the claim's labels; then as the client used them.
 
     The second only where claim and truth hold the same labels. Places that no true image fits keep the claim.
+    Of sentences the second order is that of their classes, in which attacks infer them.
     """
     labels = _labels(claim)
     if isinstance(claim, ClassRepresentatives):
@@ -133,13 +139,23 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
         yield torch.stack([private.inputs[private.labels == j].mean(0) for j in labels.tolist()]), labels
         return
     batch, _ = truth.batch(claim.about.rounds[-1], claim.about.client)
+    if isinstance(claim, Sequences):
+        differ = (batch.inputs[:, None] != claim.tokens[None]).double().mean(2).numpy()
+        yield _placed(claim.tokens, batch.inputs, assign(differ)), labels
+        if len(batch) == len(labels):
+            yield batch.inputs[batch.labels.argsort(stable=True)], labels
+        return
     cost = mse_table(batch.inputs, claim.inputs)
     if claim.labels is not None:
         cost = cost + OTHER_LABEL * (batch.labels[:, None] != labels[None]).numpy()
-    places = torch.from_numpy(assign(cost))
-    images = claim.inputs.float().clone()
-    there = places != UNMATCHED
-    images[places[there]] = batch.inputs[there]
-    yield images, labels
+    yield _placed(claim.inputs.float(), batch.inputs, assign(cost)), labels
     if claim.labels is not None and torch.equal(labels.sort().values, batch.labels.sort().values):
         yield batch.inputs, batch.labels
+
+
+def _placed(claimed: Tensor, true: Tensor, pairing: NDArray[np.int64]) -> Tensor:
+    """True examples in the places of the claimed ones that they are paired with."""
+    places, result = torch.from_numpy(pairing), claimed.clone()
+    there = places != UNMATCHED
+    result[places[there]] = true[there]
+    return result

@@ -6,7 +6,7 @@ Shape letters: R representations, D features.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, final
+from typing import ClassVar, Literal, Protocol, final
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from glasshouse.attacks.budget import PROBE, Budget, Piece
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.matching.distance import ROUNDING
 from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
-from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, freeze_features
+from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, check_tail, freeze_features
 from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
 from glasshouse.attacks.parts.search.features import Distance, InvertedImages, by_pixels
@@ -24,7 +24,7 @@ from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
 from glasshouse.tensors import device_of
-from glasshouse.transcript.view import RoundView
+from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Terms
 
 Invert = Literal["pixels", "generator", "pixels+generator", "none"]
@@ -123,50 +123,57 @@ class Inversion:
         )
 
 
-def recover_claims(
-    one: RoundView,
-    *,
-    terms: Terms,
-    readout: Readout,
-    inversion: Inversion,
-    subject: str,
-    rng: Rng,
-) -> tuple[Claim, ...]:
-    """Claims about one round: of every client whose update is seen, or of the cohort where only the sum is.
+class HeadAttack(Protocol):
+    """Base class of attacks that read representations out of a head's gradient, and make images of them."""
 
-    Empty ones where nothing could be read: silence is a result.
+    name: ClassVar[str]
+    readout: Readout
+    inversion: Inversion
 
-    Raises:
-        Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
-    """
-    model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
-    claims: list[Claim] = []
-    for client, read in _read_parts(model, one, terms=terms, readout=readout, subject=subject):
-        about = About(rounds=(one.round,), client=client)
-        vectors = read.vectors.float()
-        claims.append(Representations(about=about, vectors=vectors))
-        if inversion.invert != "none":
-            stream = rng.child(f"round/{one.round}/client/{client}")
-            claims.append(_reconstruction(about, model, read, inversion, terms=terms, rng=stream))
-    return tuple(claims)
+    @property
+    def budget(self) -> Budget:
+        return self.inversion.budget
 
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse a model whose head has not two linear layers."""
+        check_tail(architecture, subject=f"attack '{self.name}'")
 
-def searched_loss(
-    one: RoundView, about: About, *, terms: Terms, readout: Readout, inversion: Inversion, subject: str
-) -> SearchedLoss:
-    """What the inversion minimises for a claim of :func:`recover_claims`: the mean over its images."""
-    model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
-    by_client = dict(_read_parts(model, one, terms=terms, readout=readout, subject=subject))
-    vectors = by_client[about.client].vectors[: inversion.images].float()
+    def recover_claims(self, one: RoundView, *, terms: Terms, rng: Rng) -> tuple[Claim, ...]:
+        """Claims about one round: of every client whose update is seen, or of the cohort's sum.
 
-    distance = replace(inversion.distance, bfloat16=False)
+        Empty ones where nothing could be read: silence is a result.
 
-    def loss(pixels: Tensor, labels: Tensor) -> Tensor:
-        del labels
-        with torch.no_grad():
-            return torch.stack([distance(model, images, vectors).mean() for images in pixels])
+        Raises:
+            Inapplicable: the head has not two linear layers, or neither a sum nor updates are seen.
+        """
+        subject = f"attack '{self.name}'"
+        model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
+        claims: list[Claim] = []
+        for client, read in _read_parts(model, one, terms=terms, readout=self.readout, subject=subject):
+            about = About(rounds=(one.round,), client=client)
+            vectors = read.vectors.float()
+            claims.append(Representations(about=about, vectors=vectors))
+            if self.inversion.invert != "none":
+                stream = rng.child(f"round/{one.round}/client/{client}")
+                claims.append(_reconstruction(about, model, read, self.inversion, terms=terms, rng=stream))
+        return tuple(claims)
 
-    return SearchedLoss(loss=loss, noise=ROUNDING)
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """What the inversion minimises for a claim about a round: the mean over its images."""
+        del rng  # nothing is drawn
+        (one,) = (r for r in view.rounds if r.round in about.rounds)
+        terms, subject = view.terms, f"attack '{self.name}'"
+        model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
+        by_client = dict(_read_parts(model, one, terms=terms, readout=self.readout, subject=subject))
+        vectors = by_client[about.client].vectors[: self.inversion.images].float()
+        distance = replace(self.inversion.distance, bfloat16=False)
+
+        def loss(pixels: Tensor, labels: Tensor) -> Tensor:
+            del labels
+            with torch.no_grad():
+                return torch.stack([distance(model, images, vectors).mean() for images in pixels])
+
+        return SearchedLoss(loss=loss, noise=ROUNDING)
 
 
 def _read_parts(

@@ -76,11 +76,11 @@ def run_control(task: ControlTask) -> str:
     Nothing runs where the card names no easy setting. A control of the cache is copied to the task's folder:
     who judges it may be a machine with another cache.
     """
-    easy, found = _easy_setting(task), Path(task.folder) / _FOUND
-    if not easy or found.is_file():
+    easy, outcome_file = _easy_setting(task), Path(task.folder) / _FOUND
+    if not easy or outcome_file.is_file():
         return task.key
     if (cached := _cached_at(task, easy)).is_file():
-        write_json(found, read_json(cached))
+        write_json(outcome_file, read_json(cached))
         return task.key
     try:
         scenario = from_dict(_easy_scenario(task, easy))
@@ -181,10 +181,6 @@ def _compare(
 def _control_without_claims(easy: Mapping[str, Any]) -> Control:
     """The control of an attack that claimed nothing in the easy setting: it did not pass."""
     return Control(
-        positive=None,
-        positive_low=None,
-        negative=None,
-        negative_low=None,
         passed=False,
         setting=easy.get("setting", ""),
         n=0,
