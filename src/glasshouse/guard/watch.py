@@ -52,24 +52,25 @@ class Watched:
         """Hooks on ``model`` and its linear layers."""
         layers = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
         return [
-            model.register_forward_pre_hook(self._enter),
+            model.register_forward_pre_hook(self.enter),
             *(layer.register_forward_hook(partial(self._leave_layer, name)) for name, layer in layers),
             model.register_forward_hook(self._leave, always_call=True),
         ]
 
-    def _enter(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def enter(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Before the network runs: note its examples."""
         if model.training and torch.is_grad_enabled() and inputs and isinstance(inputs[0], Tensor):
-            self._entered = inputs[0].detach()
-            self.marks.append(_some_entries(self._entered).clone())
+            self.entered = inputs[0].detach()
+            self.marks.append(_some_entries(self.entered).clone())
 
     def _leave(self, model: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
         del model, inputs, output
-        self._entered = None
+        self.entered = None
 
     def _leave_layer(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep what entered a linear layer, and ask for the pull on what came out."""
         del layer
-        entered, seen = self._entered, inputs[0].detach()
+        entered, seen = self.entered, inputs[0].detach()
         if entered is None or not output.requires_grad or seen.ndim != 2 or len(seen) != len(entered):
             return
         is_entered = seen.numel() == entered.numel() and bool((seen.flatten() == entered.flatten()).all())
@@ -150,7 +151,6 @@ def watch(model: nn.Module | None = None) -> Iterator[Watched]:
     handles: list[RemovableHandle] = []
 
     def meet(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        del inputs
         if (
             module.training
             and torch.is_grad_enabled()
@@ -158,6 +158,7 @@ def watch(model: nn.Module | None = None) -> Iterator[Watched]:
         ):
             handles.pop().remove()
             handles.extend(seen.follow(module))
+            seen.enter(module, inputs)  # its hooks run from the next step on
 
     handles += [register_module_forward_pre_hook(meet)] if model is None else seen.follow(model)
     try:
