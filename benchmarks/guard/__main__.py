@@ -8,9 +8,15 @@ python -m benchmarks.guard organic --table --out runs/organic
 import argparse
 import sys
 
-from benchmarks.guard import cost, crafted, mitigation, organic
+from benchmarks.guard import cost, crafted, mitigation, organic, truth
 
-PARTS = {"cost": cost.main, "crafted": crafted.main, "organic": organic.main, "mitigation": mitigation.main}
+PARTS = {
+    "cost": cost.main,
+    "crafted": crafted.main,
+    "organic": organic.main,
+    "mitigation": mitigation.main,
+    "preflight": truth.main,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
