@@ -24,6 +24,9 @@ from glasshouse.models.build import build
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Batch
 
+COMPRESSED = ("pruned", "int8")
+Organic = tuple[str, float]
+"""Variant and score."""
 MEASURES = ("isolated", "paired", "concentration")
 
 
@@ -36,7 +39,7 @@ def score(values: dict[str, float], *, rules: bool) -> float:
 
 def crafted(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -> list[dict[str, object]]:
     """Trials of one attack."""
-    file = folder / f"{case.title.replace(' ', '-')}.{seed}.json"
+    file = folder / _crafted_file(case, seed)
     if not file.exists():
         trials = run_cases(data, classes=classes, cases=(case,), seed=seed)
         file.write_text(json.dumps([{**asdict(one), "missed": one.missed} for one in trials]))
@@ -44,10 +47,9 @@ def crafted(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -
     return rows
 
 
-def organic(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -> list[float]:
-    """Scores of organic models of an attack's agreed architecture, sent to the client with that seed."""
-    arguments = "-".join(f"{k}{v}" for k, v in case.arguments.items())
-    file = folder / f"organic.{case.model}.{arguments}.{seed}.json"
+def organic(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -> list[Organic]:
+    """Variants and scores of organic models of an attack's agreed architecture, for the client of a seed."""
+    file = folder / _organic_file(case, seed)
     if not file.exists():
         order = torch.randperm(len(data), generator=Rng.root(seed, salt="deal").torch())
         own, server = data.pick(order[:OWN]), data.pick(order[NEEDED - KNOWN :])
@@ -58,23 +60,36 @@ def organic(case: Case, data: Batch, classes: int, *, seed: int, folder: Path) -
         ranges: HonestRanges = learn_honest_ranges(network, own.inputs, own.labels, batch=BATCH)
         first = own.inputs[:BATCH], own.labels[:BATCH]
         models = broadcasts(network, (server.inputs, server.labels), range(8000 + 2 * seed, 8002 + 2 * seed))
-        scores = [
-            score(
-                dict(inspect_in_modes(model, *first, honest=ranges).values),
-                rules=bool(inspect(model.state_dict()).findings),
+        rows = [
+            (
+                str(facts["variant"]),
+                score(
+                    dict(inspect_in_modes(model, *first, honest=ranges).values),
+                    rules=bool(inspect(model.state_dict()).findings),
+                ),
             )
-            for _, model in models
+            for facts, model in models
         ]
-        file.write_text(json.dumps(scores))
-    numbers: list[float] = json.loads(file.read_text())
-    return numbers
+        file.write_text(json.dumps(rows))
+    return [(variant, value) for variant, value in json.loads(file.read_text())]
 
 
-def table(rows: list[dict[str, object]], honest: dict[str, list[float]]) -> str:
+def _crafted_file(case: Case, seed: int) -> str:
+    return f"{case.title.replace(' ', '-')}.{seed}.json"
+
+
+def _organic_file(case: Case, seed: int) -> str:
+    return f"organic.{case.model}.{'-'.join(f'{k}{v}' for k, v in case.arguments.items())}.{seed}.json"
+
+
+def table(rows: list[dict[str, object]], honest: dict[str, list[Organic]]) -> str:
     """Markdown: a line per attack, and what passed."""
     lines = [
-        "| attack | models | leak ≥ 5 % | of these caught | AUC | most read of one that passed (honest) |",
-        "|---|---|---|---|---|---|",
+        (
+            "| attack | models | leak ≥ 5 % | of these caught | AUC | AUC, compressed organic models too | "
+            "most read of one that passed (honest) |"
+        ),
+        "|---|---|---|---|---|---|---|",
     ]
     for title in dict.fromkeys(str(row["case"]) for row in rows):
         some = [row for row in rows if row["case"] == title and row["evasion"] != HONEST]
@@ -83,13 +98,11 @@ def table(rows: list[dict[str, object]], honest: dict[str, list[float]]) -> str:
         passed = [row for row in some if not row["findings"]]
         worst = max(passed, key=lambda row: float(str(row["leak"])), default=None)
         words = f"{worst['leak']:.2f} ({worst['usual']:.2f}), {worst['evasion']}" if worst else "none passed"
-        area = _auc([_score_of(row) for row in leaking], honest[title])
-        lines.append(f"| {title} | {len(some)} | {len(leaking)} | {caught} | {area} | {words} |")
-    refused = sum(x > 0 for scores in honest.values() for x in scores)
-    total = sum(len(scores) for scores in honest.values())
-    lines.append(
-        f"\nOrganic models refused: {refused} of {total} (each architecture counts once per attack)."
-    )
+        known = honest.get(title, [])
+        exact = [x for variant, x in known if variant not in COMPRESSED]
+        leaks = [_score_of(row) for row in leaking]
+        areas = f"{_auc(leaks, exact)} | {_auc(leaks, [x for _, x in known])}"
+        lines.append(f"| {title} | {len(some)} | {len(leaking)} | {caught} | {areas} | {words} |")
     return "\n".join(lines)
 
 
@@ -102,7 +115,7 @@ def _score_of(row: dict[str, object]) -> float:
 
 
 def _auc(crafted_scores: list[float], honest: list[float]) -> str:
-    if not crafted_scores:
+    if not crafted_scores or not honest:
         return "-"
     pairs = [(c > h) + 0.5 * (c == h) for c in crafted_scores for h in honest]
     return f"{sum(pairs) / len(pairs):.3f}"
@@ -122,16 +135,14 @@ def main() -> None:
     part = source.splits["test" if "test" in source.splits else "train"]
     data = part.batch(torch.arange(min(len(part), 2 * NEEDED)))
     rows: list[dict[str, object]] = []
-    honest: dict[str, list[float]] = {}
+    honest: dict[str, list[Organic]] = {}
     for seed in range(1, 1 + chosen.seeds):
         for case in CASES:
-            if chosen.table and not (chosen.out / f"{case.title.replace(' ', '-')}.{seed}.json").exists():
-                continue
-            rows += crafted(case, data, source.classes, seed=seed, folder=chosen.out)
-            honest.setdefault(case.title, []).extend(
-                organic(case, data, source.classes, seed=seed, folder=chosen.out)
-            )
-            print(f"{case.title}, seed {seed}", flush=True)
+            if not chosen.table or (chosen.out / _crafted_file(case, seed)).exists():
+                rows += crafted(case, data, source.classes, seed=seed, folder=chosen.out)
+            if not chosen.table or (chosen.out / _organic_file(case, seed)).exists():
+                more = organic(case, data, source.classes, seed=seed, folder=chosen.out)
+                honest.setdefault(case.title, []).extend(more)
     print(table(rows, honest))
 
 

@@ -208,6 +208,19 @@ class Threat(Table):
 
 
 @final
+class Guard(Table):
+    """``[guard]``: what clients check before they train, and before they send.
+
+    Attributes:
+        models: what becomes of a received model that ``glasshouse guard`` finds odd.
+        updates: what becomes of an update in which examples stand.
+    """
+
+    models: Literal["trusted", "watched", "refused"] = "trusted"
+    updates: Literal["sent", "mitigated"] = "sent"
+
+
+@final
 class Grants(Table):
     """``[grants]``: side knowledge handed to the adversary; each one used is printed beside the finding.
 
@@ -312,6 +325,7 @@ class Scenario(Table):
     model: Model = Model()
     federation: Federation = Federation()
     defenses: tuple[Plugin, ...] = ()
+    guard: Guard = Guard()
     threat: Threat = Threat()
     grants: Grants = Grants()
     attacks: tuple[Plugin, ...] = ()

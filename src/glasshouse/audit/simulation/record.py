@@ -67,6 +67,8 @@ class GroupRecord:
         curve: (round, held-out accuracy of the global model) while it was trained.
         parties: accuracy per round and kind of party, in logit protocols.
         entropies: of the last predictions there, by party and data.
+        guard: what the clients' guards decided, a mapping each: round, client, ``about`` (model or update),
+            findings, ``outcome``.
         rounds: of the federation.
         seconds: processor time of the simulation.
         facts: for the report.
@@ -85,6 +87,7 @@ class GroupRecord:
     seconds: float
     facts: Facts
     terms: TermsCheck | None = None
+    guard: tuple[Mapping[str, Any], ...] = ()
 
 
 def write_record(record: GroupRecord, folder: Path) -> None:
@@ -107,6 +110,7 @@ def read_record(folder: Path) -> GroupRecord:
         refusal=Refusal(**refusal) if refusal else None,
         curve=tuple((number, share) for number, share in raw.pop("curve")),
         parties=tuple(raw.pop("parties")),
+        guard=tuple(raw.pop("guard", ())),
         entropies={name: tuple(values) for name, values in raw.pop("entropies").items()},
         facts=Facts(
             guarantee=Guarantee(**guarantee) if guarantee else None,
