@@ -5,12 +5,13 @@ gradients flow through ``mse``, ``ssim`` and ``total_variation``. The range of t
 caller, never measured.
 """
 
-import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.limits import Fix, Positive, check_value
 
 PSNR_CAP = 100.0
 """What :func:`psnr` returns at most, dB: the PSNR of a mean squared error of 1e-10 at peak 1."""
@@ -171,10 +172,5 @@ def _check_pair(name: str, a: Tensor, b: Tensor) -> None:
 
 
 def _check_range(name: str, data_range: float) -> None:
-    if not (data_range > 0 and math.isfinite(data_range)):
-        raise BadValue(
-            f"metric '{name}'",
-            needs="data_range > 0",
-            got=f"{data_range}",
-            fix="give the width of the declared image range: 1.0 for [0, 1]",
-        )
+    hint = Annotated[Positive, Fix("give the width of the declared image range: 1.0 for [0, 1]")]
+    check_value(f"metric '{name}'", "data_range", data_range, hint)

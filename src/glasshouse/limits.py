@@ -2,20 +2,34 @@
 
 A field ``iterations: Count = 300`` is an ``int`` to Python; ``glasshouse check`` reads the range from the
 type and says what it needs. For code that calls the class itself, :func:`check_ranges` reads the same types
-in ``__post_init__``.
+in ``__post_init__``. ``Annotated[Count, Fix("try 300")]`` adds what to do about a value outside.
 """
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, final, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from glasshouse.errors import BadValue
 
-__all__ = ["LARGEST", "Count", "Fraction", "Natural", "NotNegative", "Positive", "Share", "check_ranges"]
+__all__ = [
+    "LARGEST",
+    "Count",
+    "Fix",
+    "Fraction",
+    "Natural",
+    "NotNegative",
+    "Positive",
+    "Probability",
+    "Share",
+    "Unit",
+    "check_ranges",
+    "check_value",
+]
 
 LARGEST = 1e30
 """Numbers beyond it leave float32 as soon as they are multiplied."""
@@ -26,9 +40,19 @@ Positive = Annotated[float, Gt(0), Le(LARGEST)]
 NotNegative = Annotated[float, Ge(0), Le(LARGEST)]
 Share = Annotated[float, Ge(0), Lt(1)]
 Fraction = Annotated[float, Gt(0), Le(1)]
+Probability = Annotated[float, Gt(0), Lt(1)]
+Unit = Annotated[float, Ge(0), Le(1)]
 
 
-def check_ranges(settings: Any, subject: str) -> None:
+@final
+@dataclass(frozen=True)
+class Fix:
+    """What to do about a value outside a field's range, in the words of an error."""
+
+    words: str
+
+
+def check_ranges(settings: Any, subject: str, *, fix: str = "correct it") -> None:
     """Refuse a dataclass with a value outside what its field's type declares: a range, or a list of names.
 
     Raises:
@@ -41,21 +65,31 @@ def check_ranges(settings: Any, subject: str) -> None:
         ...     steps: Count = 300
         >>> check_ranges(Search(steps=300), "a search")
     """
-    for name, conditions in _conditions(type(settings)):
-        value = getattr(settings, name)
-        for needs, holds in conditions:
-            if not holds(value):
-                raise BadValue(subject, needs=f"{name} {needs}", got=f"{name} = {value!r}", fix="correct it")
+    hints = get_type_hints(type(settings), include_extras=True)
+    for name in (field.name for field in fields(settings) if field.init):
+        check_value(subject, name, getattr(settings, name), hints[name], fix=fix)
 
 
-def _conditions(kind: type) -> tuple[tuple[str, tuple[tuple[str, Callable[[Any], bool]], ...]], ...]:
-    """Name and conditions of every field of a dataclass that declares some."""
-    hints = get_type_hints(kind, include_extras=True)
-    every = ((field.name, tuple(_of_type(hints[field.name]))) for field in fields(kind))
-    return tuple((name, conditions) for name, conditions in every if conditions)
+def check_value(subject: str, name: str, value: Any, hint: Any, *, fix: str = "correct it") -> None:
+    """Refuse a value outside what a type declares, as :func:`check_ranges` does for every field.
+
+    Raises:
+        BadValue: says what ``name`` needs.
+
+    Examples:
+        >>> check_value("a search", "steps", 300, Annotated[Count, Fix("try 300")])
+    """
+    if NoneType in get_args(hint) and get_origin(hint) is not Literal:
+        if value is None:
+            return
+        hint = next(one for one in get_args(hint) if one is not NoneType)
+    for needs, holds in _conditions(hint):
+        if not holds(value):
+            own = next((one.words for one in get_args(hint) if isinstance(one, Fix)), fix)
+            raise BadValue(subject, needs=f"{name} {needs}", got=f"{name} = {value!r}", fix=own)
 
 
-def _of_type(hint: Any) -> Iterator[tuple[str, Callable[[Any], bool]]]:
+def _conditions(hint: Any) -> Iterator[tuple[str, Callable[[Any], bool]]]:
     if get_origin(hint) is Literal:
         yield f"one of {', '.join(map(str, get_args(hint)))}", get_args(hint).__contains__
     for limit in get_args(hint)[1:] if get_origin(hint) is Annotated else ():

@@ -19,11 +19,13 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.files import (
     check_size,
+    damaged,
     lines_of,
     parse_json,
     read_limited,
     reason,
     shorten,
+    unreadable,
 )
 
 FORMAT: Final = 1
@@ -140,10 +142,11 @@ def read_text(path: Path, *, most: int = limits.RESULT_BYTES) -> str:
     Raises:
         BadFile: missing, unreadable, no regular file, larger, or not UTF-8.
     """
+    subject = f"file '{path}'"
     try:
-        return read_limited(path, most, subject=f"file '{path}'").decode()
+        return read_limited(path, most, subject=subject).decode()
     except UnicodeDecodeError as error:
-        raise _corrupt(path, "text in UTF-8", str(error)) from error
+        raise damaged(subject, needs="text in UTF-8", got=str(error)) from error
 
 
 def read_json(path: Path, *, most: int = limits.RESULT_BYTES) -> Any:
@@ -180,13 +183,15 @@ def read_tensors(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
     Raises:
         BadFile: missing, unreadable, corrupt, larger, or written by a newer version.
     """
+    subject = f"file '{path}'"
     if most is not None and path.is_file():
-        check_size(path.stat().st_size, most, subject=f"file '{path}'")
+        check_size(path.stat().st_size, most, subject=subject)
     read_metadata(path)
     try:
         return load_file(path)
     except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        raise _corrupt(path, "numbers of a type that torch computes with", reason(error)) from error
+        needs = "numbers of a type that torch computes with"
+        raise damaged(subject, needs=needs, got=reason(error)) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -195,18 +200,19 @@ def read_metadata(path: Path) -> dict[str, str]:
     Raises:
         BadFile: as :func:`read_tensors`.
     """
+    subject = f"file '{path}'"
     if not path.is_file():
-        raise _unreadable(path, None)
+        raise unreadable(path, subject=subject)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error, subject=subject) from error
     except (SafetensorError, RuntimeError, ValueError) as error:
-        raise _corrupt(path, "a safetensors file", reason(error)) from error
+        raise damaged(subject, needs="a safetensors file", got=reason(error)) from error
     stamp = metadata.pop(_STAMP, str(FORMAT))
     valid = stamp.isascii() and stamp.isdecimal() and len(stamp) <= limits.DIGITS
-    check_format(int(stamp) if valid else stamp, subject=f"file '{path}'")
+    check_format(int(stamp) if valid else stamp, subject=subject)
     return metadata
 
 
@@ -226,21 +232,3 @@ def _last_byte(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1)
-
-
-def _unreadable(path: Path, error: OSError | None) -> BadFile:
-    if path.is_dir():
-        got = "a folder"
-    elif not path.exists():
-        got = "no such file"
-    elif error is None:
-        got = "a pipe, socket or device"
-    else:
-        got = error.strerror or str(error)
-    return BadFile(f"file '{path}'", needs="a file that can be read", got=got, fix="check the path")
-
-
-def _corrupt(path: Path, needs: str, got: str) -> BadFile:
-    return BadFile(
-        f"file '{path}'", needs=needs, got=got, fix="the file is damaged or of another kind: get it again"
-    )

@@ -52,6 +52,13 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor.to(wide_type(tensor.device))
 
 
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step of an optimizer along the gradient of ``loss``."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
 def map_tensors(tensors: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """``change`` applied to every tensor; names and order kept."""
     return {name: change(t) for name, t in tensors.items()}

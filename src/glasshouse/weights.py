@@ -2,7 +2,6 @@
 
 import pickle
 import re
-import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -14,8 +13,8 @@ from torch import Tensor
 
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
-from glasshouse.outside.arrays import read_arrays
-from glasshouse.outside.files import check_size, check_unpacked, printable, reason
+from glasshouse.outside.arrays import BROKEN, read_arrays
+from glasshouse.outside.files import check_size, check_unpacked, damaged, printable, reason, unreadable
 from glasshouse.store import read_tensors
 
 
@@ -33,7 +32,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return read_tensors(path, most=limits.FILE_BYTES)
     subject = f"file '{path}'"
     if not path.is_file():
-        raise BadFile(subject, needs="a file that can be read", got=_kind_of(path), fix="check the path")
+        raise unreadable(path, subject=subject)
     size = path.stat().st_size
     check_size(size, limits.FILE_BYTES, subject=subject)
     if path.suffix == ".npz":
@@ -43,7 +42,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not (isinstance(content, dict) and content and all(isinstance(t, Tensor) for t in content.values())):
-        raise _corrupt(path, "tensors by name", f"a {type(content).__name__} that holds something else")
+        got = f"a {type(content).__name__} that holds something else"
+        raise damaged(subject, needs="tensors by name", got=got)
     tensors = {str(name): tensor for name, tensor in content.items()}
     _check_backed(tensors, subject=subject)
     return tensors
@@ -55,7 +55,7 @@ def _from_arrays(path: Path, subject: str) -> dict[str, Tensor]:
     try:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     except TypeError as error:
-        raise _corrupt(path, "arrays of numbers", reason(error)) from error
+        raise damaged(subject, needs="arrays of numbers", got=reason(error)) from error
     _check_backed(tensors, subject=subject)
     return tensors
 
@@ -79,20 +79,7 @@ def _unpickled(path: Path, size: int) -> Any:
             else "other objects, or a file of another kind",
             fix="have model.state_dict() saved instead of the model, or use safetensors",
         ) from error
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-        ArithmeticError,
-        MemoryError,
-        struct.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except (*BROKEN, AttributeError, AssertionError, ArithmeticError) as error:
         if "weights_only" in str(error):  # torch would advise to run the code that such files hold
             raise BadFile(
                 subject,
@@ -100,7 +87,8 @@ def _unpickled(path: Path, size: int) -> Any:
                 got="TorchScript, or torch's format before 1.6",
                 fix="have model.state_dict() saved by torch.save of today, or use safetensors",
             ) from error
-        raise _corrupt(path, "a torch file", f"{type(error).__name__}: {reason(error)}") from error
+        got = f"{type(error).__name__}: {reason(error)}"
+        raise damaged(subject, needs="a torch file", got=got) from error
 
 
 def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
@@ -121,15 +109,3 @@ def _check_backed(tensors: Mapping[str, Tensor], *, subject: str) -> None:
             got=f"'{printable(name)}': {got}",
             fix="have copies saved: {name: t.clone() for name, t in model.state_dict().items()}",
         )
-
-
-def _kind_of(path: Path) -> str:
-    if path.is_dir():
-        return "a folder"
-    return "a pipe, socket or device" if path.exists() else "no such file"
-
-
-def _corrupt(path: Path, needs: str, got: str) -> BadFile:
-    return BadFile(
-        f"file '{path}'", needs=needs, got=got, fix="the file is damaged or of another kind: get it again"
-    )

@@ -68,7 +68,7 @@ def test_without_a_step_each_method_takes_its_own():
 
 
 def test_it_refuses():
-    with pytest.raises(BadValue, match="radius in"):
+    with pytest.raises(BadValue, match="needs  radius"):
         Ascent(radius=0.0)
     with pytest.raises(Undefined, match="at least one"):
         robust_accuracy(build(MODEL), batch(5).pick(torch.arange(0)), rng=Rng.root(0))

@@ -11,12 +11,12 @@ from glasshouse.audit.run import audit
 from glasshouse.audit.simulation.guard import SimulatedGuard
 from glasshouse.errors import BadScenario
 from glasshouse.figures.base import CellEvidence, Federation, GuardDecision
-from glasshouse.figures.client_guard import ClientGuardFigure
+from glasshouse.figures.crafted_models import ClientGuardFigure
 from glasshouse.results.exhibits import Place
 from glasshouse.results.files import read_result
 from glasshouse.scenario.load import from_dict
-from glasshouse.scenario.spec import Guard
 from glasshouse.scenario.suite import Member, Suite
+from glasshouse.scenario.table import Guard
 from glasshouse.testing.figure_contract import FigureContract, toy_cell
 from glasshouse.wire import Batch, Update
 

@@ -44,7 +44,7 @@ def test_blocks_hold_their_mean():
     [
         (lambda: BoxBlur(size=16)(X), "size < 2"),
         (lambda: BoxBlur(size=0)(X), "1 <= size"),
-        (lambda: LowerHalfMask(fill=2), "fill in"),
+        (lambda: LowerHalfMask(fill=2), "needs  fill"),
         (lambda: Downsample(factor=5)(X), "divides height and width"),
     ],
 )

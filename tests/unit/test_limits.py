@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from glasshouse.errors import BadValue
-from glasshouse.limits import Count, Natural, NotNegative, Positive, Share, check_ranges
+from glasshouse.limits import Count, Fix, Natural, NotNegative, Positive, Share, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class Search:
     momentum: Share = 0.0
     kind: Literal["adam", "sgd"] = "adam"
     free: str = ""
+    bound: Annotated[Positive, Fix("try 2")] | None = None
 
 
 def test_the_ends_of_the_ranges_are_inside():
@@ -37,6 +38,7 @@ def test_the_ends_of_the_ranges_are_inside():
         ({"noise": math.nan}, "noise >= 0"),
         ({"momentum": 1.0}, "momentum < 1"),
         ({"kind": "lbfgs"}, "kind one of adam, sgd"),
+        ({"bound": 0.0}, "bound > 0"),
     ],
 )
 def test_a_value_outside_names_its_field(wrong, needs):
@@ -44,3 +46,4 @@ def test_a_value_outside_names_its_field(wrong, needs):
         check_ranges(Search(**wrong), "a search")
     assert (caught.value.subject, caught.value.needs) == ("a search", needs)
     assert caught.value.got.startswith(f"{next(iter(wrong))} = ")
+    assert caught.value.fix == ("try 2" if "bound" in wrong else "correct it")

@@ -240,9 +240,9 @@ def test_nobody_called_is_an_f1_of_zero_and_no_missing_number():
         (lambda: auc(np.arange(3.0), SOMEBODY), "one truth"),
         (lambda: auc(np.arange(6.0), SOMEBODY.astype(int)), "bool"),
         (lambda: f1(np.full(6, 0.7), SOMEBODY), "decisions of 0 or 1"),
-        (lambda: tpr_at_fpr(np.arange(6.0), SOMEBODY, fpr=0.0), "fpr in"),
-        (lambda: tpr_at_fpr(np.arange(6.0), SOMEBODY, fpr=1.5), "fpr in"),
-        (lambda: auc(np.arange(6.0), SOMEBODY, level=0.0), "level in"),
+        (lambda: tpr_at_fpr(np.arange(6.0), SOMEBODY, fpr=0.0), "needs  fpr"),
+        (lambda: tpr_at_fpr(np.arange(6.0), SOMEBODY, fpr=1.5), "needs  fpr"),
+        (lambda: auc(np.arange(6.0), SOMEBODY, level=0.0), "needs  level"),
     ],
 )
 def test_refuses_what_is_no_score_and_no_truth(call, words):

@@ -239,5 +239,5 @@ def test_refuses_features_that_are_not_finite(metric, field):
 def test_context_refuses_an_empty_range_and_a_prior_that_is_none():
     with pytest.raises(BadValue, match="low < high"):
         ScoreContext(image_range=(1.0, 1.0))
-    with pytest.raises(BadValue, match="prior in"):
+    with pytest.raises(BadValue, match="needs  prior"):
         ScoreContext(prior=0.0)

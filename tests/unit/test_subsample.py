@@ -42,5 +42,5 @@ def test_order_counts_rows_of_all_the_clients_data():
 
 @pytest.mark.parametrize("share", [0.0, 1.5])
 def test_refuses_a_share_out_of_range(share):
-    with pytest.raises(BadValue, match=r"needs  share in \(0, 1\]"):
+    with pytest.raises(BadValue, match="needs  share"):
         Subsample(share=share)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
 from glasshouse.audit.run import audit as audit_suite
 from glasshouse.errors import BadValue
 from glasshouse.executors.choose import HERE
+from glasshouse.limits import Fix, Natural, check_value
 from glasshouse.process import prepare_process
 from glasshouse.report import write_html
 from glasshouse.scenario.axes import cells
@@ -110,13 +112,8 @@ def _check_jobs(jobs: int) -> None:
     Raises:
         BadValue: below 0.
     """
-    if jobs < 0:
-        raise BadValue(
-            "worker processes (jobs)",
-            needs="a number >= 1, or 0 for one per core",
-            got=str(jobs),
-            fix="leave it out for one per core",
-        )
+    hint = Annotated[Natural, Fix("leave it out for one per core")]
+    check_value("worker processes", "jobs", jobs, hint)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.data.base import assemble
-from glasshouse.data.kinds.npz import SPLITS
+from glasshouse.data.paths import SPLITS
 from glasshouse.disk import write_bytes
 from glasshouse.errors import BadValue
 from glasshouse.models.memory import keep

@@ -1,14 +1,15 @@
 """Attacks whose victims share a batch: clients who answered one broadcast, and differ in their updates."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.budget import Budget, Search, search_budget
+from glasshouse.limits import check_ranges
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
-__all__ = ["TogetherAttack"]
+__all__ = ["SearchAttack", "TogetherAttack"]
 
 
 @runtime_checkable
@@ -48,3 +49,28 @@ class TogetherAttack(Protocol):
             GlasshouseError: what ``run`` raises for one of them; each is then run alone.
         """
         ...
+
+
+class SearchAttack(TogetherAttack, Protocol):
+    """Base class of attacks that search, as their table ``search`` says; one victim is a batch of one."""
+
+    name: ClassVar[str]
+    shares: ClassVar[bool] = True
+    search: Search
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"attack '{self.name}'")
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.search)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """One reconstruction of the B images behind the update.
+
+        Raises:
+            Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
+        """
+        (claims,) = self.run_together((view,), rngs=(rng,))
+        return claims

@@ -121,7 +121,7 @@ def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict
             if len(models) == 1
             else f"Do not train on {len(odd)} of {total}: {first}"
         )
-        findings = words.count(sum(len(found) for found in odd.values()), "findings")
+        findings = words.count(sum(len(sentences) for sentences in odd.values()), "findings")
         lead = f"{findings} in {printable(names)} that honest models do not show."
         lead += " The others passed, which is no proof." if len(odd) < len(models) else ""
     else:

@@ -5,7 +5,7 @@ Shape letters: N examples, C channels, H and W pixels, L tokens, K classes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from glasshouse.cache import digest
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.limits import Count, Fix, check_value
 from glasshouse.outside import limits
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.wire import Batch
@@ -250,10 +251,7 @@ def resize_images(pixels: Tensor, side: int | None) -> Tensor:
     """
     if side is None or pixels.shape[2:] == (side, side):
         return pixels
-    if side < 1:
-        raise BadValue(
-            "size of images", needs="resize >= 1", got=str(side), fix="set data.resize to pixels per side"
-        )
+    check_value("size of images", "resize", side, Annotated[Count, Fix("set data.resize to pixels per side")])
 
     def change(part: Tensor) -> Tensor:
         out = functional.interpolate(

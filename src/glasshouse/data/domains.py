@@ -6,12 +6,13 @@ Each transform takes images (B, C, H, W) in [0, 1] and returns as many of the sa
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, final, runtime_checkable
 
 from torch import Tensor
 from torch.nn import functional
 
 from glasshouse.errors import BadValue
+from glasshouse.limits import Fix, Unit, check_ranges
 from glasshouse.registry import Card
 
 
@@ -88,13 +89,10 @@ class LowerHalfMask:
 
     card: ClassVar[Card] = Card(summary="the lower half replaced by one stated value")
 
-    fill: float = 0.0
+    fill: Annotated[Unit, Fix("0 is black")] = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fill <= 1:
-            raise BadValue(
-                "transform 'lower_half_mask'", needs="fill in [0, 1]", got=str(self.fill), fix="0 is black"
-            )
+        check_ranges(self, "transform 'lower_half_mask'")
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Masked images; the ones passed in are left as they were."""

@@ -8,7 +8,7 @@ docs/decisions/0105.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -76,40 +76,33 @@ class NamedData:
 
 
 _BATCHES: Final = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-_CIFAR10: Final = Download(
+_ARCHIVE: Final = Download(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
     size=170_498_071,
     members=tuple(f"cifar-10-batches-py/{name}" for name in _BATCHES),
 )
-_CIFAR10_TERMS: Final = "Krizhevsky 2009, Learning multiple layers of features; no licence stated"
-_CIFAR10_OBTAIN: Final = f"unpack {_CIFAR10.url} there (folder cifar-10-batches-py)"
+_CIFAR10: Final = NamedData(
+    name="cifar10",
+    places=("npz:cifar10_12k.npz", "cifar10:cifar-10-batches-py"),
+    obtain=f"unpack {_ARCHIVE.url} there (folder cifar-10-batches-py)",
+    terms="Krizhevsky 2009, Learning multiple layers of features; no licence stated",
+    public=True,
+    kind="cifar10",
+    downloads=(_ARCHIVE,),
+    counts={"train": (5000,) * 10, "test": (1000,) * 10},
+    shape=(3, 32, 32),
+)
 _MNIST: Final = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
 NAMED: Final[Mapping[str, NamedData]] = {
     data.name: data
     for data in (
-        NamedData(
-            name="cifar10",
-            places=("npz:cifar10_12k.npz", "cifar10:cifar-10-batches-py"),
-            obtain=_CIFAR10_OBTAIN,
-            terms=_CIFAR10_TERMS,
-            public=True,
-            kind="cifar10",
-            downloads=(_CIFAR10,),
-            counts={"train": (5000,) * 10, "test": (1000,) * 10},
-            shape=(3, 32, 32),
-        ),
-        NamedData(
+        _CIFAR10,
+        replace(
+            _CIFAR10,
             name="cifar10_full",
             places=("folder:cifar10", "zip:cifar10_folders.zip", "cifar10:cifar-10-batches-py"),
-            obtain=_CIFAR10_OBTAIN,
-            terms=_CIFAR10_TERMS,
-            public=True,
-            kind="cifar10",
-            downloads=(_CIFAR10,),
-            counts={"train": (5000,) * 10, "test": (1000,) * 10},
-            shape=(3, 32, 32),
         ),
         NamedData(
             name="mnist",

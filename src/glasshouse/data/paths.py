@@ -1,8 +1,38 @@
 """Paths in the names of sources."""
 
 from pathlib import Path
+from typing import Final
 
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
+
+SPLITS: Final = ("train", "val", "test")
+"""What the parts of a data set may be called."""
+
+
+def refuse_path(name: str, where: str, *, fix: str = "") -> None:
+    """Raise where something follows the name of a source that has no path.
+
+    Raises:
+        BadValue: says what to write instead.
+    """
+    if where:
+        fix = fix or f"write '{name}' alone"
+        raise BadValue(f"data '{name}'", needs="no path", got=f"{name}:{where}", fix=fix)
+
+
+def split_folders(root: Path) -> dict[str, Path]:
+    """The folders of the splits below ``root``; where there are none, all of it is to train on."""
+    return {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
+
+
+def class_folders(path: Path) -> list[Path]:
+    """The folders of classes below that of a split, by name."""
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def files_of(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+    """What has one of the suffixes, in small or capital letters, by name."""
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in suffixes)
 
 
 def require_existing(where: str, *, name: str, folder: bool = False) -> Path:

@@ -7,7 +7,7 @@ later role goes without. Roles are dealt in the order of ``ROLES``.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import Annotated, Final, Literal, final, get_args
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glasshouse.data.base import DataSource, Examples
 from glasshouse.errors import BadValue
+from glasshouse.limits import Count, Fix, check_value
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -185,10 +186,7 @@ def _check(source: DataSource, wants: Mapping[Role, RoleRequest]) -> None:
     for role, want in wants.items():
         if role not in ROLES:
             raise BadValue(subject, needs=f"roles among {', '.join(ROLES)}", got=repr(role), fix="rename it")
-        if want.size is not None and want.size < 1:
-            raise BadValue(
-                subject, needs=f"{role} >= 1", got=str(want.size), fix="leave the role out for none"
-            )
+        check_value(subject, role, want.size, Annotated[Count, Fix("leave the role out for none")] | None)
         if wrong := [k for k in want.classes if not 0 <= k < source.classes]:
             raise BadValue(
                 subject,

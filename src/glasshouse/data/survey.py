@@ -7,11 +7,10 @@ package's for one, is not counted before the audit reads it.
 import gzip
 import struct
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import final
@@ -21,12 +20,12 @@ from PIL import Image
 
 from glasshouse.data.fetch import not_here, offline
 from glasshouse.data.kinds import zipped
+from glasshouse.data.kinds.folder import BROKEN, SUFFIXES
+from glasshouse.data.kinds.idx import PREFIXES, find_file
 from glasshouse.data.named import NAMED, find
-from glasshouse.data.paths import require_existing
+from glasshouse.data.paths import SPLITS, class_folders, files_of, require_existing, split_folders
 from glasshouse.data.sources import load
-from glasshouse.errors import BadFile
 
-SPLITS = ("train", "val", "test")
 DIGITS: Mapping[str, tuple[int, ...]] = {
     "train": (135, 136, 133, 136, 131, 141, 140, 132, 130, 134),
     "test": (43, 46, 44, 47, 50, 41, 41, 47, 44, 46),
@@ -38,20 +37,10 @@ CIFAR = {"train": 5000, "test": 1000}
 """Images of each of the ten classes, where all batches are there."""
 GREY = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "I", "F"})
 """Modes of pictures with one channel."""
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
-UNREADABLE = (
-    OSError,
-    EOFError,
-    TypeError,
-    ValueError,
-    LookupError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-    Image.DecompressionBombError,
-)
+UNREADABLE = (*BROKEN, EOFError, zipfile.BadZipFile)
+"""What means that the reader of the data must say what is wrong, or cope with it."""
 
 
 @final
@@ -119,19 +108,11 @@ def _read_whole(source: str, resize: int | None, channels: int | None) -> Survey
     return Survey(counts=counts, shape=(channels, height, width), classes=data.classes)
 
 
-def _digits(where: str) -> Survey | None:
-    return _built_in("digits", where, DIGITS, (1, 8, 8))
-
-
-def _photos(where: str) -> Survey | None:
-    return _built_in("photos", where, PHOTOS, (3, 32, 32))
-
-
 def _built_in(
-    name: str, where: str, numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]
+    name: str, where: str, *, numbers: Mapping[str, tuple[int, ...]], shape: tuple[int, int, int]
 ) -> Survey:
     if where:
-        raise BadFile(f"data '{name}'", needs="no path", got=f"{name}:{where}", fix=f"write '{name}' alone")
+        raise LookupError(f"{name} has no path")
     counts = {split: dict(enumerate(part)) for split, part in numbers.items()}
     return Survey(counts=counts, shape=shape, classes=_highest(counts) + 1)
 
@@ -177,23 +158,15 @@ def _tree(
     kind: str, where: str, suffixes: frozenset[str], shape_of: Callable[[Path], tuple[int, int, int]]
 ) -> Survey:
     root = require_existing(where, name=f"{kind}:{where}", folder=True)
-    roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
-    folders = {split: _folders(place) for split, place in roots.items()}
+    folders = {split: class_folders(place) for split, place in split_folders(root).items()}
     names = sorted({path.name for paths in folders.values() for path in paths})
     counts: dict[str, Mapping[int, int]] = {}
-    first: Path | None = None
+    every: list[Path] = []
     for split, paths in folders.items():
-        pictures = {names.index(path.name): _pictures(path, suffixes) for path in paths}
+        pictures = {names.index(path.name): files_of(path, suffixes) for path in paths}
         counts[split] = {label: len(files) for label, files in pictures.items()}
-        first = first or next((files[0] for files in pictures.values() if files), None)
-    if first is None:
-        raise BadFile(
-            f"data '{kind}:{where}'",
-            needs="one folder per class, with its pictures inside",
-            got="no pictures",
-            fix="arrange them as PATH/CLASS/picture.png, or PATH/train/CLASS/picture.png",
-        )
-    return Survey(counts=counts, shape=shape_of(first), classes=len(names))
+        every += [file for files in pictures.values() for file in files[:1]]
+    return Survey(counts=counts, shape=shape_of(every[0]), classes=len(names))
 
 
 def _zip(where: str) -> Survey | None:
@@ -211,37 +184,20 @@ def _zip(where: str) -> Survey | None:
         return Survey(counts=counts, shape=(depth, image.height, image.width), classes=len(classes))
 
 
-def _folders(place: Path) -> list[Path]:
-    return [path for path in sorted(place.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-
-
-def _pictures(folder: Path, suffixes: frozenset[str]) -> list[Path]:
-    return [p for p in sorted(folder.iterdir()) if p.suffix.lower() in suffixes]
-
-
 def _idx(where: str) -> Survey | None:
     root = require_existing(where, name=f"idx:{where}", folder=True)
     counts: dict[str, Mapping[int, int]] = {}
     side = (0, 0)
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        labels = _either(root, f"{prefix}-labels-idx1-ubyte")
-        images = _either(root, f"{prefix}-images-idx3-ubyte")
+    for split, prefix in PREFIXES.items():
+        labels = find_file(root, f"{prefix}-labels-idx1-ubyte")
+        images = find_file(root, f"{prefix}-images-idx3-ubyte")
         if labels is None or images is None:
             continue
         counts[split] = Counter(_read(labels, None)[8:])
         side = struct.unpack(">2I", _read(images, 16)[8:])
     if not counts:
-        raise BadFile(
-            f"data 'idx:{where}'",
-            needs="files such as train-images-idx3-ubyte.gz and their labels",
-            got=f"none of them in '{root}'",
-            fix="get the files again; docs/data.md says where",
-        )
+        raise LookupError("no such files")
     return Survey(counts=counts, shape=(1, *side), classes=_highest(counts) + 1)
-
-
-def _either(root: Path, stem: str) -> Path | None:
-    return next((path for path in (root / stem, root / f"{stem}.gz") if path.is_file()), None)
 
 
 def _read(path: Path, size: int | None) -> bytes:
@@ -263,8 +219,8 @@ def _highest(counts: Mapping[str, Mapping[int, int]]) -> int:
 
 
 KINDS: Mapping[str, Callable[[str], Survey | None]] = {
-    "digits": _digits,
-    "photos": _photos,
+    "digits": partial(_built_in, "digits", numbers=DIGITS, shape=(1, 8, 8)),
+    "photos": partial(_built_in, "photos", numbers=PHOTOS, shape=(3, 32, 32)),
     "npz": _npz,
     "dicom": _dicom,
     "folder": _folder,

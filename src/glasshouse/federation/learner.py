@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from glasshouse.federation.client import LocalTraining, private
 from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
+from glasshouse.tensors import descend
 from glasshouse.wire import Batch, Trained
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -50,9 +51,7 @@ class Learner:
         for rows in order:
             batch = inputs[rows].contiguous(memory_format=torch.channels_last)
             value = loss(self.model(batch), rows)
-            self._optimizer.zero_grad(set_to_none=True)
-            value.backward()  # type: ignore[no-untyped-call]
-            self._optimizer.step()
+            descend(self._optimizer, value)
         return tuple(order)
 
     def logits(self, inputs: Tensor) -> Tensor:

@@ -7,12 +7,14 @@ the sum, as the protocol does.
 """
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import Annotated, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.limits import Fix, Positive, check_value
 from glasshouse.rng import Rng
 from glasshouse.wire import Aggregate, Update
 
@@ -85,13 +87,9 @@ def quantize_tensors(tensors: dict[str, Tensor], *, bits: int, bound: float, rng
     Raises:
         BadValue: bits outside 2..32, or bound not positive.
     """
-    if not (2 <= bits <= 32 and bound > 0):
-        raise BadValue(
-            "quantised secure sum",
-            needs="2 <= bits <= 32 and bound > 0",
-            got=f"bits = {bits}, bound = {bound}",
-            fix="correct federation.options",
-        )
+    subject, correct = "quantised secure sum", Fix("correct federation.options")
+    check_value(subject, "bits", bits, Annotated[int, Ge(2), Le(32), correct])
+    check_value(subject, "bound", bound, Annotated[Positive, correct])
     step = 2 * bound / (2**bits - 1)
     out = {}
     for name, t in tensors.items():

@@ -11,7 +11,7 @@ N clients, M images among which one is identified.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, final, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
+from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
@@ -95,13 +96,8 @@ class ScoreContext:
                 got=f"{self.image_range}",
                 fix="declare the range of the images: (0.0, 1.0)",
             )
-        if self.prior is not None and not 0 < self.prior < 1:
-            raise BadValue(
-                "score context",
-                needs="prior in (0, 1)",
-                got=f"{self.prior}",
-                fix="give the share of positives",
-            )
+        hint = Annotated[Probability, Fix("give the share of positives")] | None
+        check_value("score context", "prior", self.prior, hint)
 
     @property
     def data_range(self) -> float:

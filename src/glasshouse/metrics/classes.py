@@ -91,7 +91,6 @@ def sides(
     return _own(private, labels), others.amax(1), _own(public, labels)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AttackAccuracy(ClassMetric):
     """The paper's success: strictly nearer to its own private mean than to any other mean."""
@@ -110,9 +109,10 @@ class AttackAccuracy(ClassMetric):
         severity="images",
         order=60,
     )
+    whole: ClassVar[bool] = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        own, others, public = sides(claimed, labels, gallery)
+        own, others, public = sides(claimed, labels, gallery, whole=self.whole)
         return own > torch.maximum(others, public)
 
 
@@ -176,7 +176,6 @@ def points_to(
     return _own(table, labels) > others
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ClassIdentification(ClassMetric):
     """Nearest, among the private-domain means of all people, to its own: public means take no part."""
@@ -194,9 +193,10 @@ class ClassIdentification(ClassMetric):
         severity="images",
         order=140,
     )
+    whole: ClassVar[bool] = False
 
     def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        return points_to(claimed, labels, gallery, len(gallery.people))
+        return points_to(claimed, labels, gallery, len(gallery.people), whole=self.whole)
 
     def guess(self, gallery: Gallery) -> float | None:
         return 1 / int(gallery.known.sum())
@@ -303,7 +303,7 @@ class SsimGap(ClassSimilarity):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttackAccuracyWhole(ClassMetric):
+class AttackAccuracyWhole(AttackAccuracy):
     """The paper's success on the whole picture: nearer to its own private mean than to any other mean."""
 
     card: ClassVar[Card] = Card(
@@ -319,15 +319,12 @@ class AttackAccuracyWhole(ClassMetric):
         severity="images",
         order=61,
     )
-
-    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        own, others, public = sides(claimed, labels, gallery, whole=True)
-        return own > torch.maximum(others, public)
+    whole: ClassVar[bool] = True
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ClassIdentificationWhole(ClassMetric):
+class ClassIdentificationWhole(ClassIdentification):
     """Nearest, on the whole picture, among the private-domain means of all people, to its own."""
 
     card: ClassVar[Card] = Card(
@@ -342,9 +339,4 @@ class ClassIdentificationWhole(ClassMetric):
         severity="images",
         order=141,
     )
-
-    def measure(self, claimed: Tensor, labels: Tensor, gallery: Gallery) -> Tensor:
-        return points_to(claimed, labels, gallery, len(gallery.people), whole=True)
-
-    def guess(self, gallery: Gallery) -> float | None:
-        return 1 / int(gallery.known.sum())
+    whole: ClassVar[bool] = True

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import Annotated, ClassVar, Protocol, final
 
 import numpy as np
 import scipy
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
+from glasshouse.limits import Fix, Fraction, check_ranges
 from glasshouse.metrics import membership
 from glasshouse.metrics.base import ClaimKind, Metric, Reads, ScoreContext, Wording
 from glasshouse.metrics.statistics.interval import Interval
@@ -212,16 +213,10 @@ class TprAtFpr(ClientMetric):
     )
     reads: ClassVar[Reads] = "scores"
 
-    fpr: float = 0.01
+    fpr: Annotated[Fraction, Fix("0.01 for one in a hundred")] = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < self.fpr <= 1:
-            raise BadValue(
-                "metric 'tpr_at_fpr'",
-                needs="fpr in (0, 1]",
-                got=f"{self.fpr}",
-                fix="0.01 for one in a hundred",
-            )
+        check_ranges(self, "metric 'tpr_at_fpr'")
 
     def chance(self, context: ScoreContext) -> float | None:
         del context

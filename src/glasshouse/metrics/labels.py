@@ -13,32 +13,6 @@ from glasshouse.metrics.base import ClaimKind, Hits, Reads, ScoreContext, Wordin
 from glasshouse.registry import Card
 
 
-def label_counts(labels: Tensor, classes: int) -> Tensor:
-    """How often each class occurs, ``(K,)`` int64.
-
-    Args:
-        labels: ``(B,)`` integers in 0 … K - 1.
-        classes: K.
-
-    Raises:
-        BadValue: a label is out of range or no integer.
-
-    Examples:
-        >>> label_counts(torch.tensor([2, 0, 2]), 4).tolist()
-        [1, 0, 2, 0]
-    """
-    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-    if labels.ndim != 1 or not whole or bool(((labels < 0) | (labels >= classes)).any()):
-        raise BadValue(
-            "labels",
-            needs=f"integers (B,) from 0 to {classes - 1}",
-            got=f"shape {tuple(labels.shape)} of {labels.dtype}"
-            + (f", from {labels.min()} to {labels.max()}" if labels.numel() else ""),
-            fix="check the number of classes of the data set",
-        )
-    return torch.bincount(labels, minlength=classes)
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class LabelAccuracy(Hits):
@@ -78,7 +52,7 @@ class LabelAccuracy(Hits):
                 "metric 'label_accuracy'",
                 needs="counts per class (K,), whole, not negative, at least one true label",
                 got=f"claimed {claimed.tolist()}, true {truth.tolist()}",
-                fix="turn labels into counts with label_counts",
+                fix="turn labels into counts with torch.bincount(labels, minlength=K)",
             )
         size, claims = int(truth.sum()), int(claimed.sum())
         overlap = int(torch.minimum(claimed.cpu(), truth.cpu()).sum())

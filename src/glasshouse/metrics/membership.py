@@ -6,13 +6,15 @@ much runs differ cannot be seen in one run, nor well in a few: a single run is t
 """
 
 import math
+from typing import Annotated
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.limits import Fix, Fraction, check_value
+from glasshouse.metrics.statistics.interval import Interval, check_level
 from glasshouse.metrics.statistics.shares import share_interval
 
 Floats = NDArray[np.float64]
@@ -58,13 +60,7 @@ def tpr_at_fpr(
         (1.0, 3, 0.292)
     """
     _check("tpr_at_fpr", scores, member, level)
-    if not 0 < fpr <= 1:
-        raise BadValue(
-            "metric 'tpr_at_fpr'",
-            needs="fpr in (0, 1]",
-            got=f"{fpr}",
-            fix="give rates as fractions: 0.01 for one in a hundred",
-        )
+    check_value("metric 'tpr_at_fpr'", "fpr", fpr, Annotated[Fraction, Fix("0.01 for one in a hundred")])
     others = int((~member).sum())
     alarms = tolerated_rank(fpr, others)
     if alarms == 0 or not member.any():
@@ -286,5 +282,4 @@ def _check(name: str, scores: Floats, member: Bools, level: float) -> None:
             f"{int((~np.isfinite(scores)).sum())} not finite",
             fix="drop the clients that the attack could not score, and report how many",
         )
-    if not 0 < level < 1:
-        raise BadValue(f"metric '{name}'", needs="level in (0, 1)", got=f"{level}", fix="0.95 for 95 %")
+    check_level(f"metric '{name}'", level)

@@ -4,14 +4,16 @@ Shape letters: B private examples, R reconstructions, C channels, H and W pixels
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
+from glasshouse.limits import Fix, check_ranges
 from glasshouse.metrics.base import ClaimKind, Hits, Reads, Requirement, ScoreContext, Wording
 from glasshouse.metrics.reconstruction import pair_images
 from glasshouse.registry import Card
@@ -43,13 +45,10 @@ class DefenseNamed(Hits):
     claim: ClassVar[ClaimKind] = "defense"
     reads: ClassVar[Reads] = "names"
 
-    choices: int = 8
+    choices: Annotated[int, Ge(2), Fix("8 is the default")] = 8
 
     def __post_init__(self) -> None:
-        if self.choices < 2:
-            raise BadValue(
-                "metric 'defense_named'", needs="choices >= 2", got=str(self.choices), fix="8 is the default"
-            )
+        check_ranges(self, "metric 'defense_named'")
 
     def chance(self, context: ScoreContext) -> float | None:
         del context

@@ -9,13 +9,14 @@ Shape letters: B images, C channels, H and W pixels.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Annotated, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from glasshouse.errors import BadValue, Undefined
+from glasshouse.errors import Undefined
+from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -37,18 +38,12 @@ class Ascent:
     """
 
     method: Method = "fgsm"
-    radius: float = 4 / 255
-    step: float | None = None
-    steps: int = 10
+    radius: Annotated[Probability, Fix("4/255 is usual")] = 4 / 255
+    step: Annotated[Positive, Fix("step is a share of the radius")] | None = None
+    steps: Count = 10
 
     def __post_init__(self) -> None:
-        if not (0 < self.radius < 1 and self.share > 0 and self.steps >= 1):
-            raise BadValue(
-                "adversarial perturbation",
-                needs="radius in (0, 1), step > 0 and steps >= 1",
-                got=f"radius = {self.radius}, step = {self.share}, steps = {self.steps}",
-                fix="radius 4/255 is usual; step is a share of it",
-            )
+        check_ranges(self, "adversarial perturbation")
 
     @property
     def share(self) -> float:

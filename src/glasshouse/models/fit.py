@@ -19,7 +19,7 @@ from glasshouse.interfaces import HasLosses, mean_loss
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.settings import Recipe
-from glasshouse.tensors import wide_type
+from glasshouse.tensors import descend, wide_type
 from glasshouse.wire import Batch
 
 _SENTENCES: Final = 16
@@ -176,9 +176,7 @@ def _epoch(
             loss = mean_loss(model, Batch(inputs=inputs, labels=labels))
         else:
             loss = functional.cross_entropy(logits.float(), labels)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, loss)
         total += loss.detach().to(total.dtype) * len(index)
     return float(total) / len(batch)
 

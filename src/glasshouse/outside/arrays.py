@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from glasshouse.errors import BadFile
 from glasshouse.outside.files import check_unpacked, printable, reason
 
-_BROKEN: Final = (
+BROKEN: Final = (
     OSError,
     ValueError,
     EOFError,
@@ -28,6 +28,7 @@ _BROKEN: Final = (
     zipfile.BadZipFile,
     zlib.error,
 )
+"""What the standard library and numpy raise at an archive that is damaged, or made to harm."""
 
 
 def read_arrays(path: Path, *, subject: str, fix: str) -> dict[str, NDArray[Any]]:
@@ -53,7 +54,7 @@ def read_arrays(path: Path, *, subject: str, fix: str) -> dict[str, NDArray[Any]
                     _check_header(stream, part, name=printable(name))
                 with archive.open(part) as stream:
                     arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise BadFile(subject, needs="plain arrays, undamaged", got=reason(error), fix=fix) from error
     return arrays
 

@@ -97,7 +97,7 @@ def _entries(folder: Path, *, subject: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        raise _unreadable(subject, _why(folder, error)) from error
+        raise unreadable(folder, error, subject=subject) from error
 
 
 def check_size(size: int, most: int, *, subject: str) -> None:
@@ -153,11 +153,11 @@ def read_limited(path: Path, most: int, *, subject: str) -> bytes:
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise _unreadable(subject, _kind(status.st_mode))
+                raise unreadable(path, subject=subject)
             check_size(status.st_size, most, subject=subject)
             return file.read(status.st_size)
     except (OSError, ValueError) as error:
-        raise _unreadable(subject, _why(path, error)) from error
+        raise unreadable(path, error, subject=subject) from error
 
 
 def parse_json(text: str, *, subject: str) -> Any:
@@ -180,12 +180,17 @@ def parse_json(text: str, *, subject: str) -> Any:
         got = "brackets nested too deeply"
     except ValueError as error:
         got = str(error)
-    raise BadFile(
-        subject,
-        needs="JSON: finite numbers, no key twice",
-        got=got,
-        fix="the file is damaged or of another kind: get it again",
-    )
+    raise damaged(subject, needs="JSON: finite numbers, no key twice", got=got)
+
+
+def unreadable(path: Path, error: OSError | ValueError | None = None, *, subject: str) -> BadFile:
+    """The error about a file that is missing, is no plain one, or could not be read because of ``error``."""
+    return BadFile(subject, needs="a file that can be read", got=_why(path, error), fix="check the path")
+
+
+def damaged(subject: str, *, needs: str, got: str) -> BadFile:
+    """The error about a file that does not hold what files of its kind hold."""
+    return BadFile(subject, needs=needs, got=got, fix="the file is damaged or of another kind: get it again")
 
 
 def lines_of(text: str) -> Iterator[str]:
@@ -256,13 +261,11 @@ def _kind(mode: int) -> str:
     return next((word for matches, word in kinds if matches(mode)), "a device")
 
 
-def _why(path: Path, error: OSError | ValueError) -> str:
-    if isinstance(error, FileNotFoundError):
+def _why(path: Path, error: OSError | ValueError | None) -> str:
+    if isinstance(error, FileNotFoundError) or (error is None and not path.exists()):
         return "no such file"
+    if error is None:
+        return _kind(path.stat().st_mode)
     if isinstance(error, IsADirectoryError) or path.is_dir():
         return "a folder"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _unreadable(subject: str, got: str) -> BadFile:
-    return BadFile(subject, needs="a file that can be read", got=got, fix="check the path")

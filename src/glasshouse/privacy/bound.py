@@ -18,19 +18,15 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.errors import BadValue, NotInstalled
+from glasshouse.errors import BadValue, not_installed
+from glasshouse.limits import Count, Fraction, NotNegative, check_ranges
 from glasshouse.privacy.gaussian import check_share
 
 try:
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 except ImportError as error:
-    raise NotInstalled(
-        "bound on any attack",
-        needs="the package dp-accounting",
-        got=str(error),
-        fix="pip install 'glasshouse[dp]'",
-    ) from error
+    raise not_installed("bound on any attack", "dp-accounting", error, extra="dp") from error
 
 Floats = NDArray[np.float64]
 Unit = Literal["example", "update"]
@@ -57,18 +53,13 @@ class Release:
             adversary cannot see who takes part (Poisson sampling).
     """
 
-    noise_multiplier: float
-    steps: int = 1
-    rate: float = 1.0
+    noise_multiplier: NotNegative
+    steps: Count = 1
+    rate: Fraction = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.noise_multiplier < math.inf and self.steps >= 1 and 0 < self.rate <= 1):
-            raise BadValue(
-                "bound on any attack",
-                needs="noise_multiplier >= 0 and finite, steps >= 1, rate in (0, 1]",
-                got=f"noise_multiplier = {self.noise_multiplier}, steps = {self.steps}, rate = {self.rate}",
-                fix="take them from the defence and the terms of the federation",
-            )
+        fix = "take them from the defence and the terms of the federation"
+        check_ranges(self, "bound on any attack", fix=fix)
 
 
 @final

@@ -6,13 +6,22 @@ private.
 """
 
 import math
+from typing import Annotated
 
 import scipy
+from annotated_types import Gt, Le
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from glasshouse.errors import BadValue
+from glasshouse.limits import Fix, Probability, Share, Unit, check_value
 
 LARGEST_MU = 1e4
+
+_SHARE = Annotated[Unit, Fix("give rates as fractions: 0.01 for one in a hundred")]
+_RECORDS = Fix("take one below 1 / number of records, such as 1e-5")
+_ABOVE_ZERO, _FROM_ZERO = Annotated[Probability, _RECORDS], Annotated[Share, _RECORDS]
+_ROOT = Fix("mu is the square root of the number of releases, over the noise multiplier")
+_MU = Annotated[float, Gt(0), Le(LARGEST_MU), _ROOT]
 
 
 def gaussian_delta(epsilon: float, *, mu: float) -> float:
@@ -119,13 +128,7 @@ def check_share(name: str, value: float) -> None:
     Raises:
         BadValue: it is not a number in [0, 1].
     """
-    if not 0 <= value <= 1:
-        raise BadValue(
-            "privacy bound",
-            needs=f"{name} in [0, 1]",
-            got=f"{value}",
-            fix="give rates as fractions: 0.01 for one in a hundred",
-        )
+    check_value("privacy bound", name, value, _SHARE)
 
 
 def check_delta(delta: float, *, lowest_allowed: bool) -> None:
@@ -134,20 +137,8 @@ def check_delta(delta: float, *, lowest_allowed: bool) -> None:
     Raises:
         BadValue: it is out of range.
     """
-    if not (0 < delta < 1 or (lowest_allowed and delta == 0)):
-        raise BadValue(
-            "privacy budget",
-            needs="delta in [0, 1)" if lowest_allowed else "delta in (0, 1)",
-            got=f"{delta}",
-            fix="take one below 1 / number of records, such as 1e-5",
-        )
+    check_value("privacy budget", "delta", delta, _FROM_ZERO if lowest_allowed else _ABOVE_ZERO)
 
 
 def _check_mu(mu: float) -> None:
-    if not 0 < mu <= LARGEST_MU:
-        raise BadValue(
-            "Gaussian differential privacy",
-            needs=f"mu in (0, {LARGEST_MU:g}]",
-            got=f"{mu}",
-            fix="mu is the square root of the number of releases, over the noise multiplier",
-        )
+    check_value("Gaussian differential privacy", "mu", mu, _MU)

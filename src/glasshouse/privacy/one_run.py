@@ -6,10 +6,9 @@ small ε allows only so many. The bound exceeds the true ε in at most 5 % of ru
 guesses was fixed before the run, and that scores depend on the coins only through what was released.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Annotated, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom
 
 from glasshouse.errors import BadValue
+from glasshouse.limits import Fix, NotNegative, Probability, check_value
 from glasshouse.privacy.gaussian import check_delta, gaussian_epsilon
 
 _LARGEST_EPSILON = 100.0
@@ -139,10 +139,7 @@ def one_run_p_value(counts: Guesses, *, epsilon: float, delta: float) -> float:
         0.05
     """
     check_delta(delta, lowest_allowed=True)
-    if not 0 <= epsilon < math.inf:
-        raise BadValue(
-            "audit from one run", needs="epsilon >= 0", got=f"{epsilon}", fix="give a finite number"
-        )
+    check_value("audit from one run", "epsilon", epsilon, NotNegative, fix="give a finite number")
     v, r = counts.correct, counts.guesses
     right = float(expit(epsilon))
     tail = float(binom.sf(v - 1, r, right))
@@ -179,7 +176,7 @@ def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> Lo
     def rejects(epsilon: float) -> bool:
         return one_run_p_value(counts, epsilon=epsilon, delta=delta) <= 1 - level
 
-    epsilon = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    epsilon = largest_rejected(rejects) if rejects(0.0) else 0.0
     return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="any", counts=counts)
 
 
@@ -210,8 +207,7 @@ def gaussian_run_rejects(counts: Guesses, *, mu: float, level: float = 0.95) -> 
         (True, False)
     """
     check_level(level)
-    if not 0 <= mu < math.inf:
-        raise BadValue("audit from one run", needs="mu >= 0", got=f"{mu}", fix="give a finite number")
+    check_value("audit from one run", "mu", mu, NotNegative, fix="give a finite number")
     v, r, m = counts.correct, counts.guesses, counts.canaries
     right, wrong = (1 - level) * v / m, (1 - level) * (r - v) / m
     for i in range(v - 1, -1, -1):
@@ -251,7 +247,7 @@ def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) 
     def rejects(mu: float) -> bool:
         return gaussian_run_rejects(counts, mu=mu, level=level)
 
-    mu = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    mu = largest_rejected(rejects) if rejects(0.0) else 0.0
     epsilon = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
     return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="gaussian", counts=counts)
 
@@ -262,16 +258,20 @@ def check_level(level: float) -> None:
     Raises:
         BadValue: it is not in (0, 1).
     """
-    if not 0 < level < 1:
-        raise BadValue("audit from one run", needs="level in (0, 1)", got=f"{level}", fix="give 0.95")
+    check_value("audit from one run", "level", level, Annotated[Probability, Fix("give 0.95")])
 
 
-def _largest_rejected(rejects: Callable[[float], bool], top: float) -> float:
-    """The end of the rejected hypotheses from 0 up, by bisection; never beyond a rejected one."""
+def largest_rejected(rejects: Callable[[float], bool], *, halvings: int = _HALVINGS) -> float:
+    """The end of the rejected hypotheses from 0 up to 100, by bisection; never beyond a rejected one.
+
+    Args:
+        rejects: whether a hypothesis is rejected; 0 is.
+        halvings: of the interval of length 1, 2, 4, ... in which that end lies.
+    """
     low, high = 0.0, 1.0
-    while high < top and rejects(high):
+    while high < _LARGEST_EPSILON and rejects(high):
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if rejects(middle) else (low, middle)
     return low

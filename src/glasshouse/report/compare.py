@@ -160,22 +160,15 @@ def compare(a: Result, b: Result, *, names: tuple[str, str] | None = None) -> Co
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain data, for scripts; docs/result.md describes it."""
-    c = comparison
-    entire = {
-        name: getattr(c, name) for name in ("before", "after", "answer", "qualification", "worse", "same")
-    }
+    whole = ("before", "after", "answer", "qualification", "worse", "same", "exit_code")
+    lists = ("unshown", "only_before", "only_after")
+    rows = ("refused_before", "refused_after", "utility")
     return {
         "format": 1,
-        **entire,
-        "exit_code": c.exit_code,
-        "unshown": list(c.unshown),
-        "changed": [_plain(change) for change in c.changed],
-        "unclear": [_plain(change) for change in c.unclear],
-        "only_before": list(c.only_before),
-        "only_after": list(c.only_after),
-        "refused_before": [asdict(row) for row in c.refused_before],
-        "refused_after": [asdict(row) for row in c.refused_after],
-        "utility": [asdict(row) for row in c.utility],
+        **{name: getattr(comparison, name) for name in whole},
+        **{name: list(getattr(comparison, name)) for name in lists},
+        **{name: [_plain(one) for one in getattr(comparison, name)] for name in ("changed", "unclear")},
+        **{name: [asdict(row) for row in getattr(comparison, name)] for name in rows},
     }
 
 

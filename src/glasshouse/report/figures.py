@@ -26,10 +26,7 @@ class Row:
     label: str
     notes: str
     track: Markup
-    value: str
-    interval: str
-    gain: str
-    gain_interval: str
+    reading: readings.Reading
     verdict: Verdict
 
 
@@ -123,15 +120,11 @@ def _panel(
 
 
 def _row(f: Finding, scale: svg.Scale, common: Sequence[str], cards: Cards) -> Row:
-    reading = readings.read(f, cards)
     return Row(
         label=cards.attack(f.attack),
         notes="; ".join(note for note in _notes(f) if note not in common),
         track=_track(f, scale),
-        value=reading.value,
-        interval=reading.interval,
-        gain=reading.gain,
-        gain_interval=reading.gain_interval,
+        reading=readings.read(f, cards),
         verdict=f.verdict,
     )
 

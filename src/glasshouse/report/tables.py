@@ -12,7 +12,6 @@ from glasshouse.results.records import (
     Finding,
     Refused,
     Utility,
-    Verdict,
 )
 
 
@@ -64,22 +63,15 @@ class ControlRow:
 class FindingRow:
     """Everything about one finding, as text."""
 
+    finding: Finding
+    reading: readings.Reading
     attack: str
     setting: str
     metric: str
-    value: str
-    interval: str
-    median: str
     n: str
     baseline: str
-    gain: str
-    gain_interval: str
-    verdict: Verdict
     given: str
-    chosen: str
-    about: str
     seconds: str
-    primary: bool
     exchange: str
     p: str
 
@@ -176,22 +168,15 @@ def manifest(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str
 def _finding(f: Finding, cards: Cards) -> FindingRow:
     reading = readings.read(f, cards)
     return FindingRow(
+        finding=f,
+        reading=reading,
         attack=cards.attack(f.attack),
         setting=setting(f),
         metric=cards.metric(f.metric).label,
-        value=reading.value,
-        interval=reading.interval,
-        median=reading.median,
         n=words.count(f.n, f.unit),
         baseline=_baseline(f, reading, cards),
-        gain=reading.gain,
-        gain_interval=reading.gain_interval,
-        verdict=f.verdict,
         given=words.grants(f.given) or "nothing",
-        chosen=f.chosen or "–",
-        about=f.about or "–",
         seconds=numbers.seconds(f.seconds),
-        primary=f.primary,
         exchange=_exchange(f, cards),
         p=_p(f),
     )

@@ -5,14 +5,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.disk import write_text
 from glasshouse.errors import BadValue
-from glasshouse.results.records import Exhibit, Settings
+from glasshouse.results.records import Exhibit, ExhibitKind, Settings
 
 __all__ = [
     "KINDS",
@@ -33,7 +33,7 @@ Images = NDArray[np.floating[Any]]
 """(rows, H, W, C) in [0, 1]."""
 Series = Mapping[str, Any]
 """One line of a chart; made by :func:`line`."""
-KINDS: Final = ("pictures", "sentences", "lines", "histogram", "boxes", "table")
+KINDS: Final[tuple[str, ...]] = get_args(ExhibitKind)
 
 
 @final
@@ -64,6 +64,17 @@ class Place:
             'Accuracy (clients = 4)'
         """
         return f"{text} ({self.words})" if self.axes else text
+
+    def exhibit(
+        self, kind: ExhibitKind, title: str, caption: str, *, data: Settings, **further: Any
+    ) -> Exhibit:
+        """An exhibit of this cell."""
+        title = self.heading(title)
+        return Exhibit(kind=kind, scenario=self.scenario, title=title, caption=caption, data=data, **further)
+
+    def file_name(self, path: Path) -> str:
+        """A file below the run, as a result names it."""
+        return str(path.resolve().relative_to(self.run.resolve()))
 
     def without(self, *paths: str) -> "Place":
         """The same place, named without these axes: for what is joined along them."""
@@ -121,7 +132,7 @@ def lines(
     """
     extra = {} if spacing == "linear" else {f"x_{spacing}": True}
     data = {"x_label": labels[0], "y_label": labels[1], **extra, "series": list(series)}
-    return _exhibit("lines", place, title, caption, data=data, join=join)
+    return place.exhibit("lines", title, caption, data=data, join=join)
 
 
 def histogram(
@@ -135,7 +146,7 @@ def histogram(
 ) -> Exhibit:
     """Distributions of numbers over one axis; ``label`` names the axis, ``values`` the distributions."""
     data = {"x_label": label, "series": _name_values(values)}
-    return _exhibit("histogram", place, title, caption, data=data, join=join)
+    return place.exhibit("histogram", title, caption, data=data, join=join)
 
 
 def boxes(
@@ -148,9 +159,8 @@ def boxes(
     join: str = "",
 ) -> Exhibit:
     """A box plot; ``label`` names the axis, ``values`` the rows."""
-    return _exhibit(
-        "boxes", place, title, caption, data={"y_label": label, "series": _name_values(values)}, join=join
-    )
+    data = {"y_label": label, "series": _name_values(values)}
+    return place.exhibit("boxes", title, caption, data=data, join=join)
 
 
 def table(
@@ -164,7 +174,7 @@ def table(
 ) -> Exhibit:
     """A table; every row has as many cells as there are ``columns``."""
     data = {"columns": list(columns), "rows": [list(row) for row in rows]}
-    return _exhibit("table", place, title, caption, data=data, join=join)
+    return place.exhibit("table", title, caption, data=data, join=join)
 
 
 def pictures(
@@ -190,16 +200,9 @@ def pictures(
     """
     images = np.stack(list(columns.values()), axis=1)
     np.savez_compressed(file, images=images)
-    names = list(rows) or [str(i + 1) for i in range(len(images))]
-    return Exhibit(
-        kind="pictures",
-        scenario=place.scenario,
-        title=place.heading(title),
-        caption=caption,
-        data={"columns": list(columns), "rows": names},
-        file=str(file.resolve().relative_to(place.run.resolve())),
-        private=tuple(private),
-    )
+    data = {"columns": list(columns), "rows": list(rows) or [str(i + 1) for i in range(len(images))]}
+    where = place.file_name(file)
+    return place.exhibit("pictures", title, caption, data=data, file=where, private=tuple(private))
 
 
 def sentences(
@@ -224,15 +227,8 @@ def sentences(
         private: columns that show private data; the report hides them unless the user asks.
     """
     write_text(file, json.dumps({"sentences": [list(texts) for texts in rows.values()]}, indent=2) + "\n")
-    return Exhibit(
-        kind="sentences",
-        scenario=place.scenario,
-        title=place.heading(title),
-        caption=caption,
-        data={"columns": list(columns), "rows": list(rows)},
-        file=str(file.resolve().relative_to(place.run.resolve())),
-        private=tuple(private),
-    )
+    data, where = {"columns": list(columns), "rows": list(rows)}, place.file_name(file)
+    return place.exhibit("sentences", title, caption, data=data, file=where, private=tuple(private))
 
 
 def check_exhibit(exhibit: Exhibit, *, subject: str) -> None:
@@ -285,22 +281,3 @@ def _leaves(value: object) -> Iterator[object]:
 
 def _name_values(values: Mapping[str, Sequence[float]]) -> list[dict[str, object]]:
     return [{"name": name, "values": list(numbers)} for name, numbers in values.items()]
-
-
-def _exhibit(
-    kind: Literal["lines", "histogram", "boxes", "table"],
-    place: Place,
-    title: str,
-    caption: str,
-    *,
-    data: Settings,
-    join: str,
-) -> Exhibit:
-    return Exhibit(
-        kind=kind,
-        scenario=place.scenario,
-        title=place.heading(title),
-        caption=caption,
-        data=data,
-        join=join,
-    )

@@ -24,6 +24,7 @@ __all__ = [
 
 Verdict = Literal["contradiction", "leaks", "no leak found", "inconclusive", "no power"]
 Settings = Mapping[str, Any]
+ExhibitKind = Literal["pictures", "sentences", "lines", "histogram", "boxes", "table"]
 
 
 @final
@@ -45,10 +46,10 @@ class Control:
         reason: why it did not pass, in words, where it is no gain that says so.
     """
 
-    positive: float | None
-    positive_low: float | None
-    negative: float | None
-    negative_low: float | None
+    positive: float | None = None
+    positive_low: float | None = None
+    negative: float | None = None
+    negative_low: float | None = None
     passed: bool
     setting: str
     n: int
@@ -282,7 +283,7 @@ class Exhibit:
         join: exhibits of several cells with this key were joined into this one; empty: it is of one cell.
     """
 
-    kind: Literal["pictures", "sentences", "lines", "histogram", "boxes", "table"]
+    kind: ExhibitKind
     scenario: str
     title: str
     caption: str

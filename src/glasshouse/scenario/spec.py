@@ -15,6 +15,7 @@ from glasshouse.scenario.table import (
     Arguments,
     Clients,
     Epsilon,
+    Guard,
     Message,
     Model,
     Name,
@@ -205,19 +206,6 @@ class Threat(Table):
     sees: tuple[Message, ...] | None = None
     changes: tuple[Literal["parameters", "architecture", "addressing"], ...] = ()
     client: Natural | None = None
-
-
-@final
-class Guard(Table):
-    """``[guard]``: what clients check before they train, and before they send.
-
-    Attributes:
-        models: what becomes of a received model that ``glasshouse guard`` finds odd.
-        updates: what becomes of an update in which examples stand.
-    """
-
-    models: Literal["trusted", "watched", "refused"] = "trusted"
-    updates: Literal["sent", "mitigated"] = "sent"
 
 
 @final

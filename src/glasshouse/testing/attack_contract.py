@@ -3,7 +3,7 @@
 Subclass as ``TestMyAttack``, provide ``name``, ``attack`` and ``view``, and the promises come along as tests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from glasshouse import registry
 from glasshouse.attacks.base import Attack, Claim, ClassRepresentatives, Reconstruction
 from glasshouse.attacks.objective import SearchingAttack
+from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.rng import Rng
@@ -55,20 +56,8 @@ class AttackContract:
         check_claims(claims, view=view, unit=Unit(rounds=rounds, client=client), subject=name)
 
     def test_same_rng_same_claims(self, attack: Attack, view: View) -> None:
-        """One stream, one result, to the bit."""
-        one, two = (tensors_of(self.run(attack, view)) for _ in range(2))
-        assert one.keys() == two.keys()
-        assert all(torch.equal(one[k], two[k]) for k in one)
-
-    def test_leaves_global_randomness_alone(self, attack: Attack, view: View) -> None:
-        """The global generator is neither moved nor read."""
-        before = torch.get_rng_state()
-        one = tensors_of(self.run(attack, view))
-        assert torch.equal(before, torch.get_rng_state())
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(2)
-            two = tensors_of(self.run(attack, view))
-        assert all(torch.equal(one[k], two[k]) for k in one)
+        """One stream, one result, to the bit; the global generator is neither moved nor read."""
+        check_repeatable(lambda: self.run(attack, view))
 
     def test_leaves_the_view_alone(self, attack: Attack, view: View) -> None:
         """Every tensor that it was shown is as before."""
@@ -104,11 +93,15 @@ class AttackContract:
         if not isinstance(attack, SearchingAttack):
             return
         for claim in self.run(attack, view):
-            if not isinstance(claim, Reconstruction | ClassRepresentatives) or not len(claim.inputs):
+            if not isinstance(claim, Reconstruction | ClassRepresentatives | Sequences):
+                continue
+            said = claim.tokens if isinstance(claim, Sequences) else claim.inputs
+            if not len(said):
                 continue
             searched = attack.objective(view, claim.about, rng=Rng.root(0, salt="contract"))
-            labels = torch.zeros(len(claim.inputs)).long() if claim.labels is None else claim.labels
-            one, two = (searched.loss(claim.inputs[None], labels[None]) for _ in range(2))
+            known = None if isinstance(claim, Sequences) else claim.labels
+            labels = torch.zeros(len(said)).long() if known is None else known
+            one, two = (searched.loss(said[None], labels[None]) for _ in range(2))
             assert one.shape == (1,)
             assert bool(one.isfinite().all())
             assert torch.equal(one, two)
@@ -139,3 +132,23 @@ def tensors_of(value: Any, path: str = "") -> dict[str, Tensor]:
     else:
         return {}
     return {key: t for place, v in inside.items() for key, t in tensors_of(v, place).items()}
+
+
+def check_repeatable(compute: Callable[[], Any]) -> None:
+    """One stream, one result; the global generator is neither moved nor read.
+
+    Examples:
+        >>> check_repeatable(lambda: torch.rand(3, generator=Rng.root(0).torch()))
+        >>> check_repeatable(lambda: torch.rand(3))
+        Traceback (most recent call last):
+        ...
+        AssertionError
+    """
+    before = torch.get_rng_state()
+    one = tensors_of(compute())
+    assert torch.equal(before, torch.get_rng_state())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        two = tensors_of(compute())
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)

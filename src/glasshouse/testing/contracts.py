@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.interfaces import Defense, Trainer
 from glasshouse.rng import Rng
+from glasshouse.testing.attack_contract import check_repeatable
 from glasshouse.wire import Batch, Update
 
 __all__ = ["DefenseContract", "Send"]
@@ -83,19 +84,8 @@ class DefenseContract:
         assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
     def test_same_rng_same_result(self, send: Send) -> None:
-        """One stream, one result."""
-        one, two = send(), send()
-        assert all(torch.equal(one[name], two[name]) for name in one)
-
-    def test_leaves_global_randomness_alone(self, send: Send) -> None:
-        """The global generator is neither moved nor read."""
-        before = torch.get_rng_state()
-        one = send()
-        assert torch.equal(before, torch.get_rng_state())
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(2)
-            two = send()
-        assert all(torch.equal(one[name], two[name]) for name in one)
+        """One stream, one result; the global generator is neither moved nor read."""
+        check_repeatable(send)
 
     def test_describes_itself_completely(self, defense: Defense) -> None:
         """The description names a registered defence, its place, and every setting that was given."""

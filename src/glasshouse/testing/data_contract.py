@@ -15,8 +15,8 @@ from glasshouse.errors import GlasshouseError
 __all__ = ["DataContract", "TextContract"]
 
 
-class DataContract:
-    """Promises of one registered kind of data on one small example of it."""
+class _SourceContract:
+    """What is needed of a registered kind, and that it can be listed."""
 
     @pytest.fixture
     def name(self) -> str:
@@ -32,6 +32,14 @@ class DataContract:
     def source(self, name: str, where: str) -> DataSource:
         """The data set, read once."""
         return load(f"{name}:{where}" if where else name)
+
+    def test_is_registered_with_a_card(self, name: str) -> None:
+        """``glasshouse list datasets`` can show it."""
+        assert registry.card("datasets", name).summary
+
+
+class DataContract(_SourceContract):
+    """Promises of one registered kind of data on one small example of it."""
 
     def test_images_and_labels_are_well_formed(self, source: DataSource) -> None:
         """Pixels in [0, 1], one label below K per image, a train split, a name per class."""
@@ -62,28 +70,9 @@ class DataContract:
             load(f"{name}:no-such-place/at-all")
         assert all((caught.value.subject, caught.value.needs, caught.value.got, caught.value.fix))
 
-    def test_is_registered_with_a_card(self, name: str) -> None:
-        """``glasshouse list datasets`` can show it."""
-        assert registry.card("datasets", name).summary
 
-
-class TextContract:
+class TextContract(_SourceContract):
     """Promises of one registered kind of sentences on one small example of it."""
-
-    @pytest.fixture
-    def name(self) -> str:
-        """As registered."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def where(self) -> str:
-        """What follows the colon in ``data.source``; empty where the kind needs none."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def source(self, name: str, where: str) -> DataSource:
-        """The data set, read once."""
-        return load(f"{name}:{where}" if where else name)
 
     def test_tokens_and_labels_are_well_formed(self, source: DataSource) -> None:
         """Tokens of the vocabulary, closed and filled up at the end; one label below K per sentence."""
@@ -103,7 +92,3 @@ class TextContract:
         place = f"{name}:{where}" if where else name
         assert load(place).checksum == source.checksum
         assert load(place, tokenizer="bytes").checksum != source.checksum
-
-    def test_is_registered_with_a_card(self, name: str) -> None:
-        """``glasshouse list datasets`` can show it."""
-        assert registry.card("datasets", name).summary

@@ -12,23 +12,40 @@ from glasshouse import registry
 from glasshouse.models import build as models
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
+from glasshouse.testing.attack_contract import check_repeatable
 from glasshouse.wire import Architecture, Batch
 
 __all__ = ["ModelContract", "TextModelContract"]
 
 
-class ModelContract:
-    """Promises of a model under audit: built by name, split into features and head, fair to each example."""
+class _WeightsContract:
+    """What is promised of any model's weights."""
 
     @pytest.fixture
     def architecture(self) -> Architecture:
-        """The model under test, with a small image size and small arguments."""
+        """The model under test: small images and arguments, or a vocabulary."""
         raise NotImplementedError
 
     @pytest.fixture
     def model(self, architecture: Architecture) -> nn.Module:
         """Freshly built, in evaluation mode."""
         return models.build(architecture, rng=Rng.root(0, salt="contract")).eval()
+
+    def test_same_stream_same_weights(self, architecture: Architecture) -> None:
+        """One stream, one set of initial weights; the global generator is left alone."""
+        check_repeatable(lambda: models.state(models.build(architecture, rng=Rng.root(0, salt="contract"))))
+
+    def test_weights_can_be_saved_and_loaded(self, architecture: Architecture, model: nn.Module) -> None:
+        """Another build with these weights computes the same."""
+        other = models.build(architecture, rng=Rng.root(1, salt="contract"))
+        models.load(other, models.state(model))
+        left, right = models.state(model), models.state(other)
+        assert left.keys() == right.keys()
+        assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+class ModelContract(_WeightsContract):
+    """Promises of a model under audit: built by name, split into features and head, fair to each example."""
 
     @pytest.fixture
     def batch(self, architecture: Architecture) -> Batch:
@@ -64,38 +81,13 @@ class ModelContract:
         assert all(bool(g.isfinite().all()) for g in gradients)
         assert any(bool(g.any()) for g in gradients)
 
-    def test_same_stream_same_weights(self, architecture: Architecture, model: nn.Module) -> None:
-        """One stream, one set of initial weights; the global generator is left alone."""
-        before = torch.get_rng_state()
-        again = models.build(architecture, rng=Rng.root(0, salt="contract"))
-        assert torch.equal(before, torch.get_rng_state())
-        assert _same(models.state(model), models.state(again))
-
-    def test_weights_can_be_saved_and_loaded(self, architecture: Architecture, model: nn.Module) -> None:
-        """Another build with these weights computes the same."""
-        other = models.build(architecture, rng=Rng.root(1, salt="contract"))
-        models.load(other, models.state(model))
-        assert _same(models.state(model), models.state(other))
-
     def test_is_registered_with_a_card(self, architecture: Architecture) -> None:
         """``glasshouse list models`` can show it."""
         assert registry.card("models", architecture.name).summary
 
 
-class TextModelContract:
+class TextModelContract(_WeightsContract):
     """Promises of a model of sentences: cut where attacks look, fair to each sentence and to padding."""
-
-    @pytest.fixture
-    def architecture(self) -> Architecture:
-        """The model under test, small, with its vocabulary."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def model(self, architecture: Architecture) -> TextModel:
-        """Freshly built, in evaluation mode."""
-        model = models.build(architecture, rng=Rng.root(0, salt="contract")).eval()
-        assert isinstance(model, TextModel)
-        return model
 
     @pytest.fixture
     def batch(self, architecture: Architecture) -> Batch:
@@ -125,9 +117,9 @@ class TextModelContract:
         model.double()
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         loss = model.losses(batch.inputs, batch.labels).mean()
-        found = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+        gradients = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
         places = torch.arange(batch.inputs.shape[1]).expand(batch.inputs.shape)
-        _, sizes, basis = torch.linalg.svd(model.input_rows(0, found), full_matrices=False)
+        _, sizes, basis = torch.linalg.svd(model.input_rows(0, gradients), full_matrices=False)
         basis = basis[sizes > 1e-12 * sizes[0]]
 
         @torch.no_grad()
@@ -153,20 +145,3 @@ class TextModelContract:
         assert all(bool(g.isfinite().all()) for g in known if g is not None)
         assert any(bool(g.any()) for g in known if g is not None)
         assert parameters.keys() <= model.state_dict().keys()
-
-    def test_same_stream_same_weights(self, architecture: Architecture, model: TextModel) -> None:
-        """One stream, one set of initial weights; the global generator is left alone."""
-        before = torch.get_rng_state()
-        again = models.build(architecture, rng=Rng.root(0, salt="contract"))
-        assert torch.equal(before, torch.get_rng_state())
-        assert _same(models.state(model), models.state(again))
-
-    def test_weights_can_be_saved_and_loaded(self, architecture: Architecture, model: TextModel) -> None:
-        """Another build with these weights computes the same."""
-        other = models.build(architecture, rng=Rng.root(1, salt="contract"))
-        models.load(other, models.state(model))
-        assert _same(models.state(model), models.state(other))
-
-
-def _same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -19,33 +19,13 @@ from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Behaviour, Traits, traits_of
 from glasshouse.rng import Rng
-from glasshouse.testing.attack_contract import tensors_of
+from glasshouse.testing.attack_contract import check_repeatable
 from glasshouse.testing.toys import CLASSES, SHAPE, toy
 from glasshouse.wire import Architecture, Batch, Terms, Trained
 
 ROOT = Rng.root(0, salt="contract")
 Transform = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] → as many of the same shape."""
-
-
-def check_repeatable(compute: Callable[[], Any]) -> None:
-    """One stream, one result; the global generator is neither moved nor read.
-
-    Examples:
-        >>> check_repeatable(lambda: torch.rand(3, generator=ROOT.torch()))
-        >>> check_repeatable(lambda: torch.rand(3))
-        Traceback (most recent call last):
-        ...
-        AssertionError
-    """
-    before = torch.get_rng_state()
-    one = tensors_of(compute())
-    assert torch.equal(before, torch.get_rng_state())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        two = tensors_of(compute())
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 class PartitionerContract:

@@ -76,10 +76,10 @@ def sentences() -> dict[str, tuple[str, ...]]:
     draws = np.random.default_rng(170)
     made: dict[str, tuple[str, ...]] = {}
     for topic, patterns in TOPICS.items():
-        found: list[str] = []
+        lines: list[str] = []
         for pattern in patterns:
             every = list(product(*(_SLOTS[slot].split() for slot in _SLOT.findall(pattern))))
             chosen = draws.choice(len(every), size=min(_PER_PATTERN, len(every)), replace=False)
-            found += [_SLOT.sub("{}", pattern).format(*every[i]) for i in chosen]
-        made[topic] = tuple(found[i] for i in draws.permutation(len(found)))
+            lines += [_SLOT.sub("{}", pattern).format(*every[i]) for i in chosen]
+        made[topic] = tuple(lines[i] for i in draws.permutation(len(lines)))
     return made

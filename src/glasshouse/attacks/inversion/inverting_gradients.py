@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs
-from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
@@ -38,7 +37,8 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
 from glasshouse.attacks.parts.search.rows import Labelled, with_labels
-from glasshouse.limits import NotNegative, check_ranges
+from glasshouse.attacks.together import SearchAttack
+from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
@@ -47,7 +47,7 @@ from glasshouse.transcript.view import View
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class InvertingGradients:
+class InvertingGradients(SearchAttack):
     """Cosine matching with a total-variation prior.
 
     Args:
@@ -61,6 +61,7 @@ class InvertingGradients:
         bf16: bfloat16 arithmetic; faster on wide networks.
     """
 
+    name: ClassVar[str] = "inverting_gradients"
     card: ClassVar[Card] = Card(
         title="Inverting Gradients",
         summary="cosine gradient matching with total variation",
@@ -80,30 +81,12 @@ class InvertingGradients:
         repeats=True,
         uses=frozenset({"labels"}),
     )
-    shares: ClassVar[bool] = True
 
     search: Descent = field(default_factory=partial(Descent, signed=True))
     tv: NotNegative = 0.01
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "attack 'inverting_gradients'")
-
-    @property
-    def budget(self) -> Budget:
-        """Iterations of every restart."""
-        return search_budget(self.search)
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One reconstruction of the B images behind the update.
-
-        Raises:
-            Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
-        """
-        (claims,) = self.run_together((view,), rngs=(rng,))
-        return claims
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""

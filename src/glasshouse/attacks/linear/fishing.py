@@ -234,10 +234,10 @@ def _neighbours(
     upper = [k for k in known if k[0] > threshold]
     nearest = {"below": max(lower, default=None, key=_at), "above": min(upper, default=None, key=_at)}
     memory: dict[str, Tensor] = {}
-    for side, found in nearest.items():
-        if found:
-            parts = dict(zip(PARTS, found[1].gradient.values(), strict=False))
-            count = torch.tensor(_count(found[1], target), dtype=torch.float64)
+    for side, nearby in nearest.items():
+        if nearby:
+            parts = dict(zip(PARTS, nearby[1].gradient.values(), strict=False))
+            count = torch.tensor(_count(nearby[1], target), dtype=torch.float64)
             memory |= {f"{side}.{number}.{name}": t for name, t in {**parts, "count": count}.items()}
     return memory
 

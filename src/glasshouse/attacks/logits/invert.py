@@ -16,6 +16,7 @@ from glasshouse import process
 from glasshouse.attacks.logits.network import InversionNet, network
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.rng import Rng
+from glasshouse.tensors import descend
 
 QUERIES = 64
 """Queries per step of the fine-tuning, at most."""
@@ -102,13 +103,6 @@ def invert_queries(task: Task) -> Tensor:
     return torch.stack(images_by_round)
 
 
-def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step of the optimizer."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-
-
 def _epoch(
     net: InversionNet, optimizer: torch.optim.Optimizer, task: Task, vectors: Tensor, *, rng: Rng
 ) -> None:
@@ -123,7 +117,7 @@ def _epoch(
         if weight and task.priors is not None:
             prior = task.priors[which] if len(task.priors) > 1 else task.priors.expand_as(rebuilt)
             loss = loss + weight * F.mse_loss(rebuilt, prior)
-        step(optimizer, loss)
+        descend(optimizer, loss)
 
 
 def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, task: Task) -> None:
@@ -135,7 +129,7 @@ def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, task: Task) -> No
             continue
         rebuilt = net(task.queries[rows])
         goal = task.goals[rows] if len(task.goals) > 1 else task.goals.expand_as(rebuilt)
-        step(optimizer, task.prior_weight * F.mse_loss(rebuilt, goal))
+        descend(optimizer, task.prior_weight * F.mse_loss(rebuilt, goal))
 
 
 def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:

@@ -145,12 +145,9 @@ def _features(replica: Replica, last: str, images: Tensor) -> Tensor:
     """(N, F) what enters the last layer."""
     layer_inputs: list[Tensor] = []
     layer = replica.model.get_submodule(last)
-    handle = layer.register_forward_pre_hook(lambda _, arguments: layer_inputs.append(arguments[0].detach()))
-    try:
-        with torch.no_grad():
-            replica.model(images)
-    finally:
-        handle.remove()
+    note = layer.register_forward_pre_hook(lambda _, arguments: layer_inputs.append(arguments[0].detach()))
+    with note, torch.no_grad():
+        replica.model(images)
     return layer_inputs[0]
 
 

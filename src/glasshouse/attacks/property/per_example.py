@@ -10,6 +10,7 @@ outputs of a layer, k numbers of a kernel.
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -213,28 +214,25 @@ def _taps(
     tape: dict[str, tuple[list[Tensor], list[Tensor]]] = {name: ([], []) for name in layers}
     outputs: dict[str, Tensor] = {}
 
-    def tap(name: str) -> object:
+    def tap(name: str) -> AbstractContextManager[object]:
         def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             tape[name][0].append(inputs[0].detach())
             outputs[name] = output
 
         return layers[name].register_forward_hook(note)
 
-    handles = [tap(name) for name in layers]
     dropout = LocalTraining.of(terms, round=0).dropout
     model.train(dropout)
-    try:
-        with torch.random.fork_rng(devices=[], enabled=dropout):
-            if dropout:
-                torch.manual_seed(rng.child("dropout").seed())
-            for rows in torch.split(torch.arange(len(pool)), CHUNK):
-                batch = pool.pick(rows)
-                loss = F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
-                for name, d in zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True):
-                    tape[name][1].append(d)
-    finally:
-        for handle in handles:
-            handle.remove()  # type: ignore[attr-defined]  # torch's handle has no exported type
+    with ExitStack() as hooks, torch.random.fork_rng(devices=[], enabled=dropout):
+        for name in layers:
+            hooks.enter_context(tap(name))
+        if dropout:
+            torch.manual_seed(rng.child("dropout").seed())
+        for rows in torch.split(torch.arange(len(pool)), CHUNK):
+            batch = pool.pick(rows)
+            loss = F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
+            for name, d in zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True):
+                tape[name][1].append(d)
     return {n: (layers[n], torch.cat(a), torch.cat(d)) for n, (a, d) in tape.items()}
 
 

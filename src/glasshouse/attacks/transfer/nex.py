@@ -16,27 +16,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, final
 
-from glasshouse.attacks.base import About, Claim, Needs
-from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
-from glasshouse.attacks.parts.readout.frozen import check_tail
 from glasshouse.attacks.parts.readout.head_gradient import (
     INVERSION_MOVED,
+    HeadAttack,
     Inversion,
-    recover_claims,
-    searched_loss,
 )
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Nex:
+class Nex(HeadAttack):
     """The attack with its settings.
 
     Args:
@@ -44,6 +39,7 @@ class Nex:
         inversion: how representations become images; by a ``generator`` (a deep image prior) as published.
     """
 
+    name: ClassVar[str] = "nex"
     card: ClassVar[Card] = Card(
         title="NEX",
         summary="representations out of an honest head's gradient, inverted with a deep image prior",
@@ -71,43 +67,6 @@ class Nex:
     readout: Readout = "unexplained"
     inversion: Inversion = field(default_factory=partial(Inversion, invert="generator"))
 
-    @property
-    def budget(self) -> Budget:
-        """Steps of the inversion of every image that is read."""
-        return self.inversion.budget
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models that do not end in two linear layers with biases."""
-        check_tail(architecture, subject="attack 'nex'")
-
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """Representations, and images where ``invert`` asks for them.
-
-        Raises:
-            Inapplicable: the model does not end in two linear layers, or nothing that clients send is seen.
-        """
-        return tuple(
-            claim
-            for one in view.rounds
-            for claim in recover_claims(
-                one,
-                terms=view.terms,
-                readout=self.readout,
-                inversion=self.inversion,
-                subject="attack 'nex'",
-                rng=rng,
-            )
-        )
-
-    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
-        """The distance of representations, and total variation."""
-        del rng  # nothing is drawn
-        (one,) = (r for r in view.rounds if r.round in about.rounds)
-        return searched_loss(
-            one,
-            about,
-            terms=view.terms,
-            readout=self.readout,
-            inversion=self.inversion,
-            subject="attack 'nex'",
-        )
+        """Claims about every round; see :meth:`HeadAttack.recover_claims`."""
+        return tuple(c for one in view.rounds for c in self.recover_claims(one, terms=view.terms, rng=rng))

@@ -48,13 +48,7 @@ def _take(scenario: Scenario, group: Group) -> None:
     write_record(
         GroupRecord(
             seed=group.seed,
-            active=None,
-            refusal=None,
             utility=utility_of(federation, last.tensors) if agreed else None,
-            sent=None,
-            curve=(),
-            parties=(),
-            entropies={},
             rounds=scenario.federation.rounds,
             seconds=time.process_time() - started,
             facts=replace(federation.facts, notes=(*_notes(checked), *ran)),

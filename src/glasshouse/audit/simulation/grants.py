@@ -72,7 +72,6 @@ def _layers(built: Built, broadcast: Broadcast, batch: Batch) -> dict[str, Tenso
     model = built.setting.build(broadcast.architecture)
     model.load_state_dict({n: t for n, t in broadcast.tensors.items() if n in model.state_dict()})
     statistics: dict[str, Tensor] = {}
-    handles = []
     for name, module in model.eval().named_modules():
         if isinstance(module, nn.BatchNorm2d):
 
@@ -81,9 +80,7 @@ def _layers(built: Built, broadcast: Broadcast, batch: Batch) -> dict[str, Tenso
                 statistics[f"{name}.mean"] = x.mean((0, 2, 3))
                 statistics[f"{name}.var"] = x.var((0, 2, 3), unbiased=False)
 
-            handles.append(module.register_forward_pre_hook(note))
+            module.register_forward_pre_hook(note)
     with torch.no_grad():
         model(batch.inputs)
-    for handle in handles:
-        handle.remove()
     return statistics

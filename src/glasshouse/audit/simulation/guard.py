@@ -11,7 +11,7 @@ from glasshouse.guard.inspect import inspect
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.models.build import state
 from glasshouse.models.text.base import TextModel
-from glasshouse.scenario.spec import Guard
+from glasshouse.scenario.table import Guard
 from glasshouse.wire import Batch, Update
 
 EXAMPLES, BATCH = 256, 64

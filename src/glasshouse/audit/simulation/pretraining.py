@@ -29,6 +29,7 @@ from glasshouse.scenario.passes import HEAD_IMAGES
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Pretraining
 from glasshouse.settings import Recipe
+from glasshouse.tensors import descend
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture, Batch
 
@@ -150,9 +151,9 @@ def measure_accuracy(start: Start, heldout: Batch | None, *, device: str = "cpu"
     def make(_: Checkpoint) -> dict[str, Tensor]:
         probe.to(device)
         robust = robust_accuracy(probe, few, rng=Rng.root(0, salt="robust accuracy"))
-        found = torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)
+        shares = torch.tensor([accuracy(probe, heldout), robust], dtype=torch.float64)
         probe.to("cpu")
-        return {"found": found}
+        return {"found": shares}
 
     key = {"model": models.state(probe), "data": heldout.inputs, "labels": heldout.labels, "few": len(few)}
     natural, robust = load_or_make("robustness", key, make)["found"].tolist()
@@ -188,10 +189,8 @@ def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) ->
         for epoch in range(how.head_epochs):
             order = torch.randperm(len(few), generator=rng.child(f"epoch/{epoch}").torch())
             for rows in torch.split(order, 64):
-                optimizer.zero_grad(set_to_none=True)
                 loss = functional.cross_entropy(head(features[rows]), few.labels[rows])
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                descend(optimizer, loss)
         return models.state(head)
 
     key = {

@@ -1,9 +1,11 @@
 """What is known of one simulated group beside its files: ``group.json``, as a typed record."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
+
+from pydantic import TypeAdapter
 
 from glasshouse.federation.defenses.guarantee import Guarantee
 from glasshouse.store import read_json, write_json
@@ -76,13 +78,13 @@ class GroupRecord:
     """
 
     seed: int
-    active: int | None
-    refusal: Refusal | None
-    utility: Mapping[str, float] | None
-    sent: Mapping[str, float] | None
-    curve: tuple[tuple[int, float], ...]
-    parties: tuple[Mapping[str, Any], ...]
-    entropies: Mapping[str, tuple[float, ...]]
+    active: int | None = None
+    refusal: Refusal | None = None
+    utility: Mapping[str, float] | None = None
+    sent: Mapping[str, float] | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    parties: tuple[Mapping[str, Any], ...] = ()
+    entropies: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     rounds: int
     seconds: float
     facts: Facts
@@ -102,21 +104,5 @@ def has_record(folder: Path) -> bool:
 
 def read_record(folder: Path) -> GroupRecord:
     """Read what :func:`write_record` wrote."""
-    raw = read_json(folder / NAME)
-    facts = raw.pop("facts")
-    guarantee = facts.pop("guarantee")
-    refusal, terms = raw.pop("refusal"), raw.pop("terms", None)
-    return GroupRecord(
-        refusal=Refusal(**refusal) if refusal else None,
-        curve=tuple((number, share) for number, share in raw.pop("curve")),
-        parties=tuple(raw.pop("parties")),
-        guard=tuple(raw.pop("guard", ())),
-        entropies={name: tuple(values) for name, values in raw.pop("entropies").items()},
-        facts=Facts(
-            guarantee=Guarantee(**guarantee) if guarantee else None,
-            notes=tuple(facts.pop("notes", ())),
-            **facts,
-        ),
-        terms=TermsCheck(**terms) if terms else None,
-        **raw,
-    )
+    record: GroupRecord = TypeAdapter(GroupRecord).validate_python(read_json(folder / NAME))
+    return record

@@ -7,7 +7,7 @@ from glasshouse import registry
 from glasshouse.data.base import DataSource
 from glasshouse.data.fetch import ensure
 from glasshouse.data.named import NAMED
-from glasshouse.errors import BadFile
+from glasshouse.data.paths import refuse_path
 from glasshouse.registry import Card, carded
 
 
@@ -17,13 +17,8 @@ def read(name: str, where: str, *, resize: int | None) -> DataSource:
     Raises:
         BadFile: it is not here and cannot be fetched, is damaged, or a path was given.
     """
-    if where:
-        raise BadFile(
-            f"data '{name}'",
-            needs="no path",
-            got=f"{name}:{where}",
-            fix=f"write '{name}' alone, and set GLASSHOUSE_DATA; npz:, folder:, zip: and idx: take paths",
-        )
+    fix = f"write '{name}' alone, and set GLASSHOUSE_DATA; npz:, folder:, zip: and idx: take paths"
+    refuse_path(name, where, fix=fix)
     kind, _, path = ensure(name).partition(":")
     source: DataSource = registry.load("datasets", kind)(path, resize=resize)
     here = f"{name} (fetched)" if Path(path) == NAMED[name].fetched else f"{name} ({Path(path).name})"

@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.errors import BadValue
+from glasshouse.data.paths import refuse_path
 from glasshouse.registry import Card, carded
 
 _TEST_EVERY = 4
@@ -22,8 +22,7 @@ def digits(where: str, *, resize: int | None = None) -> DataSource:
     Raises:
         BadValue: ``where`` is not empty: there is nothing to point to.
     """
-    if where:
-        raise BadValue("data 'digits'", needs="no path", got=f"digits:{where}", fix="write 'digits' alone")
+    refuse_path("digits", where)
     raw = load_digits()
     images = np.round(raw.images * (255 / 16)).astype(np.uint8)
     test = np.arange(len(images)) % _TEST_EVERY == _TEST_EVERY - 1

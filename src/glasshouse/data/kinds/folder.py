@@ -15,7 +15,7 @@ from torch import Tensor
 from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.data.base import DataSource, assemble, check_count
 from glasshouse.data.kinds.pictures import decode, stack_images
-from glasshouse.data.paths import require_existing, require_inside
+from glasshouse.data.paths import class_folders, files_of, require_existing, require_inside, split_folders
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import reason
@@ -27,7 +27,6 @@ SUFFIXES: Final = frozenset(
 )
 MANY: Final = 5_000
 """From so many pictures on, decoding them takes longer than reading a decoded copy."""
-SPLITS: Final = ("train", "val", "test")
 BROKEN: Final = (
     OSError,
     SyntaxError,
@@ -77,10 +76,10 @@ def read_tree(
     """
     name = f"{kind}:{where}"
     root = require_existing(where, name=name, folder=True)
-    roots = {split: root / split for split in SPLITS if (root / split).is_dir()} or {"train": root}
-    for path in (*roots.values(), *(p for split in roots.values() for p in _folders(split))):
+    roots = split_folders(root)
+    for path in (*roots.values(), *(p for split in roots.values() for p in class_folders(split))):
         require_inside(path, root, name=name, folder=True)
-    classes = sorted({path.name for split in roots.values() for path in _folders(split)})
+    classes = sorted({path.name for split in roots.values() for path in class_folders(split)})
     check_count(len(classes), limits.CLASSES, "classes", name=name)
     if not classes:
         raise BadFile(
@@ -104,15 +103,11 @@ def read_tree(
     )
 
 
-def _folders(path: Path) -> list[Path]:
-    return [p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")]
-
-
 def _files(root: Path, suffixes: frozenset[str], *, name: str) -> list[Path]:
     """The pictures of a split, class by class."""
     files: list[Path] = []
-    for path in sorted(_folders(root)):
-        pictures = sorted(p for p in path.iterdir() if p.suffix.lower() in suffixes)
+    for path in class_folders(root):
+        pictures = files_of(path, suffixes)
         if not pictures:
             raise BadFile(
                 f"data '{name}'",

@@ -41,7 +41,7 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
     arrays: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
     for split, prefix in PREFIXES.items():
         images, labels = (
-            _find(root, f"{prefix}-{part}") for part in ("images-idx3-ubyte", "labels-idx1-ubyte")
+            find_file(root, f"{prefix}-{part}") for part in ("images-idx3-ubyte", "labels-idx1-ubyte")
         )
         if images and labels:
             arrays[split] = (
@@ -55,7 +55,8 @@ def idx(where: str, *, resize: int | None = None) -> DataSource:
     return assemble(name, arrays, class_names=None, public=False, resize=resize)
 
 
-def _find(root: Path, stem: str) -> Path | None:
+def find_file(root: Path, stem: str) -> Path | None:
+    """One of MNIST's files, unpacked or as it comes."""
     return next((path for path in (root / stem, root / f"{stem}.gz") if path.exists()), None)
 
 

@@ -3,12 +3,11 @@
 from typing import Final
 
 from glasshouse.data.base import DataSource, assemble, with_groups
-from glasshouse.data.paths import require_existing
+from glasshouse.data.paths import SPLITS, require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside.arrays import read_arrays
 from glasshouse.registry import Card, carded
 
-SPLITS = ("train", "val", "test")
 _FIX: Final = "docs/data.md shows how to write such a file"
 
 

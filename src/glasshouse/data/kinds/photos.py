@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
 
 from glasshouse.data.base import DataSource, assemble
-from glasshouse.errors import BadValue
+from glasshouse.data.paths import refuse_path
 from glasshouse.registry import Card, carded
 
 SIDE: Final = 32
@@ -30,8 +30,7 @@ def photos(where: str, *, resize: int | None = None) -> DataSource:
     Raises:
         BadValue: ``where`` is not empty: there is nothing to point to.
     """
-    if where:
-        raise BadValue("data 'photos'", needs="no path", got=f"photos:{where}", fix="write 'photos' alone")
+    refuse_path("photos", where)
     pictures = load_sample_images()
     crops = [_crops(picture) for picture in pictures.images]
     images = np.concatenate(crops)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from glasshouse.data.paths import refuse_path
 from glasshouse.data.texts import Texts
-from glasshouse.errors import BadValue
 from glasshouse.registry import Card, carded
 from glasshouse.tokens import corpus
 
@@ -20,10 +20,7 @@ def sentences(where: str, *, resize: int | None = None) -> Texts:
         BadValue: ``where`` is not empty: there is nothing to point to.
     """
     del resize  # images have a size
-    if where:
-        raise BadValue(
-            "data 'sentences'", needs="no path", got=f"sentences:{where}", fix="write 'sentences' alone"
-        )
+    refuse_path("sentences", where)
     every = [(s, label) for label, part in enumerate(corpus.sentences().values()) for s in part]
     test = np.arange(len(every)) % _TEST_EVERY == _TEST_EVERY - 1
     rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}

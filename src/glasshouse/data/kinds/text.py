@@ -8,14 +8,13 @@ from typing import Final, final
 
 import numpy as np
 
-from glasshouse.data.paths import require_existing, require_inside
+from glasshouse.data.paths import SPLITS, require_existing, require_inside
 from glasshouse.data.texts import Texts
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import read_limited, shorten
 from glasshouse.registry import Card, carded
 
-SPLITS: Final = ("train", "val", "test")
 _TABLES: Final = frozenset({".tsv", ".csv"})
 _FIX: Final = "one sentence a line; or of a table the columns: text:FILE.tsv#SENTENCE,LABEL, counted from 1"
 
@@ -79,14 +78,14 @@ def text(where: str, *, resize: int | None = None) -> Texts:
 def _files(root: Path, name: str) -> dict[tuple[str, str], Path]:
     """Files by split and by what they are called."""
     folders = [root / split for split in SPLITS if (root / split).is_dir()]
-    found = {}
+    files = {}
     for folder in folders or [root]:
         for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")):
             split = folder.name if folders else path.stem if path.stem in SPLITS else "train"
-            found[split, path.stem] = path
-    if not found:
+            files[split, path.stem] = path
+    if not files:
         raise BadFile(f"data '{name}'", needs="files with sentences", got="none", fix=_FIX)
-    return found
+    return files
 
 
 def _column(words: str, name: str) -> _Column:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.data.base import DataSource, assemble, check_count
-from glasshouse.data.kinds.folder import BROKEN, MANY, SPLITS, SUFFIXES
+from glasshouse.data.kinds.folder import BROKEN, MANY, SUFFIXES
 from glasshouse.data.kinds.pictures import decode, stack_images
-from glasshouse.data.paths import require_existing
+from glasshouse.data.paths import SPLITS, require_existing
 from glasshouse.errors import BadFile
 from glasshouse.outside import limits
 from glasshouse.outside.files import check_unpacked, printable, reason

@@ -5,13 +5,14 @@ Imported only when asked for: Flower brings Hugging Face's data sets with it, a 
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from glasshouse.data.partition import Demand
 from glasshouse.errors import BadValue, not_installed
+from glasshouse.limits import Fix, Positive, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 
@@ -47,13 +48,10 @@ class Dirichlet:
     )
     demand: ClassVar[Demand] = Demand()
 
-    alpha: float = 0.5
+    alpha: Annotated[Positive, Fix("set data.alpha")] = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < float("inf"):
-            raise BadValue(
-                "partition 'dirichlet'", needs="alpha > 0", got=f"alpha = {self.alpha}", fix="set data.alpha"
-            )
+        check_ranges(self, "partition 'dirichlet'")
 
     def __call__(self, labels: Tensor, clients: int, *, rng: Rng) -> tuple[Tensor, ...]:
         """One index tensor per client.

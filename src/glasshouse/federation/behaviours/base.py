@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.errors import Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import Trainer
+from glasshouse.limits import check_ranges
 from glasshouse.tensors import difference, norm, scale_tensors
 from glasshouse.wire import Trained
 
@@ -23,15 +24,13 @@ class WrappedTrainer(Protocol):
     def inner(self) -> Trainer: ...
 
 
-def require(name: str, holds: bool, *, needs: str, fix: str, **got: object) -> None:
-    """Refuse a setting of behaviour ``name`` unless the condition holds.
+class NamedBehaviour(Protocol):
+    """Base class of our own behaviours: settings with declared ranges."""
 
-    Raises:
-        BadValue: it does not.
-    """
-    if not holds:
-        settings = ", ".join(f"{setting} = {value}" for setting, value in got.items())
-        raise BadValue(f"behaviour '{name}'", needs=needs, got=settings, fix=fix)
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"behaviour '{self.name}'")
 
 
 def settings_of(train: Trainer, *, name: str) -> LocalTraining:

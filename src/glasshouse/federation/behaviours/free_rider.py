@@ -4,17 +4,17 @@ Source: Fraboni et al. 2021, arXiv:2006.11901 (plain free riders return the mode
 add noise); Lin et al. 2019, arXiv:1911.12560 (repeating the last change of the global model).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from glasshouse.federation.behaviours.base import require, settings_of
+from glasshouse.federation.behaviours.base import NamedBehaviour, settings_of
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import Trainer
+from glasshouse.limits import Fix, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import scale_tensors
@@ -23,7 +23,7 @@ from glasshouse.wire import Batch, Trained
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FreeRider:
+class FreeRider(NamedBehaviour):
     """Send no change, or the last change of the global model, either with noise; private data stay unused.
 
     Riders of one instance tell each other what they received, so a rider knows the global model of every
@@ -38,22 +38,13 @@ class FreeRider:
         summary="no training: send nothing, noise, or the last global change",
         source="Fraboni et al. 2021, arXiv:2006.11901",
     )
+    name: ClassVar[str] = "free_rider"
 
     sends: Literal["zero", "repeat"] = "zero"
-    std: float = 0.0
+    std: Annotated[NotNegative, Fix("noise alone is sends = zero with std > 0")] = 0.0
     _seen: dict[int, Mapping[str, Tensor]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-
-    def __post_init__(self) -> None:
-        require(
-            "free_rider",
-            self.sends in ("zero", "repeat") and 0 <= self.std < math.inf,
-            needs="sends = zero or repeat, a finite std >= 0",
-            fix="noise alone is sends = zero with std > 0",
-            sends=self.sends,
-            std=self.std,
-        )
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The idle trainer of this round."""

@@ -5,14 +5,19 @@ differ: their code also clips the gradient of every local step, of honest client
 setting of training, not of the attack, so ``clip_norm`` here bounds what is sent.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 from torch import nn
 
-from glasshouse.federation.behaviours.base import clip_to_radius, copy_parameters, replace_change, require
+from glasshouse.federation.behaviours.base import (
+    NamedBehaviour,
+    clip_to_radius,
+    copy_parameters,
+    replace_change,
+)
 from glasshouse.interfaces import Trainer
+from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Trained
@@ -20,7 +25,7 @@ from glasshouse.wire import Batch, Trained
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GradientAscent:
+class GradientAscent(NamedBehaviour):
     """Train with the sign of the loss reversed. With one local step the same as ``gradient_inversion``.
 
     Args:
@@ -30,17 +35,9 @@ class GradientAscent:
     card: ClassVar[Card] = Card(
         summary="climb the loss in local training", source="Kerkouche et al. 2023, arXiv:2303.03908"
     )
+    name: ClassVar[str] = "gradient_ascent"
 
-    clip_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        require(
-            "gradient_ascent",
-            self.clip_norm is None or 0 < self.clip_norm < math.inf,
-            needs="a finite clip_norm > 0, or none",
-            fix="try 2",
-            clip_norm=self.clip_norm,
-        )
+    clip_norm: Annotated[Positive, Fix("try 2")] | None = None
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The climbing trainer; the same in every round."""

@@ -4,14 +4,19 @@ Source: Kerkouche et al. 2023, arXiv:2303.03908, section 4 (gradient inversion a
 −0.5·Δw and trains its detector on −Δw). Not to be confused with inverting gradients, an attack on privacy.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 from torch import nn
 
-from glasshouse.federation.behaviours.base import clip_to_radius, copy_parameters, replace_change, require
+from glasshouse.federation.behaviours.base import (
+    NamedBehaviour,
+    clip_to_radius,
+    copy_parameters,
+    replace_change,
+)
 from glasshouse.interfaces import Trainer
+from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import scale_tensors
@@ -20,7 +25,7 @@ from glasshouse.wire import Batch, Trained
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GradientInversion:
+class GradientInversion(NamedBehaviour):
     """Send ``-scale`` times the honest change (gradient, or difference of parameters).
 
     Args:
@@ -31,19 +36,10 @@ class GradientInversion:
     card: ClassVar[Card] = Card(
         summary="send the opposite of the honest update", source="Kerkouche et al. 2023, arXiv:2303.03908"
     )
+    name: ClassVar[str] = "gradient_inversion"
 
-    scale: float = 1.0
-    clip_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        require(
-            "gradient_inversion",
-            0 < self.scale < math.inf and (self.clip_norm is None or 0 < self.clip_norm < math.inf),
-            needs="a finite scale > 0, and a finite clip_norm > 0 or none",
-            fix="try scale = 1",
-            scale=self.scale,
-            clip_norm=self.clip_norm,
-        )
+    scale: Annotated[Positive, Fix("try 1")] = 1.0
+    clip_norm: Annotated[Positive, Fix("try 2")] | None = None
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The inverting trainer; the same in every round."""

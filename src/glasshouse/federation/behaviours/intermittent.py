@@ -6,13 +6,15 @@ harder to detect, and poisons less).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import torch
+from annotated_types import Ge, Le
 
 from glasshouse import registry
-from glasshouse.federation.behaviours.base import require
+from glasshouse.errors import BadValue
 from glasshouse.interfaces import Behaviour, Trainer
+from glasshouse.limits import Fix, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Value
@@ -33,20 +35,17 @@ class Intermittent:
         summary="another behaviour, in some rounds only", source="Kerkouche et al. 2023, arXiv:2303.03908"
     )
 
-    probability: float
+    probability: Annotated[float, Ge(0), Le(1), Fix("try 0.5")]
     behaviour: str = "gradient_ascent"
     arguments: Mapping[str, Value] = field(default_factory=dict)
     _other: Behaviour = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require(
-            "intermittent",
-            0 <= self.probability <= 1 and self.behaviour != "intermittent",
-            needs="probability in [0, 1], and another behaviour to switch on and off",
-            fix="try probability = 0.5, behaviour = gradient_ascent",
-            probability=self.probability,
-            behaviour=self.behaviour,
-        )
+        subject = "behaviour 'intermittent'"
+        check_ranges(self, subject)
+        if self.behaviour == "intermittent":
+            needs, got = "another behaviour to switch on and off", "behaviour = intermittent"
+            raise BadValue(subject, needs=needs, got=got, fix="try gradient_ascent")
         other = registry.create(registry.load("behaviours", self.behaviour), self.arguments)
         object.__setattr__(self, "_other", other)  # frozen: this is still construction
 

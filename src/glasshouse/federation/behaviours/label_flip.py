@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.behaviours.base import require
+from glasshouse.federation.behaviours.base import NamedBehaviour
 from glasshouse.interfaces import Trainer
+from glasshouse.limits import Count, Natural
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Trained
@@ -19,7 +20,7 @@ from glasshouse.wire import Batch, Trained
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LabelFlip:
+class LabelFlip(NamedBehaviour):
     """Every label y becomes ``to``, or y + ``shift`` modulo the number of classes.
 
     Args:
@@ -31,19 +32,10 @@ class LabelFlip:
         summary="train on shifted labels, or on one label for all",
         source="Tolpegin et al. 2020, arXiv:2007.08432",
     )
+    name: ClassVar[str] = "label_flip"
 
-    shift: int = 1
-    to: int | None = None
-
-    def __post_init__(self) -> None:
-        require(
-            "label_flip",
-            self.shift >= 1 and (self.to is None or self.to >= 0),
-            needs="shift >= 1, and to >= 0 or none",
-            fix="try shift = 1",
-            shift=self.shift,
-            to=self.to,
-        )
+    shift: Count = 1
+    to: Natural | None = None
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The misled trainer; the same in every round."""

@@ -1,12 +1,17 @@
-"""What the defences share: the kinds of update they accept, their description, and one mask."""
+"""What the defences share: base classes, the kinds of update they accept, and one mask."""
 
+import dataclasses
 import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from glasshouse.errors import BadValue, Inapplicable
-from glasshouse.interfaces import Defense
+from glasshouse.limits import check_ranges
+from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite
 from glasshouse.wire import Kind, Mechanism, Update, Value
 
@@ -14,18 +19,53 @@ CHANGES: frozenset[Kind] = frozenset({"gradient", "delta"})
 """Kinds around zero: scaling or dropping entries of new *parameters* would damage the model itself."""
 
 ALL: frozenset[Kind] = frozenset({"gradient", "delta", "parameters", "logits"})
-LOGITS: frozenset[Kind] = frozenset({"logits"})
 
 
-def require(name: str, holds: bool, *, needs: str, fix: str, **got: object) -> None:
-    """Refuse a setting of defence ``name`` unless the condition holds.
+class NamedDefense(Protocol):
+    """Base class of our own defences: settings with declared ranges, and a description made of them."""
 
-    Raises:
-        BadValue: it does not; ``got`` is printed as ``setting = value``.
-    """
-    if not holds:
-        settings = ", ".join(f"{setting} = {value}" for setting, value in got.items())
-        raise BadValue(f"defense '{name}'", needs=needs, got=settings, fix=fix)
+    name: ClassVar[str]
+
+    @property
+    def place(self) -> Literal["local", "gradient", "update"]: ...
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"defense '{self.name}'")
+
+    def describe(self) -> Mechanism:
+        return describe_mechanism(self)
+
+
+class RewritingDefense(NamedDefense, Protocol):
+    """Base class of those that rewrite what leaves the client."""
+
+    place: ClassVar[Literal["update"]] = "update"
+    kinds: ClassVar[frozenset[Kind]] = CHANGES
+
+    @abstractmethod
+    def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
+        """What is sent instead of the update's tensors."""
+
+    def update(self, update: Update, *, rng: Rng) -> Update:
+        """A rewritten copy.
+
+        Raises:
+            Inapplicable: the update is of a kind that this defence does not rewrite.
+            BadValue: it has no tensors, or an entry is not finite.
+        """
+        accept(update, name=self.name, kinds=self.kinds)
+        return dataclasses.replace(update, tensors=self.rewrite(update, rng))
+
+
+class TensorDefense(RewritingDefense, Protocol):
+    """Base class of those that rewrite each tensor by itself."""
+
+    @abstractmethod
+    def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
+        """What is sent instead of one tensor; the stream is this tensor's own, whatever their order."""
+
+    def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
+        return {name: self.change(t, rng.child(name)) for name, t in update.tensors.items()}
 
 
 def accept(update: Update, *, name: str, kinds: frozenset[Kind]) -> None:
@@ -53,10 +93,10 @@ def accept(update: Update, *, name: str, kinds: frozenset[Kind]) -> None:
     check_finite(update.tensors, subject=f"defense '{name}' in {where}")
 
 
-def describe_mechanism(defense: Defense, name: str, *, note: str = "", **further: Value) -> Mechanism:
+def describe_mechanism(defense: NamedDefense, *, note: str = "", **further: Value) -> Mechanism:
     """The mechanism of a defence whose dataclass fields are its settings; unset (None) ones are left out."""
     values = {setting: value for setting, value in vars(defense).items() if value is not None}
-    return Mechanism(name=name, place=defense.place, parameters={**values, **further}, note=note)
+    return Mechanism(name=defense.name, place=defense.place, parameters={**values, **further}, note=note)
 
 
 def smallest(values: Tensor, share: float) -> Tensor:

@@ -4,21 +4,23 @@ Source: McMahan et al. 2018, arXiv:1710.06963, section 2 (flat clipping). Li et 
 clipping per layer (arXiv:2203.15696, section 3.3); their code clips globally, as here.
 """
 
-import dataclasses
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
-from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
+from torch import Tensor
+
+from glasshouse.federation.defenses.base import RewritingDefense
+from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import norm, scale_tensors
-from glasshouse.wire import Mechanism, Update
+from glasshouse.wire import Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class Clip(RewritingDefense):
     """The update times min(1, norm / its L2 norm over all tensors).
 
     Args:
@@ -29,21 +31,11 @@ class Clip:
         summary="limits the size (L2 norm) of what is sent, all tensors together",
         source="McMahan et al. 2018, arXiv:1710.06963",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "clip"
 
-    norm: float
+    norm: Annotated[Positive, Fix("try 4")]
 
-    def __post_init__(self) -> None:
-        require("clip", 0 < self.norm < math.inf, needs="a finite norm > 0", fix="try 4", norm=self.norm)
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "clip")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A scaled copy; unchanged where it is inside the ball."""
-        del rng  # deterministic
-        accept(update, name="clip", kinds=CHANGES)
+    def rewrite(self, update: Update, _: Rng, /) -> Mapping[str, Tensor]:
+        """Scaled; unchanged inside the ball."""
         size = norm(update.tensors)
-        if size <= self.norm:
-            return update
-        return dataclasses.replace(update, tensors=scale_tensors(update.tensors, self.norm / size))
+        return update.tensors if size <= self.norm else scale_tensors(update.tensors, self.norm / size)

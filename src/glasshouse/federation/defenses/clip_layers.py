@@ -5,23 +5,20 @@ tensors; weight and bias of a layer are two tensors here, as in Li et al. 2022
 (arXiv:2203.15696, section 3.3).
 """
 
-import dataclasses
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 from torch import Tensor
 
-from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
+from glasshouse.federation.defenses.base import TensorDefense
+from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import map_tensors
-from glasshouse.wire import Mechanism, Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ClipLayers:
+class ClipLayers(TensorDefense):
     """Each tensor times min(1, norm / its own L2 norm).
 
     Args:
@@ -32,24 +29,11 @@ class ClipLayers:
     card: ClassVar[Card] = Card(
         summary="clip the L2 norm of each tensor", source="McMahan et al. 2018, arXiv:1710.06963"
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "clip_layers"
 
-    norm: float
+    norm: Annotated[Positive, Fix("try 1")]
 
-    def __post_init__(self) -> None:
-        require(
-            "clip_layers", 0 < self.norm < math.inf, needs="a finite norm > 0", fix="try 1", norm=self.norm
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "clip_layers")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A copy in which every tensor is inside its ball."""
-        del rng  # deterministic
-        accept(update, name="clip_layers", kinds=CHANGES)
-        return dataclasses.replace(update, tensors=map_tensors(update.tensors, self._clipped))
-
-    def _clipped(self, t: Tensor) -> Tensor:
-        size = float(t.double().norm())
-        return t if size <= self.norm else t * (self.norm / size)
+    def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
+        """Inside its ball."""
+        size = float(tensor.double().norm())
+        return tensor if size <= self.norm else tensor * (self.norm / size)

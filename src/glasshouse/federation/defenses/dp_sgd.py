@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue, Inapplicable, not_installed
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
-from glasshouse.federation.defenses.base import describe_mechanism, require
+from glasshouse.federation.defenses.base import NamedDefense, describe_mechanism
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
 from glasshouse.federation.defenses.per_example import prepare_model
 from glasshouse.interfaces import Trainer, losses_of
+from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Mechanism, Trained
@@ -37,7 +38,7 @@ except ImportError as error:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DpSgd:
+class DpSgd(NamedDefense):
     """Differentially private local training, for one gradient (fedsgd) or local epochs (fedavg).
 
     Args:
@@ -54,33 +55,25 @@ class DpSgd:
         extra="dp",
         details={"neighbours": "one example more or less"},
     )
+    name: ClassVar[str] = "dp_sgd"
     place: ClassVar[Literal["local"]] = "local"
 
-    clip: float
-    delta: float = 1e-5
+    clip: Annotated[Positive, Fix("try 1")]
+    delta: Annotated[Probability, Fix("try 1e-5")] = 1e-5
     noise_multiplier: float | None = None
     epsilon: float | None = None
-    rounds: int = 1
+    rounds: Count = 1
 
     def __post_init__(self) -> None:
-        require(
-            "dp_sgd",
-            0 < self.clip < math.inf and 0 < self.delta < 1 and self.rounds >= 1,
-            needs="a finite clip > 0, delta in (0, 1), rounds >= 1",
-            fix="try clip = 1, delta = 1e-5",
-            clip=self.clip,
-            delta=self.delta,
-            rounds=self.rounds,
-        )
+        check_ranges(self, "defense 'dp_sgd'")
         levels = [value for value in (self.noise_multiplier, self.epsilon) if value is not None]
-        require(
-            "dp_sgd",
-            len(levels) == 1 and 0 < levels[0] < 1e6,
-            needs="either noise_multiplier or epsilon, in (0, 1e6)",
-            fix="try noise_multiplier = 1",
-            noise_multiplier=self.noise_multiplier,
-            epsilon=self.epsilon,
-        )
+        if len(levels) != 1 or not 0 < levels[0] < 1e6:
+            raise BadValue(
+                "defense 'dp_sgd'",
+                needs="either noise_multiplier or epsilon, in (0, 1e6)",
+                got=f"noise_multiplier = {self.noise_multiplier}, epsilon = {self.epsilon}",
+                fix="try noise_multiplier = 1",
+            )
 
     def noise(self, *, batch_rate: float, steps: int) -> float:
         """The noise multiplier for ``steps`` steps a round, each on ``batch_rate`` of the client's data."""
@@ -92,9 +85,8 @@ class DpSgd:
         )
 
     def describe(self) -> Mechanism:
-        return describe_mechanism(
-            self, "dp_sgd", note="neighbouring: one example more or less; Poisson-sampled steps"
-        )
+        note = "neighbouring: one example more or less; Poisson-sampled steps"
+        return describe_mechanism(self, note=note)
 
     def local(self, train: Trainer) -> Trainer:
         """The private twin of the honest trainer.

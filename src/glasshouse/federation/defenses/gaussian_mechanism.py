@@ -10,13 +10,16 @@ proves less: ask for half the clip, or read the noise multiplier as half.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
+
+from annotated_types import Gt, Le
 
 from glasshouse.federation.defenses.accounting import needed_noise, spent_epsilon
-from glasshouse.federation.defenses.base import describe_mechanism, require
+from glasshouse.federation.defenses.base import NamedDefense, describe_mechanism
 from glasshouse.federation.defenses.clip import Clip
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
+from glasshouse.limits import Count, Fix, Fraction, Positive, Probability
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Mechanism, Update
@@ -24,7 +27,7 @@ from glasshouse.wire import Mechanism, Update
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GaussianMechanism:
+class GaussianMechanism(NamedDefense):
     """Clip to an L2 ball over all tensors, then N(0, (noise_multiplier·clip)²) on every entry.
 
     Args:
@@ -42,32 +45,14 @@ class GaussianMechanism:
         extra="dp",
         details={"neighbours": "the client's update, or zeros in its place"},
     )
+    name: ClassVar[str] = "gaussian_mechanism"
     place: ClassVar[Literal["update"]] = "update"
 
-    epsilon: float
-    delta: float
-    clip: float
-    rounds: int = 1
-    sampling: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(
-            "gaussian_mechanism",
-            0 < self.epsilon <= 1e6 and 0 < self.delta < 1 and 0 < self.clip < 1e30,
-            needs="epsilon in (0, 1e6], delta in (0, 1), a finite clip > 0",
-            fix="try epsilon = 8, delta = 1e-5, clip = 1",
-            epsilon=self.epsilon,
-            delta=self.delta,
-            clip=self.clip,
-        )
-        require(
-            "gaussian_mechanism",
-            self.rounds >= 1 and 0 < self.sampling <= 1,
-            needs="rounds >= 1 and sampling in (0, 1]",
-            fix="leave sampling at 1 unless nobody can see who takes part",
-            rounds=self.rounds,
-            sampling=self.sampling,
-        )
+    epsilon: Annotated[float, Gt(0), Le(1e6), Fix("try 8")]
+    delta: Annotated[Probability, Fix("try 1e-5")]
+    clip: Annotated[Positive, Fix("try 1")]
+    rounds: Count = 1
+    sampling: Annotated[Fraction, Fix("leave it at 1 unless nobody can see who takes part")] = 1.0
 
     @property
     def noise_multiplier(self) -> float:
@@ -79,7 +64,6 @@ class GaussianMechanism:
     def describe(self) -> Mechanism:
         return describe_mechanism(
             self,
-            "gaussian_mechanism",
             note="neighbouring: the client's update, or zeros in its place; the noise is the client's own"
             + ("; counts on nobody seeing who takes part" if self.sampling < 1 else ""),
             noise_multiplier=self.noise_multiplier,

@@ -4,22 +4,22 @@ Source: Zhu et al. 2019, "Deep Leakage from Gradients", arXiv:1906.08935, sectio
 the update it guarantees nothing: for a guarantee use ``gaussian_mechanism``.
 """
 
-import dataclasses
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 import torch
+from torch import Tensor
 
-from glasshouse.federation.defenses.base import ALL, accept, describe_mechanism, require
+from glasshouse.federation.defenses.base import ALL, TensorDefense
+from glasshouse.limits import Fix, NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Mechanism, Update
+from glasshouse.wire import Kind
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GaussianNoise:
+class GaussianNoise(TensorDefense):
     """Every entry plus N(0, std²). Acts on any kind of update, logits included.
 
     Args:
@@ -31,24 +31,13 @@ class GaussianNoise:
         summary="adds random (Gaussian) noise to every number that is sent; no guarantee",
         source="Zhu et al. 2019, arXiv:1906.08935",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "gaussian_noise"
+    kinds: ClassVar[frozenset[Kind]] = ALL
 
-    std: float
+    std: Annotated[NotNegative, Fix("try 0.1")]
 
-    def __post_init__(self) -> None:
-        require(
-            "gaussian_noise", 0 <= self.std < math.inf, needs="a finite std >= 0", fix="try 0.1", std=self.std
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "gaussian_noise")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A noisy copy; one stream per tensor, so that the order of the tensors does not matter."""
-        accept(update, name="gaussian_noise", kinds=ALL)
-        noisy = {}
-        for name, t in update.tensors.items():
-            generator = rng.child(name).torch(t.device)
-            noise = torch.randn(t.shape, generator=generator, dtype=t.dtype, device=t.device)
-            noisy[name] = t + self.std * noise
-        return dataclasses.replace(update, tensors=noisy)
+    def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
+        """Noisy."""
+        draws, kind = rng.torch(tensor.device), tensor.dtype
+        noise = torch.randn(tensor.shape, generator=draws, dtype=kind, device=tensor.device)
+        return tensor + self.std * noise

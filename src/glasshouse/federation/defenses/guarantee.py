@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, final, runtime_checkable
 
-from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.subsample import Subsample
 from glasshouse.interfaces import Defense
+from glasshouse.limits import Count, Fraction, check_ranges
 
 
 @final
@@ -23,20 +23,13 @@ class Exposure:
         batch_rate: expected share of the client's examples in one step, in (0, 1].
     """
 
-    rounds: int
-    sampling: float = 1.0
-    steps: int = 1
-    batch_rate: float = 1.0
+    rounds: Count
+    sampling: Fraction = 1.0
+    steps: Count = 1
+    batch_rate: Fraction = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.rounds >= 1 and self.steps >= 1 and 0 < self.sampling <= 1 and 0 < self.batch_rate <= 1):
-            raise BadValue(
-                "privacy guarantee",
-                needs="rounds >= 1, steps >= 1, sampling and batch_rate in (0, 1]",
-                got=f"rounds = {self.rounds}, steps = {self.steps}, sampling = {self.sampling}, "
-                f"batch_rate = {self.batch_rate}",
-                fix="take them from the terms of the federation",
-            )
+        check_ranges(self, "privacy guarantee", fix="take them from the terms of the federation")
 
 
 @final

@@ -6,24 +6,25 @@ together, both settings per local step. Where we differ: a percentile or bound o
 the filter silently does nothing. A tensor with a single number and no dimension is sent as it is, as there.
 """
 
-import dataclasses
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
+from annotated_types import Ge, Lt
 from torch import Tensor
 
-from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
+from glasshouse.federation.defenses.base import RewritingDefense
+from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.tensors import map_tensors
-from glasshouse.wire import Mechanism, Update
+from glasshouse.wire import Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Percentile:
+class Percentile(RewritingDefense):
     """Zero every entry below a percentile of all magnitudes; clamp the others.
 
     Args:
@@ -35,32 +36,17 @@ class Percentile:
         summary="sends only the largest changes of the whole update, clamped (percentile privacy)",
         source="Shokri & Shmatikov 2015, CCS",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "percentile"
 
-    percentile: float = 10.0
-    bound: float = 0.01
+    percentile: Annotated[float, Ge(0), Lt(100), Fix("try 90")] = 10.0
+    bound: Annotated[Positive, Fix("try 0.01")] = 0.01
 
-    def __post_init__(self) -> None:
-        require(
-            "percentile",
-            0 <= self.percentile < 100 and 0 < self.bound < math.inf,
-            needs="percentile in [0, 100), a finite bound > 0",
-            fix="try percentile = 90, bound = 0.01",
-            percentile=self.percentile,
-            bound=self.bound,
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "percentile")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A sparse, clamped copy."""
-        del rng  # deterministic
-        accept(update, name="percentile", kinds=CHANGES)
+    def rewrite(self, update: Update, _: Rng, /) -> Mapping[str, Tensor]:
+        """Sparse and clamped."""
         magnitudes = np.concatenate([t.abs().flatten().cpu().numpy() for t in update.tensors.values()])
         cutoff, bound = float(np.percentile(magnitudes, self.percentile)), self.bound * update.steps
 
         def largest(t: Tensor) -> Tensor:
             return t.masked_fill(t.abs() < cutoff, 0.0).clamp(-bound, bound) if t.ndim else t
 
-        return dataclasses.replace(update, tensors=map_tensors(update.tensors, largest))
+        return map_tensors(update.tensors, largest)

@@ -6,20 +6,20 @@ of each tensor; we zero an exact count, which also decides ties. There is no err
 not sent is lost.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
-from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require, smallest
+from torch import Tensor
+
+from glasshouse.federation.defenses.base import TensorDefense, smallest
+from glasshouse.limits import Fix, Share
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.tensors import map_tensors
-from glasshouse.wire import Mechanism, Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Prune:
+class Prune(TensorDefense):
     """Zero the ``floor(share * n)`` entries of smallest magnitude in each tensor of n entries.
 
     Args:
@@ -30,21 +30,10 @@ class Prune:
         summary="sends only the largest numbers of each layer, the others as zero",
         source="Aji & Heafield 2017, arXiv:1704.05021",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "prune"
 
-    share: float
+    share: Annotated[Share, Fix("0.9 prunes 90 %")]
 
-    def __post_init__(self) -> None:
-        require(
-            "prune", 0 <= self.share < 1, needs="share in [0, 1)", fix="0.9 prunes 90 %", share=self.share
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "prune")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A sparse copy; of entries with equal magnitude the first are zeroed first."""
-        del rng  # deterministic
-        accept(update, name="prune", kinds=CHANGES)
-        sparse = map_tensors(update.tensors, lambda t: t.masked_fill(smallest(t.abs(), self.share), 0.0))
-        return dataclasses.replace(update, tensors=sparse)
+    def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
+        """Sparse; of entries with equal magnitude the first are zeroed first."""
+        return tensor.masked_fill(smallest(tensor.abs(), self.share), 0.0)

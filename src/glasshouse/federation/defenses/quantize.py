@@ -5,22 +5,22 @@ Source: Alistarh et al. 2017, "QSGD", arXiv:1610.02132, section 3.1. Where we di
 norm, which for large tensors rounds nearly all entries to zero.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
-from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
+from glasshouse.federation.defenses.base import TensorDefense
+from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Mechanism, Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Quantize:
+class Quantize(TensorDefense):
     """A sign and ``2**(bits - 1) - 1`` magnitudes above zero per tensor; unbiased: the mean is the entry.
 
     Args:
@@ -31,26 +31,13 @@ class Quantize:
         summary="unbiased stochastic rounding to few levels per tensor",
         source="Alistarh et al. 2017, arXiv:1610.02132",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "quantise"
 
-    bits: int
+    bits: Annotated[int, Ge(2), Le(16), Fix("one bit is 'sign'")]
 
-    def __post_init__(self) -> None:
-        require(
-            "quantise", 2 <= self.bits <= 16, needs="bits in 2..16", fix="one bit is 'sign'", bits=self.bits
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "quantise")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A copy on the grid; no entry moves by a whole level or more."""
-        accept(update, name="quantise", kinds=CHANGES)
-        rounded = {name: self._rounded(t, rng.child(name)) for name, t in update.tensors.items()}
-        return dataclasses.replace(update, tensors=rounded)
-
-    def _rounded(self, t: Tensor, rng: Rng) -> Tensor:
-        largest = t.abs().max()
+    def change(self, tensor: Tensor, rng: Rng, /) -> Tensor:
+        """On the grid; no entry moves by a whole level or more."""
+        t, largest = tensor, tensor.abs().max()
         if largest == 0:
             return t
         levels = 2 ** (self.bits - 1) - 1

@@ -5,20 +5,21 @@ Countermeasures" (rounding of confidences; here of logits, which is what these p
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 import torch
+from annotated_types import Ge, Le
+from torch import Tensor
 
-from glasshouse.federation.defenses.base import describe_mechanism, require
-from glasshouse.federation.defenses.logits import rewrite_logits
+from glasshouse.federation.defenses.logits import LogitDefense
+from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Mechanism, Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RoundLogits:
+class RoundLogits(LogitDefense):
     """Every logit rounded, halves to even.
 
     Args:
@@ -29,23 +30,10 @@ class RoundLogits:
         summary="round the logits to few decimals",
         source="Fredrikson et al. 2015, doi:10.1145/2810103.2813677",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "round_logits"
 
-    decimals: int
+    decimals: Annotated[int, Ge(0), Le(6), Fix("try 0")]
 
-    def __post_init__(self) -> None:
-        require(
-            "round_logits",
-            0 <= self.decimals <= 6,
-            needs="decimals in 0..6",
-            fix="try 0",
-            decimals=self.decimals,
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "round_logits")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A rounded copy."""
-        del rng  # deterministic
-        return rewrite_logits(update, lambda t: torch.round(t, decimals=self.decimals), name="round_logits")
+    def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
+        """Rounded."""
+        return torch.round(tensor, decimals=self.decimals)

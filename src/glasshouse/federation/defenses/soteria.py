@@ -24,17 +24,19 @@ import dataclasses
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glasshouse.errors import Inapplicable
-from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require, smallest
+from glasshouse.federation.defenses.base import CHANGES, NamedDefense, accept, smallest
+from glasshouse.limits import Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Mechanism, Update
+from glasshouse.wire import Batch, Update
 
 LOG = logging.getLogger("glasshouse")
 
@@ -44,7 +46,7 @@ _ROWS = 16
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Soteria:
+class Soteria(NamedDefense):
     """Zero the columns of the ``floor(share * F)`` features of smallest score, of F, in the defended layer.
 
     Args:
@@ -56,18 +58,11 @@ class Soteria:
         summary="zero the last layer's gradient columns of the features that tell most about the input",
         source="Sun et al. 2021, arXiv:2012.06043",
     )
+    name: ClassVar[str] = "soteria"
     place: ClassVar[Literal["gradient"]] = "gradient"
 
-    share: float
+    share: Annotated[float, Ge(0), Le(1), Fix("0.8 hides 80 %")]
     layer: str = ""
-
-    def __post_init__(self) -> None:
-        require(
-            "soteria", 0 <= self.share <= 1, needs="share in [0, 1]", fix="0.8 hides 80 %", share=self.share
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "soteria")
 
     def gradient(self, update: Update, batch: Batch, model: nn.Module, *, rng: Rng) -> Update:
         """A copy in which one tensor, the weight of the defended layer, has columns of zeros.
@@ -182,11 +177,8 @@ def _scores_of_one(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
 def _entering(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
     """What ``layer`` receives when the model sees ``x``: (B, F)."""
     layer_inputs: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
-    try:
+    with layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0])):
         model(x)
-    finally:
-        handle.remove()
     if not layer_inputs:
         raise Inapplicable(
             "defense 'soteria'",

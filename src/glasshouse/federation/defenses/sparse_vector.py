@@ -9,23 +9,24 @@ more than they state: here the threshold is not drawn anew after a hit, and the 
 training, sets the noise.
 """
 
-import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.federation.defenses.base import CHANGES, accept, describe_mechanism, require
+from glasshouse.federation.defenses.base import RewritingDefense
+from glasshouse.limits import Fraction, NotNegative, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Mechanism, Update
+from glasshouse.wire import Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SparseVector:
+class SparseVector(RewritingDefense):
     """Of n entries send at most ⌈fraction · n⌉, noisy and clamped; the others are zero.
 
     Args:
@@ -41,37 +42,17 @@ class SparseVector:
         summary="sends noisy, clamped changes that passed a noisy threshold (sparse vector); no guarantee",
         source="Shokri & Shmatikov 2015, CCS",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "sparse_vector"
 
-    fraction: float = 0.1
-    epsilon: float = 0.1
-    noise: float = 0.1
-    bound: float = 1e-5
-    threshold: float = 1e-6
+    fraction: Fraction = 0.1
+    epsilon: Positive = 0.1
+    noise: Positive = 0.1
+    bound: Positive = 1e-5
+    threshold: NotNegative = 1e-6
     replace: bool = True
 
-    def __post_init__(self) -> None:
-        positive = (self.epsilon, self.noise, self.bound)
-        require(
-            "sparse_vector",
-            0 < self.fraction <= 1
-            and all(0 < x < math.inf for x in positive)
-            and 0 <= self.threshold < math.inf,
-            needs="fraction in (0, 1], finite epsilon, noise and bound > 0, a finite threshold >= 0",
-            fix="try fraction = 0.1, epsilon = 0.1, noise = 0.1, bound = 1e-5",
-            fraction=self.fraction,
-            epsilon=self.epsilon,
-            noise=self.noise,
-            bound=self.bound,
-            threshold=self.threshold,
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "sparse_vector")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A sparse, noisy copy."""
-        accept(update, name="sparse_vector", kinds=CHANGES)
+    def rewrite(self, update: Update, rng: Rng, /) -> Mapping[str, Tensor]:
+        """Sparse and noisy."""
         names = list(update.tensors)
         flat = torch.cat([update.tensors[name].flatten().double() for name in names]).cpu() / update.steps
         positions = self._choose(flat, rng)
@@ -79,11 +60,10 @@ class SparseVector:
         noisy = flat[positions] + _laplace(len(positions), 2 * self.bound / self.noise, rng.child("noise"))
         values[positions] = noisy.clamp(-self.bound, self.bound) * update.steps
         parts = torch.split(values, [update.tensors[name].numel() for name in names])
-        tensors = {
+        return {
             name: part.reshape(update.tensors[name].shape).to(update.tensors[name])
             for name, part in zip(names, parts, strict=True)
         }
-        return dataclasses.replace(update, tensors=tensors)
 
     def _choose(self, flat: Tensor, rng: Rng) -> Tensor:
         """Indices of what is sent, each once."""

@@ -8,21 +8,22 @@ about what the client holds. It costs convergence where clients are small.
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from torch import nn
 
-from glasshouse.federation.defenses.base import describe_mechanism, require
+from glasshouse.federation.defenses.base import NamedDefense
 from glasshouse.interfaces import Trainer
+from glasshouse.limits import Fix, Fraction
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Batch, Mechanism, Trained
+from glasshouse.wire import Batch, Trained
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Subsample:
+class Subsample(NamedDefense):
     """Each round sees ``ceil(share * n)`` of the client's n examples, drawn without replacement.
 
     The client's weight stays that of all its data. List it after ``dp_sgd`` where both are wanted.
@@ -35,15 +36,10 @@ class Subsample:
         summary="train on a fresh random part of the client's data in every round",
         source="Kerkouche et al. 2023, arXiv:2303.03908",
     )
+    name: ClassVar[str] = "subsample"
     place: ClassVar[Literal["local"]] = "local"
 
-    share: float
-
-    def __post_init__(self) -> None:
-        require("subsample", 0 < self.share <= 1, needs="share in (0, 1]", fix="try 0.5", share=self.share)
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "subsample")
+    share: Annotated[Fraction, Fix("try 0.5")]
 
     def local(self, train: Trainer) -> Trainer:
         """``train`` on a part of the data."""

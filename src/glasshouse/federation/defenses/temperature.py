@@ -5,20 +5,20 @@ arXiv:1610.05820 (raising it as a defence). Nothing is lost to who knows the tem
 receives all decimals: it protects against attacks that take logits at face value.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
-from glasshouse.federation.defenses.base import describe_mechanism, require
-from glasshouse.federation.defenses.logits import rewrite_logits
+from torch import Tensor
+
+from glasshouse.federation.defenses.logits import LogitDefense
+from glasshouse.limits import Fix, Positive
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Mechanism, Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Temperature:
+class Temperature(LogitDefense):
     """Every logit divided by ``value``.
 
     Args:
@@ -28,23 +28,10 @@ class Temperature:
     card: ClassVar[Card] = Card(
         summary="divide the logits by a temperature", source="Hinton et al. 2015, arXiv:1503.02531"
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "temperature"
 
-    value: float
+    value: Annotated[Positive, Fix("try 3")]
 
-    def __post_init__(self) -> None:
-        require(
-            "temperature",
-            0 < self.value < math.inf,
-            needs="a finite value > 0",
-            fix="try 3",
-            value=self.value,
-        )
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "temperature")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A softened copy."""
-        del rng  # deterministic
-        return rewrite_logits(update, lambda t: t / self.value, name="temperature")
+    def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
+        """Softened."""
+        return tensor / self.value

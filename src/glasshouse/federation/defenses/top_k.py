@@ -7,21 +7,20 @@ leaves the softmax probabilities of the k classes as they are.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 from torch import Tensor
 
 from glasshouse.errors import BadValue
-from glasshouse.federation.defenses.base import describe_mechanism, require
-from glasshouse.federation.defenses.logits import rewrite_logits
+from glasshouse.federation.defenses.logits import LogitDefense
+from glasshouse.limits import Count, Fix
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Mechanism, Update
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class TopK:
+class TopK(LogitDefense):
     """The k largest logits as they are; the others share their probability equally.
 
     Args:
@@ -32,34 +31,24 @@ class TopK:
         summary="send the k largest logits, one common value for the others",
         source="Shokri et al. 2017, arXiv:1610.05820",
     )
-    place: ClassVar[Literal["update"]] = "update"
+    name: ClassVar[str] = "top_k"
 
-    k: int
+    k: Annotated[Count, Fix("try 3")]
 
-    def __post_init__(self) -> None:
-        require("top_k", self.k >= 1, needs="k >= 1", fix="try 3", k=self.k)
-
-    def describe(self) -> Mechanism:
-        return describe_mechanism(self, "top_k")
-
-    def update(self, update: Update, *, rng: Rng) -> Update:
-        """A copy with at most k + 1 different values per row.
+    def change(self, tensor: Tensor, _: Rng, /) -> Tensor:
+        """At most k + 1 different values per row.
 
         Raises:
             BadValue: there are no more than k classes, so that nothing would be hidden.
         """
-        del rng  # deterministic
-        return rewrite_logits(update, self._kept, name="top_k")
-
-    def _kept(self, t: Tensor) -> Tensor:
-        if t.shape[1] <= self.k:
+        if tensor.shape[1] <= self.k:
             raise BadValue(
                 "defense 'top_k'",
                 needs="k below the number of classes",
-                got=f"k = {self.k}, {t.shape[1]} classes",
+                got=f"k = {self.k}, {tensor.shape[1]} classes",
                 fix="lower k",
             )
-        order = t.argsort(dim=1, descending=True, stable=True)
+        order = tensor.argsort(dim=1, descending=True, stable=True)
         others = order[:, self.k :]
-        common = t.gather(1, others).logsumexp(dim=1, keepdim=True) - math.log(others.shape[1])
-        return t.scatter(1, others, common.expand_as(others))
+        common = tensor.gather(1, others).logsumexp(dim=1, keepdim=True) - math.log(others.shape[1])
+        return tensor.scatter(1, others, common.expand_as(others))

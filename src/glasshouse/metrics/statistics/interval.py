@@ -7,19 +7,19 @@ own intervals in ``shares``. n is always the number of independent units. One un
 
 import math
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Annotated, final
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue, Undefined
+from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.rng import Rng
 
 __all__ = [
     "RESAMPLES",
     "Interval",
-    "bad_level",
     "check_level",
     "gain_p_value",
     "mean_interval",
@@ -252,13 +252,7 @@ def _differences(values: ArrayLike, null_values: ArrayLike, level: float) -> NDA
 
 def check_level(subject: str, level: float) -> None:
     """Raise unless ``level`` is a coverage in (0, 1)."""
-    if not 0 < level < 1:
-        raise bad_level(subject, level, "(0, 1)")
-
-
-def bad_level(subject: str, level: float, bounds: str) -> BadValue:
-    """The error for a coverage out of its bounds."""
-    return BadValue(subject, needs=f"level in {bounds}", got=f"{level}", fix="0.95 for 95 %")
+    check_value(subject, "level", level, Annotated[Probability, Fix("0.95 for 95 %")])
 
 
 def one_victim(subject: str, n: int) -> Undefined:

@@ -13,13 +13,16 @@ None of these intervals ever has width 0.
 
 import math
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import scipy
+from annotated_types import Gt, Lt
 from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue, Undefined
-from glasshouse.metrics.statistics.interval import Interval, bad_level, check_level, one_victim
+from glasshouse.limits import Fix, Unit, check_value
+from glasshouse.metrics.statistics.interval import Interval, check_level, one_victim
 
 __all__ = [
     "paired_share_gain",
@@ -72,8 +75,7 @@ def proportion_bounds(hits: int, n: int, *, level: float = 0.95) -> tuple[float,
         >>> [round(x, 3) for x in proportion_bounds(0, 20)]
         [0.0, 0.139]
     """
-    if not 0.5 < level < 1:
-        raise bad_level("one-sided bounds of a share", level, "(0.5, 1)")
+    check_value("one-sided bounds of a share", "level", level, Annotated[float, Gt(0.5), Lt(1)])
     both = proportion_interval(hits, n, level=2 * level - 1)
     return both.low, both.high
 
@@ -151,10 +153,7 @@ def share_gain(
         >>> round(gain.low, 2), gain.value
         (0.39, 0.99)
     """
-    if not 0 <= chance <= 1:
-        raise BadValue(
-            "gain of shares", needs="chance in [0, 1]", got=f"{chance}", fix="give it as a fraction"
-        )
+    check_value("gain of shares", "chance", chance, Annotated[Unit, Fix("give it as a fraction")])
     alone = share_interval(hits, clusters, level=level)
     victims = _exact(alone.value * alone.n, float(alone.n), level)[0]
     return replace(alone, low=max(alone.low, min(victims, alone.value))).minus(chance)

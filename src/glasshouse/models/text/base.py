@@ -8,6 +8,7 @@ Shape letters: B sentences, L tokens, D width, H heads, V vocabulary, K classes,
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, final
 
 import torch
@@ -17,12 +18,26 @@ from torch.nn import functional as F
 from glasshouse.errors import BadValue
 from glasshouse.tokens.vocabulary import Vocabulary
 
-__all__ = ["TASKS", "Anatomy", "Block", "Part", "Task", "TextModel", "TiedHead", "attend"]
+__all__ = [
+    "TASKS",
+    "Anatomy",
+    "Block",
+    "Part",
+    "Projections",
+    "Task",
+    "TextModel",
+    "TiedHead",
+    "attend",
+    "fused_layer",
+    "whole_layers",
+]
 
 Task = Literal["next", "class"]
 TASKS: Final = ("next", "class")
 Part = Literal["query", "key", "value"]
 PARTS: Final[tuple[Part, ...]] = ("query", "key", "value")
+Projections = Mapping[Part, tuple[nn.Module, slice]]
+"""The layer that computes each part, and its rows among that layer's outputs."""
 ADAPTER: Final = "lora_A.default.weight"
 """What peft calls an adapter's first matrix, (rank, D), below the layer that it is beside."""
 ADAPTER_MARK: Final = ".lora_"
@@ -47,50 +62,55 @@ class Block(Protocol):
         """The layer's output (B, L, D) from its input and the heads' results, (B, H, L, D / H)."""
         ...
 
-    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
+    def projections(self) -> Projections:
         """The layer that computes each part, and its rows among that layer's outputs."""
         ...
 
 
-class Anatomy(Protocol):
-    """Where the parts of a transformer are."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Anatomy:
+    """Where the parts of a transformer are; as most have them, unless a kind says otherwise.
 
-    @property
-    def causal(self) -> bool:
-        """A token attends to itself and earlier ones alone."""
-        ...
+    Attributes:
+        tokens: the vectors of all tokens, (V, D).
+        positions: the vectors of all positions; None of rotary models, where they enter in attention.
+        blocks: first to last.
+        last: what normalises the output of the last block.
+        causal: a token attends to itself and earlier ones alone.
+    """
+
+    tokens: nn.Embedding
+    positions: nn.Embedding | None
+    blocks: Sequence[Block]
+    last: nn.Module = field(default_factory=nn.Identity)
+    causal: bool = True
 
     @property
     def rotary(self) -> bool:
         """Positions enter in attention, not in the embedding."""
-        ...
-
-    @property
-    def tokens(self) -> nn.Embedding:
-        """The vectors of all tokens, (V, D)."""
-        ...
-
-    @property
-    def positions(self) -> nn.Embedding | None:
-        """The vectors of all positions; None of rotary models."""
-        ...
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        """First to last."""
-        ...
+        return self.positions is None
 
     def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
         """What enters the first block, (B, L, D), from tokens' vectors and positions (B, L)."""
-        ...
+        return vectors if self.positions is None else vectors + torch.as_tensor(self.positions(positions))
 
     def close(self, hidden: Tensor) -> Tensor:
         """What leaves the last block, normalised where the model does that, (B, L, D)."""
-        ...
+        return torch.as_tensor(self.last(hidden))
 
     def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
         """What a class is read off, (B, D); ``last`` (B,): place of the last token of each sentence."""
-        ...
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+def whole_layers(*layers: nn.Module) -> Projections:
+    """The projections of a block with a layer of its own for query, key and value."""
+    return {part: (layer, slice(None)) for part, layer in zip(PARTS, layers, strict=True)}
+
+
+def fused_layer(layer: nn.Module, width: int) -> Projections:
+    """The projections of a block with one layer for query, key and value, in this order."""
+    return {part: (layer, slice(i * width, (i + 1) * width)) for i, part in enumerate(PARTS)}
 
 
 @final
@@ -230,9 +250,9 @@ class TextModel(nn.Module):
         own = self.state_dict()
         plain = {name: tensors.get(name.replace(BASE, "."), tensors.get(name)) for name in own}
         ours = {n: t for n, t in own.items() if ADAPTER_MARK in n or n.startswith("head.")}
-        found = {name: t for name, t in plain.items() if t is not None}
+        stated_tensors = {name: t for name, t in plain.items() if t is not None}
         known = {name.replace(BASE, ".") for name in own}
-        return {**{n: t for n, t in tensors.items() if n not in known}, **ours, **found}
+        return {**{n: t for n, t in tensors.items() if n not in known}, **ours, **stated_tensors}
 
     def input_rows(
         self, layer: int, tensors: Mapping[str, Tensor], *, parts: Sequence[Part] = PARTS
@@ -253,7 +273,7 @@ class TextModel(nn.Module):
             (R, D), in the order of ``parts``; R = 0 where the update has none of them.
         """
         names = {id(module): name for name, module in self.named_modules()}
-        found: dict[tuple[str, str], Tensor] = {}
+        gradients: dict[tuple[str, str], Tensor] = {}
         for part in parts:
             module, rows = self.anatomy.blocks[layer].projections()[part]
             name = names[id(module)]
@@ -261,10 +281,10 @@ class TextModel(nn.Module):
                 if f"{name}.{suffix}" in tensors:
                     weight = tensors[f"{name}.{suffix}"]
                     turned = weight.T if _inputs_first(module) else weight
-                    found[f"{name}.{suffix}", part] = turned[rows]
+                    gradients[f"{name}.{suffix}", part] = turned[rows]
             if f"{name}.{ADAPTER}" in tensors:
-                found[f"{name}.{ADAPTER}", ""] = tensors[f"{name}.{ADAPTER}"]
-        return torch.cat(list(found.values())) if found else torch.zeros(0, self.width)
+                gradients[f"{name}.{ADAPTER}", ""] = tensors[f"{name}.{ADAPTER}"]
+        return torch.cat(list(gradients.values())) if gradients else torch.zeros(0, self.width)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:

@@ -3,16 +3,15 @@
 Source: Devlin et al. 2019, arXiv:1810.04805.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glasshouse.errors import BadValue, not_installed
 from glasshouse.models.base import published
-from glasshouse.models.text.base import Block, Part, Task, TextModel
+from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, whole_layers
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
 from glasshouse.registry import Card, carded
 from glasshouse.tokens.vocabulary import Vocabulary
@@ -47,37 +46,17 @@ class BertBlock:
         out: Tensor = self.layer.output(self.layer.intermediate(attended), attended)
         return out
 
-    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
+    def projections(self) -> Projections:
         own = self.layer.attention.self
-        return {
-            "query": (own.query, slice(None)),
-            "key": (own.key, slice(None)),
-            "value": (own.value, slice(None)),
-        }
+        return whole_layers(own.query, own.key, own.value)
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class BertAnatomy:
-    """Where the parts of BERT are."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BertAnatomy(Anatomy):
+    """Normalised at the entrance instead of the end; a class is read off the first token."""
 
     body: Any  # transformers' BertModel
-    causal: bool = False
-    rotary: bool = False
-
-    @property
-    def tokens(self) -> nn.Embedding:
-        table: nn.Embedding = self.body.embeddings.word_embeddings
-        return table
-
-    @property
-    def positions(self) -> nn.Embedding:
-        table: nn.Embedding = self.body.embeddings.position_embeddings
-        return table
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        return [BertBlock(layer) for layer in self.body.encoder.layer]
 
     def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
         """All tokens are of the first type."""
@@ -85,9 +64,6 @@ class BertAnatomy:
         kinds = own.token_type_embeddings(torch.zeros_like(positions))
         placed: Tensor = own.LayerNorm(vectors + kinds + own.position_embeddings(positions))
         return placed
-
-    def close(self, hidden: Tensor) -> Tensor:
-        return hidden
 
     def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
         del last  # the first token is read
@@ -150,6 +126,13 @@ def bert(
         pad_token_id=vocabulary.pad,
     )
     body = with_adapters(BertModel(config), rank=rank, beside=("query", "value"))
+    anatomy = BertAnatomy(
+        tokens=body.embeddings.word_embeddings,
+        positions=body.embeddings.position_embeddings,
+        blocks=[BertBlock(layer) for layer in body.encoder.layer],
+        causal=False,
+        body=body,
+    )
     return text_model(
-        body, BertAnatomy(body), head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
+        body, anatomy, head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
     )

@@ -3,16 +3,14 @@
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glasshouse.errors import not_installed
 from glasshouse.models.base import published
-from glasshouse.models.text.base import Block, Part, Task, TextModel
+from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, fused_layer
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
 from glasshouse.registry import Card, carded
 from glasshouse.tokens.vocabulary import Vocabulary
@@ -45,48 +43,8 @@ class Gpt2Block:
         out: Tensor = hidden + self.layer.mlp(self.layer.ln_2(hidden))
         return out
 
-    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
-        fused, width = self.layer.attn.c_attn, self.layer.attn.embed_dim
-        return {
-            "query": (fused, slice(0, width)),
-            "key": (fused, slice(width, 2 * width)),
-            "value": (fused, slice(2 * width, 3 * width)),
-        }
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Gpt2Anatomy:
-    """Where the parts of GPT-2 are."""
-
-    body: Any  # transformers' GPT2Model
-    causal: bool = True
-    rotary: bool = False
-
-    @property
-    def tokens(self) -> nn.Embedding:
-        table: nn.Embedding = self.body.wte
-        return table
-
-    @property
-    def positions(self) -> nn.Embedding:
-        table: nn.Embedding = self.body.wpe
-        return table
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        return [Gpt2Block(layer) for layer in self.body.h]
-
-    def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        placed: Tensor = vectors + self.body.wpe(positions)
-        return placed
-
-    def close(self, hidden: Tensor) -> Tensor:
-        normed: Tensor = self.body.ln_f(hidden)
-        return normed
-
-    def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    def projections(self) -> Projections:
+        return fused_layer(self.layer.attn.c_attn, self.layer.attn.embed_dim)
 
 
 @published(renamed("transformer."))
@@ -141,6 +99,9 @@ def gpt2(
         eos_token_id=vocabulary.pad,
     )
     body = with_adapters(GPT2Model(config), rank=rank, beside=("c_attn",))
+    anatomy = Anatomy(
+        tokens=body.wte, positions=body.wpe, blocks=[Gpt2Block(layer) for layer in body.h], last=body.ln_f
+    )
     return text_model(
-        body, Gpt2Anatomy(body), head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
+        body, anatomy, head=None, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
     )

@@ -3,16 +3,14 @@
 Source: Touvron et al. 2023, arXiv:2302.13971.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import not_installed
 from glasshouse.models.base import published
-from glasshouse.models.text.base import Block, Part, Task, TextModel
+from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, whole_layers
 from glasshouse.models.text.parts import heads_fit, renamed, text_model, with_adapters
 from glasshouse.registry import Card, carded
 from glasshouse.tokens.vocabulary import Vocabulary
@@ -55,47 +53,9 @@ class LlamaBlock:
         out: Tensor = hidden + self.layer.mlp(self.layer.post_attention_layernorm(hidden))
         return out
 
-    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
+    def projections(self) -> Projections:
         own = self.layer.self_attn
-        return {
-            "query": (own.q_proj, slice(None)),
-            "key": (own.k_proj, slice(None)),
-            "value": (own.v_proj, slice(None)),
-        }
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class LlamaAnatomy:
-    """Where the parts of LLaMA are."""
-
-    body: Any  # transformers' LlamaModel
-    causal: bool = True
-    rotary: bool = True
-
-    @property
-    def tokens(self) -> nn.Embedding:
-        table: nn.Embedding = self.body.embed_tokens
-        return table
-
-    @property
-    def positions(self) -> None:
-        return None
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        return [LlamaBlock(layer, self.body.rotary_emb) for layer in self.body.layers]
-
-    def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        del positions  # they enter in attention
-        return vectors
-
-    def close(self, hidden: Tensor) -> Tensor:
-        normed: Tensor = self.body.norm(hidden)
-        return normed
-
-    def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+        return whole_layers(own.q_proj, own.k_proj, own.v_proj)
 
 
 @published(renamed("model.", head={"lm_head.weight": "head.weight", "score.weight": "head.weight"}))
@@ -152,6 +112,12 @@ def llama(
     head = nn.Linear(width, vocabulary.size, bias=False)
     if rank:
         head.requires_grad_(False)
+    anatomy = Anatomy(
+        tokens=body.embed_tokens,
+        positions=None,
+        blocks=[LlamaBlock(layer, body.rotary_emb) for layer in body.layers],
+        last=body.norm,
+    )
     return text_model(
-        body, LlamaAnatomy(body), head=head, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
+        body, anatomy, head=head, classes=classes, task=task, vocabulary=vocabulary, frozen=frozen
     )

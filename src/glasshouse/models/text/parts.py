@@ -38,7 +38,7 @@ def heads_fit(model: str, *, width: int, heads: int, layers: int, length: int, p
         )
 
 
-def with_adapters(body: nn.Module, *, rank: int, beside: Sequence[str]) -> nn.Module:
+def with_adapters(body: nn.Module, *, rank: int, beside: Sequence[str]) -> Any:
     """``body`` with peft's low-rank adapters, which alone are trained; ``rank`` 0: ``body`` as it is.
 
     Args:

@@ -4,16 +4,14 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 learnt positions, GELU, output tied to the embedding.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.errors import BadValue
-from glasshouse.models.text.base import Block, Part, Task, TextModel, TiedHead
+from glasshouse.models.text.base import Anatomy, Projections, Task, TextModel, TiedHead, fused_layer
 from glasshouse.registry import Card, carded
 from glasshouse.tokens.vocabulary import Vocabulary
 
@@ -51,14 +49,9 @@ class SmallBlock(nn.Module):
         hidden = hidden + self.out(context.transpose(1, 2).flatten(2))
         return hidden + torch.as_tensor(self.down(F.gelu(self.up(self.behind(hidden)))))
 
-    def projections(self) -> Mapping[Part, tuple[nn.Module, slice]]:
+    def projections(self) -> Projections:
         """Thirds of one layer."""
-        width = self.qkv.in_features
-        return {
-            "query": (self.qkv, slice(0, width)),
-            "key": (self.qkv, slice(width, 2 * width)),
-            "value": (self.qkv, slice(2 * width, 3 * width)),
-        }
+        return fused_layer(self.qkv, self.qkv.in_features)
 
 
 @final
@@ -74,39 +67,6 @@ class SmallBody(nn.Module):
         with torch.no_grad():
             for table in (self.tokens, self.positions):
                 table.weight.mul_(_SPREAD)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class SmallAnatomy:
-    """Where the parts of :class:`SmallBody` are."""
-
-    body: SmallBody
-    causal: bool = True
-    rotary: bool = False
-
-    @property
-    def tokens(self) -> nn.Embedding:
-        return self.body.tokens
-
-    @property
-    def positions(self) -> nn.Embedding:
-        return self.body.positions
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        return list(self.body.layers)  # type: ignore[arg-type]  # a ModuleList forgets the type
-
-    def place(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        placed: Tensor = vectors + self.body.positions(positions)
-        return placed
-
-    def close(self, hidden: Tensor) -> Tensor:
-        normed: Tensor = self.body.last(hidden)
-        return normed
-
-    def pool(self, hidden: Tensor, last: Tensor) -> Tensor:
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
 @carded(
@@ -157,4 +117,6 @@ def small_gpt(
         vocabulary=vocabulary.size, length=input_shape[0], width=width, layers=layers, heads=heads
     )
     head = TiedHead(body.tokens) if task == "next" else nn.Linear(width, classes)
-    return TextModel(body, SmallAnatomy(body), head, task=task, vocabulary=vocabulary, frozen=frozen)
+    blocks: Any = body.layers  # a ModuleList forgets the type
+    anatomy = Anatomy(tokens=body.tokens, positions=body.positions, blocks=blocks, last=body.last)
+    return TextModel(body, anatomy, head, task=task, vocabulary=vocabulary, frozen=frozen)

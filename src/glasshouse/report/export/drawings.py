@@ -79,7 +79,8 @@ def _panel(panel: figures.Panel) -> str:
         parts.append(_text(title, 12, y + 18, weight="bold"))
         y += 26
         for row in group.rows:
-            numbers = f"{row.value} {row.interval}; gain {row.gain} {row.gain_interval}"
+            own = row.reading
+            numbers = f"{own.value} {own.interval}; gain {own.gain} {own.gain_interval}"
             parts += _row(row.label, row.track, numbers, y)
             y += figures.ROW
     parts.append(_nested(panel.axis, LABEL, y, WIDTH - LABEL - TEXT))

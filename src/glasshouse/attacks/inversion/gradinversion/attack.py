@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs
-from glasshouse.attacks.budget import Budget, search_budget
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
 from glasshouse.attacks.objective import SearchedLoss
@@ -41,7 +40,8 @@ from glasshouse.attacks.parts.matching.transforms import Adaptation
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
 from glasshouse.attacks.parts.search.rows import Labelled, with_labels
-from glasshouse.limits import NotNegative, check_ranges
+from glasshouse.attacks.together import SearchAttack
+from glasshouse.limits import NotNegative
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
@@ -50,7 +50,7 @@ from glasshouse.transcript.view import View
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GradInversion:
+class GradInversion(SearchAttack):
     """Squared-L2 matching with priors and group consistency.
 
     Args:
@@ -64,6 +64,7 @@ class GradInversion:
         bf16: as in ``InvertingGradients``.
     """
 
+    name: ClassVar[str] = "gradinversion"
     card: ClassVar[Card] = Card(
         title="GradInversion",
         summary="squared-L2 gradient matching with group consistency of several seeds",
@@ -84,7 +85,6 @@ class GradInversion:
         repeats=True,
         uses=frozenset({"labels", "batch_norm"}),
     )
-    shares: ClassVar[bool] = True
 
     search: Descent = field(default_factory=partial(Descent, schedule="warm_cosine", noise=0.2))
     tv: NotNegative = 0.01
@@ -94,23 +94,6 @@ class GradInversion:
     adaptive: bool = False
     local_steps: Steps = "simulate"
     bf16: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "attack 'gradinversion'")
-
-    @property
-    def budget(self) -> Budget:
-        """Iterations of every restart."""
-        return search_budget(self.search)
-
-    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        """One reconstruction of the B images behind the update.
-
-        Raises:
-            Inapplicable: the view does not hold exactly one update of parameters, or it is zero.
-        """
-        (claims,) = self.run_together((view,), rngs=(rng,))
-        return claims
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""

@@ -4,6 +4,7 @@ Shape letters: R restarts, B images, C channels of the layer.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import final
 
 import torch
@@ -43,12 +44,10 @@ class Statistics:
         """(R,) squared L2 distances of means and variances, averaged over layers, of (R, B, C, H, W)."""
         restarts = len(inputs)
         terms: list[Tensor] = []
-        handles = [m.register_forward_pre_hook(self._note(n, restarts, terms)) for n, m in self._layers]
-        try:
+        with ExitStack() as hooks:
+            for name, module in self._layers:
+                hooks.enter_context(module.register_forward_pre_hook(self._note(name, restarts, terms)))
             self._model(inputs.flatten(0, 1))
-        finally:
-            for handle in handles:
-                handle.remove()
         return torch.stack(terms).mean(0)
 
     def _note(self, name: str, restarts: int, terms: list[Tensor]) -> Hook:

@@ -22,7 +22,7 @@ from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.tensors import device_of
+from glasshouse.tensors import descend, device_of
 from glasshouse.wire import Architecture
 
 _VERSION = 1
@@ -170,9 +170,7 @@ def _train(
                 loss, latent = loss + recipe.variational * divergence, latent + spread.exp() * noise
             images_again = pair.decoder(latent)
         loss = loss + nn.functional.mse_loss(images_again.float(), batch)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, loss)
         schedule.step()
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < recipe.steps:
             checkpoint.save(_snapshot(whole, spread, optimizer), step + 1)

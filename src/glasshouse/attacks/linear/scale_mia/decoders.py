@@ -8,8 +8,9 @@ Shape letters: B images, C channels, H and W pixels, D latent entries.
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,8 @@ def decoder_for(architecture: Architecture, latent: int) -> nn.Sequential:
     family = architecture.name.removeprefix("scale_mia_")
     if architecture.name == "scale_mia_cnn" and height == width and height in (8, 28, 32, 64):
         return _strided(channels, height, latent)
-    if family in ("alexnet", "vgg", "resnet", "vit") and height == width == 32:
-        build = {"alexnet": _alexnet, "vgg": _vgg, "resnet": _resnet, "vit": _vit}[family]
-        return build(channels)
+    if family in _DECODERS and height == width == 32:
+        return _DECODERS[family](channels)
     return _general(architecture, latent)
 
 
@@ -158,16 +158,13 @@ def _pairs(start: int, channels: int, *, norms: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Conv2d(16, channels, 3, padding=1), nn.Sigmoid())
 
 
-def _vgg(channels: int) -> nn.Sequential:
-    return _pairs(512, channels, norms=1)
-
-
-def _resnet(channels: int) -> nn.Sequential:
-    return _pairs(256, channels, norms=3)
-
-
-def _vit(channels: int) -> nn.Sequential:
-    return _sequence(32, [_up(32, 32), _up(32, 24), _up(24, channels)])
+_DECODERS: Final[Mapping[str, Callable[[int], nn.Sequential]]] = {
+    "alexnet": _alexnet,
+    "vgg": partial(_pairs, 512, norms=1),
+    "resnet": partial(_pairs, 256, norms=3),
+    "vit": lambda channels: _sequence(32, [_up(32, 32), _up(32, 24), _up(24, channels)]),
+}
+"""For images of 32 x 32 pixels, by the name of the model behind ``scale_mia_``."""
 
 
 def _general(architecture: Architecture, latent: int) -> nn.Sequential:

@@ -5,7 +5,7 @@ Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
@@ -13,14 +13,17 @@ from torch import Tensor
 from glasshouse.attacks.base import About, Claim, Reconstruction
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
-from glasshouse.attacks.parts.matching.distance import ROUNDING, Objective, objective
-from glasshouse.attacks.parts.replica import Replica
+from glasshouse.attacks.parts.labels import labels_of_each
+from glasshouse.attacks.parts.matching.distance import ROUNDING, Objective, can_share, objective
+from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.parts.search import lbfgs
 from glasshouse.attacks.parts.search.adam import Found
 from glasshouse.attacks.parts.search.rows import Rows
+from glasshouse.attacks.together import SearchAttack
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
 
 INNER = 20
 """Iterations in one step of ``torch.optim.LBFGS``, the unit in which the papers count."""
@@ -52,32 +55,51 @@ class Match:
 
     Attributes:
         inputs: (B, C, H, W) in pixel units, clipped into the image range.
-        scores: class scores (B, K) when labels were searched too, else None.
+        labels: (B,), as given or as searched.
         loss: squared distance as a share of the received update's squared norm.
     """
 
     inputs: Tensor
-    scores: Tensor | None
+    labels: Tensor
     loss: float
 
 
-def exact_distance(clients: Sequence[Replica], *, adaptive: bool, rngs: Sequence[Rng]) -> Objective:
-    """The squared distance to each update, read as one gradient; ``rngs``: of the attack."""
-    adaptations = detect.adaptation_of_each(clients, adaptive=adaptive, rngs=rngs)
-    return objective(*clients, distance="squared", steps="one_step", adaptive=adaptations, form="explicit")
+class ExactAttack(SearchAttack, Protocol):
+    """Base class of DLG and iDLG, which differ in where the labels come from."""
 
+    infers_labels: ClassVar[bool]
+    search: QuasiNewton
+    adaptive: bool
 
-def searched_loss(distance: Objective, *, goal: float) -> SearchedLoss:
-    """What the search minimises, as a share of the received squared norm; its point is not clipped."""
+    def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
+        """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
+        clients = [replica(view, subject=f"attack '{self.name}'") for view in views]
+        if not can_share(clients, "one_step"):
+            return ()
+        labels = labels_of_each(views, clients, rngs=rngs) if self.infers_labels else None
+        distance = self._distance(clients, rngs=rngs)
+        matches = minimize_distance(clients, distance, self.search, labels=labels, rngs=rngs)
+        results = zip(clients, matches, strict=True)
+        return tuple((claim_images(client, m.inputs, m.labels, loss=m.loss),) for client, m in results)
 
-    def loss(pixels: Tensor, labels: Tensor) -> Tensor:
-        return distance(pixels, labels, create_graph=False) / distance.target_square
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The squared distance of gradients, as a share of the received one; its point is not clipped."""
+        del about  # a view of one update
+        distance = self._distance([replica(view, subject=f"attack '{self.name}'")], rngs=[rng])
 
-    def reached(claim: Claim) -> float:
-        assert isinstance(claim, Reconstruction)
-        return -float(claim.confidence[0])
+        def loss(pixels: Tensor, labels: Tensor) -> Tensor:
+            return distance(pixels, labels, create_graph=False) / distance.target_square
 
-    return SearchedLoss(loss=loss, noise=max(goal, ROUNDING**2), reached=reached)
+        def reached(claim: Claim) -> float:
+            assert isinstance(claim, Reconstruction)
+            return -float(claim.confidence[0])
+
+        return SearchedLoss(loss=loss, noise=max(self.search.goal, ROUNDING**2), reached=reached)
+
+    def _distance(self, clients: Sequence[Replica], *, rngs: Sequence[Rng]) -> Objective:
+        """To each update, read as one gradient; ``rngs``: of the attack."""
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        return objective(*clients, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
 
 
 def minimize_distance(
@@ -121,25 +143,26 @@ def minimize_distance(
     low, high = first.terms.image_range
     each = (optimum.points.chunk(len(clients)), optimum.losses.chunk(len(clients)), distance.target_squares)
     matches = []
-    for points, losses, unit in zip(*each, strict=True):
+    for number, (points, losses, unit) in enumerate(zip(*each, strict=True)):
         best = int(losses.argmin())
         point = points[best]
+        scores = point[size:].reshape(-1, classes)
         matches.append(
             Match(
                 inputs=first.to_pixels(point[:size].reshape(shape)).clamp(low, high),
-                scores=None if labels is not None else point[size:].reshape(-1, classes),
+                labels=scores.argmax(1) if labels is None else labels[number],
                 loss=float(losses[best]) / unit,
             )
         )
     return matches
 
 
-def best_claim(client: Replica, found: Found, labels: Tensor) -> tuple[Claim, ...]:
+def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, ...]:
     """The claim about ``client``: what the search by Adam found best, in the image range."""
-    best = found.best()
+    best = descent.best()
     low, high = client.terms.image_range
-    pixels = client.to_pixels(found.points[best]).clamp(low, high)
-    return (claim_images(client, pixels, labels, loss=float(found.losses[best])),)
+    pixels = client.to_pixels(descent.points[best]).clamp(low, high)
+    return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
 
 
 def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:

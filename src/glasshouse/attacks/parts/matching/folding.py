@@ -10,6 +10,7 @@ positions, and with them all four gradients: ``s G`` of W, ``s S`` of b, S of be
 
 import copy
 from collections.abc import Callable, Container, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -88,8 +89,8 @@ def fold_norms(
             wanted = all(one in names for one in (f"{name}.weight", f"{norm}.weight", f"{norm}.bias"))
             if wanted and (one := _fold(copied, name, norm)) is not None:
                 folded[name] = one
-        found = copied(probe)
-        near = (found - expected).abs().max() <= AGREE * expected.abs().max()  # False for NaN
+        logits = copied(probe)
+        near = (logits - expected).abs().max() <= AGREE * expected.abs().max()  # False for NaN
     return (copied, folded) if bool(near) else (copy.deepcopy(model), {})
 
 
@@ -104,17 +105,13 @@ def _pairs(model: nn.Module, probe: Tensor) -> tuple[Mapping[str, str], Tensor]:
     def taken_by(name: str) -> Callable[..., None]:
         return lambda _module, inputs: pairs.update({n: name for t, n in made if t is inputs[0]})
 
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Conv2d):
-            handles.append(module.register_forward_hook(made_by(name)))
-        if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats:
-            handles.append(module.register_forward_pre_hook(taken_by(name)))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Conv2d):
+                hooks.enter_context(module.register_forward_hook(made_by(name)))
+            if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats:
+                hooks.enter_context(module.register_forward_pre_hook(taken_by(name)))
         output: Tensor = model(probe)
-    finally:
-        for handle in handles:
-            handle.remove()
     return pairs, output
 
 

@@ -19,7 +19,7 @@ Where we differ: they clip, we match; the sums stay differentiable in x, and B i
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -87,13 +87,10 @@ def supports(model: nn.Module, target: Mapping[str, Tensor], shape: tuple[int, .
 
         return called
 
-    handles = [module.register_forward_hook(count(name)) for name, module in layers]
-    try:
-        with torch.no_grad():
-            model(next(model.parameters()).new_zeros(1, *shape))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in layers:
+            hooks.enter_context(module.register_forward_hook(count(name)))
+        model(next(model.parameters()).new_zeros(1, *shape))
     odd = [f"'{name}' runs {calls.get(name, 0)} times" for name, _ in layers if calls.get(name, 0) != 1]
     return f"{', '.join(odd)} per forward pass instead of once" if odd else None
 
@@ -291,7 +288,7 @@ class Ghost:
         """Moments of gradients that were formed; of small ones as one, unless they are kept apart."""
         exact = self._form == "explicit"
         small = [] if self._apart else [name for name, g in formed.items() if g[0].numel() <= SMALL]
-        found = {
+        moments = {
             name: ghost_layers.explicit(gradient, *self._of(name, of), exact=exact)
             for name, gradient in formed.items()
             if name not in small
@@ -301,8 +298,8 @@ class Ghost:
             target, mask = self._join(tuple(small))
             if of is not None:
                 target, mask = target[of], None if mask is None else mask[of]
-            found[", ".join(small)] = ghost_layers.explicit(joined, target, mask, exact=exact)
-        return found
+            moments[", ".join(small)] = ghost_layers.explicit(joined, target, mask, exact=exact)
+        return moments
 
     def _join(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
         """Targets and masks of several parameters as one, (V, entries)."""

@@ -125,16 +125,16 @@ def find_columns(
     examples = factors.rows.shape[1]
     if len(factors.rows) <= examples:  # noise hides all rows, or nearly all
         return factors.rows.new_zeros(examples, 0)
-    found = factors.rows.new_ones(examples, int(examples == 1))
+    columns = factors.rows.new_ones(examples, int(examples == 1))
     sweeps = track(range(search.iterations), "searching for sparse columns")
     draws = track(range(search.sweeps - search.iterations), "drawing rows")
     ways = chain(((_descend, i) for i in sweeps), ((_draw, i) for i in draws))
-    while not (found.shape[1] == examples and accept(found)) and (way := next(ways, None)):
+    while not (columns.shape[1] == examples and accept(columns)) and (way := next(ways, None)):
         search_in, number = way
         stream = rng.child(f"{search_in.__name__}/{number}")
         candidates = _sparse(factors, search_in(factors.rows, number, stream))
-        found = _choose(factors, torch.cat((found, candidates), dim=1))
-    return found
+        columns = _choose(factors, torch.cat((columns, candidates), dim=1))
+    return columns
 
 
 def _descend(rows: Tensor, number: int, rng: Rng) -> Tensor:
@@ -161,8 +161,8 @@ def _descend(rows: Tensor, number: int, rng: Rng) -> Tensor:
         slope = inside.mT @ torch.tanh(inside @ q / width)
         slope = slope - q * (q * slope).sum(1, keepdim=True)
         q = q - 0.3 * 0.97**step * slope / slope.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    found: Tensor = torch.nn.functional.normalize((null @ q).mT.reshape(-1, examples), dim=1).T
-    return found
+    columns: Tensor = torch.nn.functional.normalize((null @ q).mT.reshape(-1, examples), dim=1).T
+    return columns
 
 
 def _draw(rows: Tensor, number: int, rng: Rng) -> Tensor:
@@ -173,8 +173,8 @@ def _draw(rows: Tensor, number: int, rng: Rng) -> Tensor:
     picked = rows[index]  # (N, B - 1, B)
     head, failed = torch.linalg.solve_ex(picked[:, :, :-1], -picked[:, :, -1])
     q = torch.cat((head, head.new_ones(len(head), 1)), dim=1)[(failed == 0) & head.isfinite().all(1)]
-    found: Tensor = torch.nn.functional.normalize(q, dim=1).T
-    return found
+    columns: Tensor = torch.nn.functional.normalize(q, dim=1).T
+    return columns
 
 
 def _sparse(factors: Factors, q: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from glasshouse.attacks.parts.search.features import Distance, Features, Inverte
 from glasshouse.errors import Inapplicable
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.tensors import descend
 
 WIDTHS: Final = (32, 64, 64)
 _SETTLE: Final = 0.6  # share of the steps after which the rates fall and the seed is left alone
@@ -162,9 +163,7 @@ def _learn(net: Generators, seeds: Tensor, images: Tensor, *, distance: Distance
     )
     for _ in range(how.painting):
         loss = (_paint(net, seeds, distance) - images).square().sum()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, loss)
 
 
 def _match(
@@ -188,9 +187,7 @@ def _match(
                 seeds += how.noise * torch.randn(seeds.shape, generator=draws).to(seeds.device)
         loss = distance(features, _paint(net, seeds, distance), targets).sum()
         record_loss(i, loss / len(targets))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, loss)
         pace.step()
 
 

@@ -21,22 +21,18 @@ from typing import ClassVar, final
 import torch
 
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
-from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import (
     TWO_LAYERS,
     FrozenFeatures,
-    check_tail,
     complete_broadcast,
     freeze_features,
 )
 from glasshouse.attacks.parts.readout.head_gradient import (
     INVERSION_MOVED,
+    HeadAttack,
     Inversion,
-    recover_claims,
-    searched_loss,
 )
 from glasshouse.attacks.transfer.maui import tune
 from glasshouse.attacks.transfer.maui.head import CraftedHead, HeadSettings, craft_head
@@ -47,12 +43,12 @@ from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
-from glasshouse.wire import Architecture, Broadcast, Crafted
+from glasshouse.wire import Broadcast, Crafted
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Maui:
+class Maui(HeadAttack):
     """The attack with its settings.
 
     Args:
@@ -63,6 +59,7 @@ class Maui:
         inversion: how representations become images.
     """
 
+    name: ClassVar[str] = "maui"
     card: ClassVar[Card] = Card(
         title="Maui",
         summary="robust features and a head of sparse activations: representations, and images of them",
@@ -179,15 +176,6 @@ class Maui:
             )
         return max(1, round(1 / math.sqrt(min(shares) * max(shares))))
 
-    @property
-    def budget(self) -> Budget:
-        """Steps of the inversion of every image that is read."""
-        return self.inversion.budget
-
-    def check_model(self, architecture: Architecture) -> None:
-        """Refuse models that do not end in two linear layers with biases."""
-        check_tail(architecture, subject="attack 'maui'")
-
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Representations and images, and how the head came about.
 
@@ -203,28 +191,8 @@ class Maui:
             leak, right, best = parts
             tensors, numbers = {"leakage": leak, "accuracy": right}, {"best": int(best)}
             claims.append(Appendix(about=about, name="head", tensors=tensors, numbers=numbers))
-            claims += recover_claims(
-                one,
-                terms=view.terms,
-                readout=self.readout,
-                inversion=self.inversion,
-                subject="attack 'maui'",
-                rng=rng,
-            )
+            claims += self.recover_claims(one, terms=view.terms, rng=rng)
         return tuple(claims)
-
-    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
-        """The distance of representations, and total variation."""
-        del rng  # nothing is drawn
-        (one,) = (r for r in view.rounds if r.round in about.rounds)
-        return searched_loss(
-            one,
-            about,
-            terms=view.terms,
-            readout=self.readout,
-            inversion=self.inversion,
-            subject="attack 'maui'",
-        )
 
 
 def examples_behind(view: View) -> int | None:

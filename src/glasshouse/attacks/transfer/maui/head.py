@@ -29,6 +29,7 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Natural, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.tensors import descend
 
 Mode = Literal["trained", "quantile", "trained+quantile", "exemplars"]
 _VERSION = 4
@@ -243,9 +244,7 @@ def _train_head(
             loss = alpha * functional.cross_entropy(head.out(active), labels[rows])
             sparse = settings.beta1 * active.mean() + settings.beta2 * functional.softplus(-z).mean()
             loss = loss + (1 - alpha) * sparse
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            descend(optimizer, loss)
         leak = leakage(head, heldout, batch=JUDGED, rng=rng.child("leakage"))
         curves.append((leak, accuracy(head, heldout)))
         states.append({n: t.clone() for n, t in head.state_dict().items()})
@@ -282,6 +281,4 @@ def _fit_output(head: Spab, own: Sample, *, settings: HeadSettings, rng: Rng) ->
         order = torch.randperm(len(own), generator=rng.child(f"order/{epoch}").torch())
         for rows in torch.split(order, 256):
             loss = functional.cross_entropy(head.out(active[rows]), labels[rows])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            descend(optimizer, loss)

@@ -72,11 +72,6 @@ def middle(scored: ScoredMetric) -> float:
     return float(np.median(_means(scored.values)))
 
 
-def runs_of(scored: ScoredMetric) -> int | None:
-    """Independent federations behind numbers over clients; None for other metrics."""
-    return len({sample.run for sample in scored.clients}) or None
-
-
 def with_chance(scored: ScoredMetric, metric: Metric, chance: float | None) -> ScoredMetric:
     """The same numbers; the null is the chance level where the null did worse than that.
 

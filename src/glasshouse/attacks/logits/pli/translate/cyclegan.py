@@ -15,6 +15,7 @@ from glasshouse.attacks.logits.pli.translate.resume import keep, load_checkpoint
 from glasshouse.cache import Checkpoint
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.tensors import descend
 
 BATCH, RATE, CYCLE, IDENTITY = 8, 5e-4, 3.0, 0.5
 
@@ -43,11 +44,11 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> 
             cycle = F.l1_loss(shifted_of(fake_y), x) + F.l1_loss(clear_of(fake_x), y)
             same = F.l1_loss(clear_of(y), y) + F.l1_loss(shifted_of(x), x)
             fooled = _towards(critics[0](fake_y), 1.0) + _towards(critics[1](fake_x), 1.0)
-            _step(makers, fooled + CYCLE * (cycle + IDENTITY * same))
+            descend(makers, fooled + CYCLE * (cycle + IDENTITY * same))
             judge_loss = _critic_loss(critics[0], y, fake_y.detach()) + _critic_loss(
                 critics[1], x, fake_x.detach()
             )
-            _step(judges, judge_loss)
+            descend(judges, judge_loss)
         keep(checkpoint, epoch + 1, nets, optimizers)
     return clear_of.eval()
 
@@ -58,9 +59,3 @@ def _towards(votes: Tensor, value: float) -> Tensor:
 
 def _critic_loss(critic: nn.Module, real: Tensor, fake: Tensor) -> Tensor:
     return (_towards(critic(real), 1.0) + _towards(critic(fake), 0.0)) / 2
-
-
-def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()

@@ -10,6 +10,7 @@ from glasshouse.attacks.logits.pli.translate.resume import keep, load_checkpoint
 from glasshouse.cache import Checkpoint
 from glasshouse.progress import track
 from glasshouse.rng import Rng
+from glasshouse.tensors import descend
 
 BATCH = 16
 
@@ -29,9 +30,7 @@ def train_paired(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint)
         order = torch.randperm(len(pairs.shifted), generator=rng.child(f"epoch/{epoch}").torch())
         for rows in torch.split(order.to(pairs.shifted.device), BATCH):
             loss = F.l1_loss(net(pairs.shifted[rows]), pairs.clear[rows])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            descend(optimizer, loss)
             schedule.step()
         keep(checkpoint, epoch + 1, {"net": net}, {"adam": optimizer})
     return net.eval()
