@@ -55,7 +55,7 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
 MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
 TEXT = (
-    "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "membership", "defences",
+    "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "defences", "fresh",
 )  # fmt: skip
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
@@ -111,7 +111,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "defence-check": (
         Piece(("defence_check", "--seed", "200", "--clients", "5", "--defended", "2"), 150),
         Piece(("defence_check", "--seed", "200", "--clients", "2", "--defended", "1", "--parameters"), 68),
-        Piece(("defence_check", "--seed", "203", "--clients", "9", "--defended", "0", "--parameters"), 75),
+        *(
+            Piece(("defence_check", "--seed", seed, "--clients", "9", "--defended", "2", "--parameters"), 117)
+            for seed in ("204", "205")
+        ),
     ),
     "guard": (
         Piece(
@@ -152,6 +155,14 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "text": (
         *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
         Piece(("text_tables", "{out}/pieces")),
+<<<<<<< HEAD
+        Piece(("text_membership", "{out}/membership"), 1100),
+        Piece(("text_membership", "{out}/membership256", "--width", "256", "--batches", "4,8,16"), 300),
+        Piece(("text_utility", "{out}/utility"), 600),
+=======
+        Piece(("text_baselines", "{out}/baselines")),
+        Piece(("text_baselines", "{out}/baselines", "--show")),
+>>>>>>> lamp
         Piece(("text_speed", "{out}/speed"), 1500),
         Piece(("text_speed", "{out}/speed", "--growth"), 150),
     ),

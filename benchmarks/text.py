@@ -17,9 +17,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from torch import Tensor
 from glasshouse.attacks.base import About
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.embedding_rows import EmbeddingRows
-from glasshouse.attacks.text.projres import residual
 from glasshouse.attacks.text.reading import Answer
 from glasshouse.models.text.base import TextModel
 from glasshouse.models.text.bert import bert
@@ -39,6 +37,8 @@ from glasshouse.models.text.llama import llama
 from glasshouse.tokens.vocabulary import Vocabulary
 
 LENGTH = 64
+COLA = {"cola": ("in_domain_dev", "out_of_domain_dev"), "cola_train": ("in_domain_train",)}
+"""The parts that judge, and the one for tuning."""
 MODELS: Mapping[str, Callable[..., TextModel]] = {"gpt2": gpt2, "bert": bert, "llama": llama}
 SIZES: Mapping[str, Mapping[str, Any]] = {"gpt2": {}, "bert": {}, "llama": {"width": 1024, "heads": 16}}
 MARKS = {
@@ -92,7 +92,10 @@ def settings(batches: int) -> Iterator[Setting]:
     for steps, rate in product((2, 5, 10), (1e-4, 1e-3, 1e-2)):
         yield row(table="fedavg", batch=4, steps=steps, rate=rate)
     yield from (row(table="sums", batch=2, clients=clients) for clients in (2, 4, 8))
-    yield from (row(table="membership", batch=b, batches=ceil(500 / b)) for b in (8, 16, 32))
+    for batch in (1, 2, 4, 8):
+        yield row(table="fresh", model="llama", batch=batch, batches=max(1, half // 2))
+    for steps, rate in product((2, 5, 10), (1e-4, 1e-3, 1e-2)):
+        yield row(table="fresh", batch=4, steps=steps, rate=rate, batches=max(1, half // 2))
     for defence, values in DEFENCES.items():
         yield from (row(table="defences", batch=4, defence=defence, strength=value) for value in values)
 
@@ -111,11 +114,10 @@ class Corpus:
     """Tokenized sentences of one corpus, the part that judges."""
 
     def __init__(self, data: Path, name: str) -> None:
+        self.name = name
         words = ByteLevelBPETokenizer(str(data / "gpt2/vocab.json"), str(data / "gpt2/merges.txt"))
-        if name == "cola":
-            text = "".join(
-                (data / f"cola/{part}_dev.tsv").read_text() for part in ("in_domain", "out_of_domain")
-            )
+        if name in COLA:
+            text = "".join((data / f"cola/{part}.tsv").read_text() for part in COLA[name])
             lines = [line.split("\t")[3] for line in text.splitlines() if line.count("\t") >= 3]
         else:
             files = [(data / f"rotten_tomatoes/{part}.txt").read_text("latin-1") for part in ("pos", "neg")]
@@ -124,8 +126,25 @@ class Corpus:
 
     def draw(self, count: int, seed: int) -> list[list[int]]:
         """Different sentences."""
-        generator = torch.Generator().manual_seed(seed)
-        return [self.sentences[i] for i in torch.randperm(len(self.sentences), generator=generator)[:count]]
+        return [self.sentences[i] for i in _shuffled(len(self.sentences), seed)[:count]]
+
+    @cached_property
+    def unseen(self) -> list[list[int]]:
+        """Sentences that no row had when the code was last mended, in an order of their own."""
+        size = len(self.sentences)
+        seen = {
+            index
+            for one in settings(20)
+            if one.corpus == self.name and one.table != "fresh"
+            for number in range(one.batches)
+            for index in _shuffled(size, 1000 * one.batch + number)[: one.batch * one.clients]
+        }
+        return [self.sentences[i] for i in _shuffled(size, 999_999) if i not in seen]
+
+
+def _shuffled(size: int, seed: int) -> list[int]:
+    order: list[int] = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
 
 
 def _second_half(lines: list[str]) -> list[str]:
@@ -230,28 +249,6 @@ def piece(model: TextModel, setting: Setting, sentences: list[list[int]], device
     }
 
 
-def membership(
-    model: TextModel, setting: Setting, corpus: Corpus, number: int, device: str
-) -> dict[str, Any]:
-    """Distances of a batch's own sentences from its gradient's span, and of as many others."""
-    sentences = corpus.draw(2 * setting.batch, 1000 * setting.batch + number)
-    every = model.vocabulary.stack(sentences, length=LENGTH).to(device)
-    labels = torch.arange(setting.batch, device=device) % 2
-    sent, loss = gradient(model, every[: setting.batch], labels)
-    answer = Answer(about=About(rounds=(0,)), model=model, sent=sent, examples=setting.batch, steps=1)
-    began = time.perf_counter()
-    scores = [-residual(answer, one, least=2e-3)[0] for one in every.split(1)]
-    return {
-        "setting": asdict(setting),
-        "truth": [],
-        "found": [],
-        "members": scores[: setting.batch],
-        "others": scores[setting.batch :],
-        "loss": loss,
-        "seconds": {"attack": time.perf_counter() - began},
-    }
-
-
 def _wait(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
@@ -292,11 +289,11 @@ def compute(arguments: argparse.Namespace) -> None:
         seconds = 0.0
         for number in missing:
             torch.manual_seed(number)
-            if setting.table == "membership":
-                record = membership(kept[1], setting, corpus, number, arguments.device)
+            if setting.table == "fresh":
+                sentences = corpus.unseen[setting.batch * number : setting.batch * (number + 1)]
             else:
                 sentences = corpus.draw(setting.batch * setting.clients, 1000 * setting.batch + number)
-                record = piece(kept[1], setting, sentences, arguments.device)
+            record = piece(kept[1], setting, sentences, arguments.device)
             _path(arguments, setting, number).write_text(json.dumps(record))
             here = exact(record)
             hits, total = hits + here[0], total + here[1]

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from rouge_score import rouge_scorer
-from torch import Tensor
 
 from benchmarks.text import exact, settings
 from glasshouse.metrics.statistics.shares import proportion_interval
@@ -29,8 +27,6 @@ def show(folder: Path) -> None:
 
 
 def _numbers(records: list[dict[str, Any]]) -> str:
-    if "members" in records[0]:
-        return _separation(*(torch.tensor([s for r in records for s in r[k]]) for k in ("members", "others")))
     hits, total = (sum(part) for part in zip(*map(exact, records), strict=True))
     claims = sum(len(r["found"]) for r in records)
     right = sum(tuple(one) in set(map(tuple, r["truth"])) for r in records for one in r["found"])
@@ -68,13 +64,6 @@ def _rouge(true: list[int], found: list[list[int]]) -> tuple[float, float]:
     every = [scorer.score(target, " ".join(map(str, one))) for one in found]
     one, two = (max((s[k].fmeasure for s in every), default=0.0) for k in ("rouge1", "rouge2"))
     return one, two
-
-
-def _separation(members: Tensor, others: Tensor) -> str:
-    wins = (members[:, None] > others).double() + 0.5 * (members[:, None] == others).double()
-    limit = others.sort(descending=True).values[max(0, int(0.01 * len(others)))]
-    rate = float((members > limit).double().mean())
-    return f"AUC {float(wins.mean()):.4f}  TPR at 1 % FPR {rate:.4f}  n {len(members)} each"
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     toy: Mapping[str, Any] = field(default_factory=dict)
     challenge: Batch | None = None
+    auxiliary: Batch = AUXILIARY
 
 
 SUMS = {
@@ -56,6 +57,9 @@ TEXT = {
     "examples": 2,
 }  # fmt: skip
 KNOWN = Batch(inputs=torch.tensor([[5, 6, 7, 1, 0, 0, 0, 0]]), labels=torch.zeros(1).long())
+SENTENCES = Batch(
+    inputs=torch.tensor([[5, 6, 7, 1, 0, 0, 0, 0], [8, 6, 9, 7, 1, 0, 0, 0]]), labels=torch.zeros(2).long()
+)
 CASES: Mapping[str, Case] = {
     "pli": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
     "tbi": Case(kind="run", settings={"training": {"width": 8, "epochs": 1}}, toy=LOGITS),
@@ -99,6 +103,12 @@ CASES: Mapping[str, Case] = {
         for name in ("disaggregation", "ols", "reg", "prolin_posterior")
     },
     "dager": Case(toy=TEXT),
+    "lamp": Case(
+        settings={"search": {"iterations": 4}, "starts": 4, "every": 2, "moves": 3},
+        toy=TEXT,
+        auxiliary=SENTENCES,
+    ),
+    "tag": Case(settings={"search": {"iterations": 3, "restarts": 2}}, toy=TEXT, auxiliary=SENTENCES),
     "embedding_rows": Case(toy=TEXT),
     "projres": Case(kind="run", toy=TEXT, challenge=KNOWN),
     "prolin": Case(kind="run", settings={**LOOKS, "iterations": 20}, toy=SUMS),
@@ -132,7 +142,7 @@ def made(name: str) -> tuple[Attack, View]:
     view = cut(
         played.transcript,
         threat=Threat(),
-        grants=Grants(auxiliary=AUXILIARY, challenge=case.challenge),
+        grants=Grants(auxiliary=case.auxiliary, challenge=case.challenge),
         own=played.own,
         memory={},
         rounds=None if case.kind == "run" else (0,),

@@ -1,7 +1,7 @@
 """What a Flower server saw is in the transcript, whichever API it uses."""
 
 import dataclasses
-import signal
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -246,31 +246,40 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 import flower_apps as apps
-from flwr.app import MetricRecord
 from glasshouse.integrations.flower import capture
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 
-client = apps.message_client()
-asked = 0
+def serve(after):
+    client = apps.message_client()
+    asked = 0
 
-def offline(node, message):
-    global asked
-    asked += message.metadata.message_type == "train"
-    if asked > {after}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return False
+    def offline(node, message):
+        nonlocal asked
+        asked += message.metadata.message_type == "train"
+        if asked > after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
 
-grid = InProcessGrid(apps=dict.fromkeys((1, 2, 3), client), offline=offline)
-run_in_process(capture(apps.message_server(rounds=9), {folder!r}, model=apps.MODEL, terms=apps.TERMS), grid)
+    grid = InProcessGrid(apps=dict.fromkeys((1, 2, 3), client), offline=offline)
+    folder = {folder!r} + f"/{{after}}"
+    run_in_process(capture(apps.message_server(rounds=9), folder, model=apps.MODEL, terms=apps.TERMS), grid)
+
+for after in {places}:
+    if (child := os.fork()) == 0:
+        serve(after)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 """
 
 
-def test_a_killed_server_keeps_all_rounds_but_the_last(tmp_path):
-    code = KILLED.format(tests=str(Path(__file__).parent), after=7, folder=str(tmp_path))
+def test_a_server_that_is_killed_in_any_round_keeps_all_rounds_but_that(tmp_path):
+    """Answers of three clients are pulled together, after the last."""
+    places = (1, 3, 4, 7, 14)
+    code = KILLED.format(tests=str(Path(__file__).parent), places=places, folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    transcript = read_transcript(tmp_path / "transcript")
-    assert [len(r.updates) for r in transcript.rounds] == [3, 3, 0]
-    assert (
-        largest_difference(mean_of(transcript.rounds[1]), transcript.rounds[2].broadcasts[0].tensors) <= 1e-6
-    )
+    assert done.returncode == 0, done.stderr
+    for after in places:
+        rounds = read_transcript(tmp_path / str(after) / "transcript").rounds
+        assert [len(r.updates) for r in rounds] == [3] * (after // 3) + [0]
+        for one, following in itertools.pairwise(rounds):
+            assert largest_difference(mean_of(one), following.broadcasts[0].tensors) <= 1e-6

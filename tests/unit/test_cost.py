@@ -175,7 +175,7 @@ class Clock:
         return 0.0
 
     def simulation(self, scenario):
-        return 0.0
+        return 0.0, 0.0
 
     def scoring(self, scenario):
         return None

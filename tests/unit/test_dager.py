@@ -1,6 +1,7 @@
 """DAGER's kernels against obviously right slow twins, and the attack on what clients may send."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from glasshouse.attacks.text.candidates import candidates, received
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.prefixes import Limits, grow
 from glasshouse.attacks.text.reading import Answer, found_span, input_span
-from glasshouse.attacks.text.span import span_of, with_directions
+from glasshouse.attacks.text.span import span_of, with_directions, within_reach
 from glasshouse.audit.run import audit
 from glasshouse.errors import Inapplicable
 from glasshouse.federation.defenses.gaussian_noise import GaussianNoise
@@ -184,6 +185,40 @@ def test_a_batch_that_fills_the_layer_is_not_read():
     draws = torch.Generator().manual_seed(0)
     sentences = [tuple(torch.randperm(55, generator=draws)[:8].add(4).tolist()) for _ in range(6)]
     assert read(net, gradient(net, batch(net, sentences)), 6) == []
+
+
+@pytest.mark.parametrize(("width", "count", "seed"), [(16, 6, 4), (16, 3, 5), (32, 6, 4)])
+def test_a_batch_that_overfills_the_layer_invents_nothing(width, count, seed):
+    """Draws in which the tail of a full span was taken for noise, or only what no input reaches was free."""
+    net = model(width=width)
+    draws = torch.Generator().manual_seed(seed)
+    sentences = [tuple(torch.randperm(55, generator=draws)[:8].add(4).tolist()) for _ in range(count)]
+    assert read(net, gradient(net, batch(net, sentences)), count) == []
+
+
+def test_a_direction_that_no_input_reaches_is_not_free():
+    """A layer norm's output has no part along its first diagonal: a full span has that one left."""
+    net = model(width=32)
+    draws = torch.Generator().manual_seed(4)
+    sentences = [tuple(torch.randperm(55, generator=draws)[:8].add(4).tolist()) for _ in range(6)]
+    sent = gradient(net, batch(net, sentences))
+    with torch.no_grad():
+        every = received(net, torch.arange(WORDS.size), torch.arange(WORDS.size) % 10)
+        full = span_of(net.input_rows(0, sent))
+        assert (full.rank, full.free) == (31, 1)
+        assert input_span(net, 0, sent).free == within_reach(full, every).free == 0
+        part = span_of(torch.randn(96, 20, generator=draws) @ every[:20])
+        inside = within_reach(part, every)
+        assert (part.free, inside.free) == (12, 11)
+        assert float(inside.distances(every[:20]).max()) < LEAST
+
+
+def test_noise_is_no_reason_to_let_a_part_of_all_vectors_in():
+    draws = torch.Generator().manual_seed(0)
+    span = span_of(torch.randn(48, 10, generator=draws) @ torch.randn(10, 16, generator=draws))
+    loud = replace(span, leak=torch.full((span.rank,), 0.1))
+    strangers = torch.randn(2_000, 16, generator=draws)
+    assert not bool((loud.distances(strangers) <= loud.limits(strangers, LEAST)).any())
 
 
 def test_noise_is_allowed_for_as_far_as_it_goes():

@@ -6,6 +6,9 @@ import torch
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
+from glasshouse.guard.behaviour.inspect import inspect_behaviour, learn_honest_range
+from glasshouse.guard.mitigate import mitigate
+from glasshouse.guard.preflight import preflight
 from glasshouse.guard.sentences import preflight_sentences
 from glasshouse.interfaces import mean_loss
 from glasshouse.models.build import build
@@ -78,3 +81,60 @@ def test_what_are_no_sentences_is_refused():
     model = model_of()
     with pytest.raises(BadValue, match="tokens"):
         preflight_sentences({}, model, torch.full((1, 4), 10_000))
+
+
+def test_preflight_reads_sentences_where_the_model_does():
+    model, four = model_of(), batch(4)
+    seen = preflight(gradient(model, four), model, four.inputs, four.labels, kind="gradient")
+    assert seen.controlled
+    assert seen.standing("input") == (0, 1, 2, 3)
+    assert {leak.layer for leak in seen.leaks} == {"body.layers.0.qkv"}
+    assert "rank" in seen.summary
+    assert f"{seen.sentences.full_at} sentences like yours in one update" in seen.summary
+    assert "body.layers.1.qkv.weight" in seen.unseen
+    assert "body.layers.0.qkv.weight" not in seen.unseen
+
+
+def test_batches_that_are_accumulated_count_like_one():
+    model = model_of()
+    full_at = preflight(gradient(model, batch(2)), model, batch(2).inputs, batch(2).labels).sentences.full_at
+    parts = [batch(2, first) for first in range(0, 2 * full_at, 2)]
+    total = {}
+    for part in parts:
+        for name, g in gradient(model, part).items():
+            total[name] = total.get(name, 0) + g
+    inputs = torch.cat([part.inputs for part in parts])
+    labels = torch.cat([part.labels for part in parts])
+    seen = preflight(total, model, inputs, labels, kind="gradient")
+    assert seen.sentences.rank == seen.sentences.width
+    assert seen.standing("input") == ()
+    assert seen.controlled
+
+
+def test_a_sentence_as_long_as_the_layer_is_wide_leaves_nothing_to_say():
+    model, one = model_of(width=8), batch(1)
+    seen = preflight(gradient(model, one), model, one.inputs, one.labels, kind="gradient")
+    assert not seen.controlled
+    assert "Nothing can be said" in seen.summary
+
+
+def test_more_sentences_hide_them_and_nothing_else_is_tried():
+    model, few, many = model_of(), batch(2), batch(60, 2)
+    update = gradient(model, few)
+    closed = mitigate(update, model, (few.inputs, few.labels), kind="gradient")
+    assert closed.update is None
+    assert closed.trials == ()
+    grown = mitigate(
+        update, model, (few.inputs, few.labels), kind="gradient", more=(many.inputs, many.labels)
+    )
+    assert [trial.remedy for trial in grown.trials] == ["grow the batch"]
+    assert grown.trials[0].standing == 0
+
+
+def test_a_received_model_is_not_tried_on_sentences_but_says_when_it_would_be_full():
+    model, some = model_of(), batch(8)
+    assert learn_honest_range(model, some.inputs, some.labels, batch=8) == {}
+    seen = inspect_behaviour(model, some.inputs, some.labels, honest={})
+    assert seen.findings == ()
+    told = preflight_sentences(gradient(model, some), model, some.inputs)
+    assert seen.values["full_at"] == told.full_at > 0

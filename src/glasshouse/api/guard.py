@@ -51,7 +51,8 @@ def guard(
         reference: an honest model of that architecture; what is odd there too is no finding.
         data: one's own examples, as they enter the model, and their classes. The model is then tried on up to
             64 of them and compared with honest ones of its architecture, which are trained for that; needs
-            ``agreed`` as a network or in words.
+            ``agreed`` as a network or in words. A model of sentences (tokens (B, L)) is not tried: the value
+            ``full_at`` says how many of these in one update fill its first attention layer.
 
     Returns:
         What was seen; ``findings`` holds a sentence for each thing that speaks against training.
@@ -90,6 +91,13 @@ def own_examples(name: str, architecture: Architecture, *, most: int = 256) -> t
         BadFile: the data cannot be read.
         BadValue: they cannot be read, or have more classes than the architecture.
     """
+    if architecture.vocabulary is not None:
+        raise BadValue(
+            f"data '{name}' for the guard",
+            needs="an architecture that reads images",
+            got=f"'{architecture.name}', which reads sentences",
+            fix="in Python, glasshouse.guard takes tokens; or leave --data out: the weights alone are judged",
+        )
     kind = "folder:" if Path(name).is_dir() else "npz:" if name.endswith(".npz") and ":" not in name else ""
     channels, side, _ = architecture.input_shape
     source = load_data(f"{kind}{name}", resize=side, channels=channels)

@@ -3,7 +3,7 @@
 After the claims are filed, the judge evaluates an attack's own loss at the truth. A claim that is left with a
 larger loss is an unfinished search: a better point is known to exist, and the attack did not find it.
 
-Shape letters: R candidates, B images of one candidate, C channels, H and W pixels.
+Shape letters: R candidates, B images or sentences of one candidate, C channels, H and W pixels, L tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,15 +27,16 @@ POINTS: Final = 64
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchedLoss:
-    """The loss that an attack minimises, as a function of images.
+    """The loss that an attack minimises, as a function of images or sentences.
 
     Attributes:
-        loss: pixels (R, B, C, H, W) and labels (R, B) → (R,); smaller is better. Deterministic, in float32
-            whatever the search computes in, and nothing else happens when it is called.
+        loss: pixels (R, B, C, H, W), or tokens (R, B, L), and labels (R, B) → (R,); smaller is better.
+            Deterministic, in float32 whatever the search computes in, and nothing else happens when it is
+            called.
         noise: losses that differ by no more than this are alike: the rounding of the arithmetic, or the
             distance at which the attack itself stops.
         reached: the loss of the point behind a claim, where the claim had to be changed to be an image
-            (clipped, say); None: the loss of the claim.
+            (clipped, or read as tokens); None: the loss of the claim.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]

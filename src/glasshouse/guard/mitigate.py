@@ -86,6 +86,8 @@ def mitigate(
 ) -> Mitigation:
     """Change an update as little as possible so that none of the client's examples stands in it.
 
+    Of sentences only the batch is grown: every layer shows them, and preflight looks at the first.
+
     Args:
         update: as in :func:`~glasshouse.guard.preflight.preflight`.
         model: as received, in the mode in which it is trained; it is left as it was.
@@ -125,12 +127,18 @@ def _find_remedy(case: Case, before: Preflight) -> Mitigation:
         return Mitigation(update=case.update, remedy="", before=before, after=before, trials=())
     trials: list[Trial] = []
     closed: list[tuple[float, str, Case, Preflight]] = []
-    for name, remedy in REMEDIES.items() if before.controlled else ():
+    remedies = REMEDIES if before.sentences is None else {"grow the batch": REMEDIES["grow the batch"]}
+    for name, remedy in remedies.items() if before.controlled else ():
         words, changed = name, remedy(case)
         if changed is None:
             continue
         after = changed.check()
-        if after.leaks and remedy is not drop_rows and (rest := drop_rows(changed)) is not None:
+        if (
+            after.leaks
+            and before.sentences is None
+            and remedy is not drop_rows
+            and (rest := drop_rows(changed)) is not None
+        ):
             words, changed, after = f"{name}, drop rows", rest, rest.check()
         change = distance(case.update, changed.update)
         trials.append(Trial(remedy=words, standing=_standing(after), change=change))

@@ -15,6 +15,9 @@ model (:mod:`glasshouse.guard.behaviour`), as the server that crafted the model 
 comes as near by chance does not count: an example must come out clearer than any comes out of rows that it
 hardly entered.
 
+Of a model that reads sentences, see :mod:`glasshouse.guard.sentences`: a sentence that stands in the update
+is a leak of the first attention layer.
+
 It does not search: what gradient inversion, or a network trained for the purpose, would read is not covered.
 """
 
@@ -29,6 +32,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
+from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
 from glasshouse.guard.standing import RECOGNISED, Leak, What, find_examples
 from glasshouse.wire import Kind
 
@@ -53,6 +57,7 @@ class Preflight:
         wrong_classes: classes that they name and nobody has.
         controlled: in an update of one example of these it was found, and no other.
         unseen: weights that are no linear layer's on vectors: nothing was looked for there.
+        sentences: what was looked at where the model reads sentences; None: it reads something else.
     """
 
     examples: int
@@ -61,6 +66,7 @@ class Preflight:
     wrong_classes: int
     controlled: bool
     unseen: tuple[str, ...]
+    sentences: SentencePreflight | None = None
 
     def standing(self, what: What) -> tuple[int, ...]:
         """Numbers of the examples whose inputs, or features, stand in the update."""
@@ -68,9 +74,11 @@ class Preflight:
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """One sentence; two where the model reads sentences."""
         if not self.controlled:
             return "Nothing can be said: an update of one of your examples did not show it, or showed others."
+        if self.sentences is not None:
+            return self.sentences.summary
         inputs, features = (self._count(len(self.standing(what))) for what in ("input", "features"))
         return (
             f"inputs of {inputs} of your {self.examples} examples, features of {features}, "
@@ -95,7 +103,8 @@ def preflight(
     Args:
         update: by name of the parameter, after all defences: a gradient, or what the parameters changed by.
         model: as received, in the mode in which it is trained; it is left as it was.
-        inputs: all examples that the update was computed from, (B, ...), as they enter the model.
+        inputs: all examples that the update was computed from, (B, ...), as they enter the model; of a model
+            that reads sentences their tokens, (B, L).
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
         recognised: share of an example's contrast that may be missing where it counts as standing there.
@@ -120,6 +129,8 @@ def preflight(
             got=f"'{kind}' of {', '.join(list(update)[:3]) or 'nothing'}",
             fix="subtract what was received from the parameters that are sent",
         )
+    if isinstance(model, ReadsSentences):
+        return _of_sentences(preflight_sentences(update, model, inputs), update, model)
     models = [model] if kind == "gradient" else [model, _moved(model, update)]
     traces = [_trace_linear(one, inputs, labels, kind) for one in models]
     leaks = _find_leaks(update, traces, inputs, recognised)
@@ -132,6 +143,29 @@ def preflight(
         wrong_classes=len(classes - set(labels.tolist())),
         controlled=_control(inputs),
         unseen=tuple(n for n, p in parameters.items() if p.ndim > 1 and n in update and n not in looked_at),
+    )
+
+
+def _of_sentences(seen: SentencePreflight, update: Mapping[str, Tensor], model: nn.Module) -> Preflight:
+    """What stands in the first attention layer; the other weights were not looked at."""
+    assert isinstance(model, ReadsSentences)
+    module, _ = model.anatomy.blocks[0].projections()["value"]
+    layer = next(name for name, one in model.named_modules() if one is module)
+    return Preflight(
+        examples=seen.sentences,
+        leaks=tuple(
+            Leak(
+                example=i, what="input", layer=layer, by="all rows", missing=0.0, rows=tuple(range(seen.rows))
+            )
+            for i in seen.standing
+        ),
+        labels=(),
+        wrong_classes=0,
+        controlled=seen.controlled,
+        unseen=tuple(
+            n for n, p in model.named_parameters() if p.ndim > 1 and n in update and not n.startswith(layer)
+        ),
+        sentences=seen,
     )
 
 

@@ -11,12 +11,12 @@ from typing import Final, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glasshouse.guard.behaviour.trace import trace
 from glasshouse.guard.preflight import Preflight, preflight
+from glasshouse.interfaces import losses_of
 from glasshouse.tensors import norm
-from glasshouse.wire import Kind
+from glasshouse.wire import Batch, Kind
 
 Train = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 """Gives the update that training on these examples makes, from the received model."""
@@ -67,13 +67,13 @@ class Case:
 def gradient_of(
     model: nn.Module, inputs: Tensor, labels: Tensor, weights: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The gradient of the mean cross-entropy, each example's part times its weight, (B,).
+    """The gradient of the mean loss, each example's part times its weight, (B,).
 
     ``model`` is left as it was, running statistics included.
     """
     work = copy.deepcopy(model)
     trained = {name: p for name, p in work.named_parameters() if p.requires_grad}
-    losses = F.cross_entropy(work(inputs), labels, reduction="none")
+    losses = losses_of(work, Batch(inputs=inputs, labels=labels))
     loss = (losses if weights is None else losses * weights).mean()
     gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
         loss, list(trained.values()), allow_unused=True

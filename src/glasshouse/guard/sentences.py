@@ -64,7 +64,10 @@ class SentencePreflight:
         rank: directions that these tokens can span in the rows that are sent.
         standing: numbers of the sentences of which every token stands there.
         seen: share of all those tokens that do.
-        full_at: sentences like these in one step from which on the span is everything; 0: not known.
+        full_at: sentences like these in one update, of one batch or of batches that are accumulated, from
+            which on the span is everything; 0: not known.
+        controlled: in sums of what the layer reads of one of the sentences that one was found, and none of
+            words that do not occur.
     """
 
     sentences: int
@@ -75,6 +78,7 @@ class SentencePreflight:
     standing: tuple[int, ...]
     seen: float
     full_at: int
+    controlled: bool
 
     @property
     def summary(self) -> str:
@@ -86,7 +90,8 @@ class SentencePreflight:
         return (
             f"The first attention layer's gradient has rank {self.rank} of {self.width}, which {space} to "
             f"tell words that you used from others: {stand} of your {self.sentences} sentences stand in it "
-            f"word by word. From about {self.full_at} sentences like yours in one step it would say nothing."
+            f"word by word. From about {self.full_at} sentences like yours in one update (a batch, or "
+            "batches accumulated before anything is sent) it would say nothing."
         )
 
 
@@ -116,30 +121,18 @@ def preflight_sentences(
         real = real & real.roll(-1, 1)  # the last token of a sentence has no next one, and so no loss
         real[:, -1] = False
     with torch.no_grad():
-        return _look(update, model, inputs, real)
+        return _look(model.input_rows(0, update).double(), model, inputs, real)
 
 
-def _look(
-    update: Mapping[str, Tensor], model: ReadsSentences, inputs: Tensor, real: Tensor
-) -> SentencePreflight:
+def _look(rows: Tensor, model: ReadsSentences, inputs: Tensor, real: Tensor) -> SentencePreflight:
     places = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape)
     kinds = inputs if model.anatomy.rotary else inputs * inputs.shape[1] + places
     tokens = len(torch.unique(kinds[real]))
-    rows = model.input_rows(0, update).double()
     width = rows.shape[1]
     rank = min(tokens, len(rows), width)
-    each = tokens / len(inputs)
-    limit = min(len(rows), width) if len(rows) else 0
-    if not rank:
-        return SentencePreflight(
-            sentences=len(inputs), width=width, rows=len(rows), tokens=tokens, rank=rank, standing=(),
-            seen=0.0, full_at=0,
-        )  # fmt: skip
-    basis = torch.linalg.svd(rows, full_matrices=False)[2][:rank]
-    own = _far(model, inputs, places, basis)
-    nearest = _nearest_strangers(model, inputs, basis)
-    there = (own < NEARER * nearest[None]) & real
+    there = _stand(rows, rank, model, inputs, real)
     standing = [i for i in range(len(inputs)) if bool(real[i].any()) and bool((there | ~real)[i].all())]
+    each, limit = tokens / len(inputs), min(len(rows), width)
     return SentencePreflight(
         sentences=len(inputs),
         width=width,
@@ -149,7 +142,36 @@ def _look(
         standing=tuple(standing),
         seen=float(there.sum() / real.sum().clamp_min(1)),
         full_at=math.ceil(limit / each) if each else 0,
+        controlled=_control(model, inputs, real),
     )
+
+
+def _stand(rows: Tensor, rank: int, model: ReadsSentences, inputs: Tensor, real: Tensor) -> Tensor:
+    """Which tokens (B, L) stand in the largest ``rank`` directions of rows (R, D)."""
+    if not rank:
+        return torch.zeros_like(real)
+    basis = torch.linalg.svd(rows, full_matrices=False)[2][:rank]
+    places = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape)
+    own = _far(model, inputs, places, basis)
+    nearest = _nearest_strangers(model, inputs, basis)
+    return (own < NEARER * nearest[None]) & real
+
+
+def _control(model: ReadsSentences, inputs: Tensor, real: Tensor) -> bool:
+    """In sums of what is read of the longest sentence it is found, and one of other words is not."""
+    longest = int(real.sum(1).argmax())
+    inputs, real = inputs[longest : longest + 1], real[longest : longest + 1]
+    places = torch.arange(inputs.shape[1], device=inputs.device)[None]
+    read = model.anatomy.blocks[0].attended(model.embed(inputs, places))[real].double()
+    if len(read) >= read.shape[1]:
+        return False  # one sentence fills the layer
+    angles = torch.arange(1, 2 * len(read) + 1)[:, None] * torch.arange(1, len(read) + 1)
+    rows = angles.to(read).cos() @ read
+    occurs = set(inputs.flatten().tolist()) | model.vocabulary.marks
+    others = [t for t in range(model.vocabulary.size) if t not in occurs][-1:]
+    strange = inputs.where(~real, torch.tensor(others or [0], device=inputs.device))
+    there = _stand(rows, len(read), model, inputs, real) | ~real
+    return bool(there.all()) and not (others and bool((_stand(rows, len(read), model, strange, real)).any()))
 
 
 def _far(model: ReadsSentences, tokens: Tensor, places: Tensor, basis: Tensor) -> Tensor:

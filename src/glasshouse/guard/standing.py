@@ -30,7 +30,7 @@ ALIKE: Final = 0.9
 """Cosine of what two examples differ by from the mean from which on they are one picture."""
 
 What = Literal["input", "features"]
-By = Literal["a row", "several rows", "a difference of two rows"]
+By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
 
 
 @final

@@ -176,7 +176,7 @@ def one_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) -> Lo
     def rejects(epsilon: float) -> bool:
         return one_run_p_value(counts, epsilon=epsilon, delta=delta) <= 1 - level
 
-    epsilon = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    epsilon = largest_rejected(rejects) if rejects(0.0) else 0.0
     return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="any", counts=counts)
 
 
@@ -247,7 +247,7 @@ def gaussian_run_epsilon(counts: Guesses, *, delta: float, level: float = 0.95) 
     def rejects(mu: float) -> bool:
         return gaussian_run_rejects(counts, mu=mu, level=level)
 
-    mu = _largest_rejected(rejects, _LARGEST_EPSILON) if rejects(0.0) else 0.0
+    mu = largest_rejected(rejects) if rejects(0.0) else 0.0
     epsilon = gaussian_epsilon(mu, delta=delta) if mu > 1e-9 else 0.0
     return LowerBound(epsilon=epsilon, delta=delta, level=level, assumes="gaussian", counts=counts)
 
@@ -261,12 +261,17 @@ def check_level(level: float) -> None:
     check_value("audit from one run", "level", level, Annotated[Probability, Fix("give 0.95")])
 
 
-def _largest_rejected(rejects: Callable[[float], bool], top: float) -> float:
-    """The end of the rejected hypotheses from 0 up, by bisection; never beyond a rejected one."""
+def largest_rejected(rejects: Callable[[float], bool], *, halvings: int = _HALVINGS) -> float:
+    """The end of the rejected hypotheses from 0 up to 100, by bisection; never beyond a rejected one.
+
+    Args:
+        rejects: whether a hypothesis is rejected; 0 is.
+        halvings: of the interval of length 1, 2, 4, ... in which that end lies.
+    """
     low, high = 0.0, 1.0
-    while high < top and rejects(high):
+    while high < _LARGEST_EPSILON and rejects(high):
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if rejects(middle) else (low, middle)
     return low

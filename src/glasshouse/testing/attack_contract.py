@@ -14,6 +14,7 @@ from torch import Tensor
 from glasshouse import registry
 from glasshouse.attacks.base import Attack, Claim, ClassRepresentatives, Reconstruction
 from glasshouse.attacks.objective import SearchingAttack
+from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.rng import Rng
@@ -92,11 +93,15 @@ class AttackContract:
         if not isinstance(attack, SearchingAttack):
             return
         for claim in self.run(attack, view):
-            if not isinstance(claim, Reconstruction | ClassRepresentatives) or not len(claim.inputs):
+            if not isinstance(claim, Reconstruction | ClassRepresentatives | Sequences):
+                continue
+            said = claim.tokens if isinstance(claim, Sequences) else claim.inputs
+            if not len(said):
                 continue
             searched = attack.objective(view, claim.about, rng=Rng.root(0, salt="contract"))
-            labels = torch.zeros(len(claim.inputs)).long() if claim.labels is None else claim.labels
-            one, two = (searched.loss(claim.inputs[None], labels[None]) for _ in range(2))
+            known = None if isinstance(claim, Sequences) else claim.labels
+            labels = torch.zeros(len(said)).long() if known is None else known
+            one, two = (searched.loss(said[None], labels[None]) for _ in range(2))
             assert one.shape == (1,)
             assert bool(one.isfinite().all())
             assert torch.equal(one, two)

@@ -3,8 +3,9 @@
 Shape letters: B examples behind the update, K classes, D features that enter the last layer.
 
 With cross-entropy, ``dL/db_c`` is the mean over the batch of p_c - y_c, and row c of ``dL/dW`` the mean of
-(p_c - y_c) times the features, which are not negative after a ReLU or a sigmoid. One example: the only
-negative entry is the label. A batch: a class takes its share n_c / B off an otherwise small positive p_c.
+(p_c - y_c) times the features, which are not negative after a ReLU or a sigmoid. In models of sentences they
+may be: there only the bias tells. One example: the only negative entry is the label. A batch: a class takes
+its share n_c / B off an otherwise small positive p_c.
 
 After several local steps the mean gradient along the way is read instead: an estimate, as the p_c move.
 
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 
 from glasshouse.attacks.parts.replica import Replica
 from glasshouse.errors import BadValue, Inapplicable
+from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.tensors import scale_tensors, widen
 from glasshouse.transcript.view import View
@@ -40,14 +42,16 @@ untrained models, 0.37 for a ConvNet of 58 % accuracy."""
 def sums(replica: Replica) -> Tensor:
     """(K,) per class: mean probability minus share of the batch, in some unit (bias gradient or row sums).
 
-    The bias gradient where there is one: it needs no assumption about the features.
+    The bias gradient where there is one: it needs no assumption about the features, which row sums do: that
+    none is negative. In models of sentences they may be.
 
     Raises:
         Inapplicable: the update holds neither bias nor weight of the last layer, or they are zero.
     """
     name = replica.last_linear()
     gradient = scale_tensors(replica.moved(), -1.0) if replica.adaptive else replica.gradient()
-    for part in (f"{name}.bias", f"{name}.weight"):
+    signed = isinstance(replica.model, TextModel)
+    for part in (f"{name}.bias", *([] if signed else [f"{name}.weight"])):
         if part in gradient and bool(gradient[part].any()):
             return (
                 widen(gradient[part]).flatten(1).sum(1) if part.endswith("weight") else widen(gradient[part])
@@ -99,20 +103,33 @@ def expected_probabilities(replica: Replica, *, rng: Rng) -> Tensor:
     """(K,) mean probabilities that the received model gives a client's images, without having any.
 
     A model that has learnt nothing says nearly the same of every image: its mean over smooth random images
-    is taken. One that tells them apart says of them what it does not say of photographs; then classes
-    are taken for equally likely, which cross-entropy training makes true on balanced data.
+    (of a model of sentences, over random tokens) is taken. One that tells them apart says of them what it
+    does not say of photographs; then classes are taken for equally likely, which cross-entropy training makes
+    true on balanced data.
     """
-    low, high = replica.terms.image_range
-    draws, shape = rng.torch(), replica.shape
-    coarse = [torch.rand(PROBES, shape[0], side, side, generator=draws) for side in (1, 2, 4, 8)]
-    smooth = torch.cat([F.interpolate(x, size=shape[1:], mode="bilinear") for x in coarse]).to(replica.device)
     with torch.no_grad():
-        logits: Tensor = replica.model(smooth * (high - low) + low)
+        logits: Tensor = replica.model(_probes(replica, rng.torch()))
     each = widen(logits).softmax(1)
     told_apart = _entropy(each.mean(0)) - _entropy(each).mean()
     if float(told_apart) > LEARNT:
         return torch.full_like(each[0], 1 / replica.classes)
     return each.mean(0)
+
+
+def _probes(replica: Replica, draws: torch.Generator) -> Tensor:
+    """Smooth random images in model units, or sentences of random tokens: (N, ...)."""
+    vocabulary = replica.terms.architecture.vocabulary
+    if vocabulary is not None:
+        (length,) = replica.terms.architecture.input_shape
+        words = torch.tensor([token for token in range(vocabulary.size) if token not in vocabulary.marks])
+        ends = torch.randint(1, length + 1, (4 * PROBES,), generator=draws).tolist()
+        rows = [words[torch.randint(len(words), (end,), generator=draws)].tolist() for end in ends]
+        return vocabulary.stack(rows, length=length).to(replica.device)
+    low, high = replica.terms.image_range
+    shape = replica.shape
+    coarse = [torch.rand(PROBES, shape[0], side, side, generator=draws) for side in (1, 2, 4, 8)]
+    smooth = torch.cat([F.interpolate(x, size=shape[1:], mode="bilinear") for x in coarse]).to(replica.device)
+    return smooth * (high - low) + low
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
@@ -132,6 +149,13 @@ def infer_labels(replica: Replica, *, rng: Rng, rule: Rule = "sums") -> Tensor:
         weight = replica.gradient().get(f"{name}.weight")
         if weight is None or not bool(weight.any()):
             raise _hidden(replica, name)
+        if isinstance(replica.model, TextModel):
+            raise Inapplicable(
+                "label inference by column-wise minima",
+                needs="features that are not negative, as behind a ReLU",
+                got=f"'{replica.terms.architecture.name}', a model of sentences",
+                fix="use rule 'sums'",
+            )
         if replica.images > replica.classes:
             raise Inapplicable(
                 "label inference by column-wise minima",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.parts.local_steps import check_linear, clamped_gradient, known_decay
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.build import build, load
+from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
@@ -149,6 +150,8 @@ class Replica:
             for name, module in self.model.named_modules()
             if isinstance(module, nn.Linear) and module.out_features == self.classes
         ]
+        if isinstance(self.model, TextModel):
+            linear_layers = ["head"] if self.model.task == "class" else []
         if not linear_layers:
             raise Inapplicable(
                 f"the last layer of '{self.terms.architecture.name}'",

@@ -5,10 +5,10 @@ Source: "ProjRes", arXiv:2604.21197 (abstract read only): the residual of a sent
     layers are the first two that attend, and the span is that of ``span``.
 
 Breaks when: the span is everything (as many tokens as the layer is wide), or the challenge's sentences
-begin like ones
-that the client has: every such beginning is in its gradient, too.
+begin like ones that the client has: every such beginning is in its gradient, too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -89,7 +89,7 @@ class ProjRes:
         inside = torch.zeros(view.terms.clients)
         for answer in answers(view, subject=SUBJECT):
             assert answer.about.client is not None  # needs.sees
-            distance, share = residual(answer, challenge.inputs, least=self.least)
+            distance, share = residual(answer.model, spans(answer), challenge.inputs, least=self.least)
             client = answer.about.client
             scores[client] = max(float(scores[client]), -distance)
             inside[client] = max(float(inside[client]), share)
@@ -97,27 +97,34 @@ class ProjRes:
         return (ClientScores(about=about, scores=scores, decisions=inside >= self.share),)
 
 
-def residual(answer: Answer, tokens: Tensor, *, least: float) -> tuple[float, float]:
-    """Mean distance of sentences (N, L) from the spans of an answer, in [0, 1], and the share inside.
-
-    The last token of a sentence has no loss where the next one is predicted, and is left out. Without a
-    span that
-    tells anything: (1, 0).
+def spans(answer: Answer) -> tuple[Span | None, Span | None]:
+    """Of what the first two attention layers received; None: nothing of that layer was sent.
 
     Raises:
-        Inapplicable: nothing of the first two attention layers was sent.
+        Inapplicable: one block, or nothing of either layer was sent.
     """
-    model = answer.model
-    check_depth(model, subject=SUBJECT)
+    check_depth(answer.model, subject=SUBJECT)
     with torch.no_grad():
-        spans = [input_span(model, layer, answer.sent) for layer in (0, 1)]
-        if all(span is None for span in spans):
-            raise Inapplicable(
-                SUBJECT,
-                needs="the gradients of one of the first two attention layers, or of adapters beside it",
-                got=", ".join(sorted(answer.sent)[:6]) or "nothing",
-                fix="let clients train all layers, or use another attack (glasshouse list attacks)",
-            )
+        first, second = (input_span(answer.model, layer, answer.sent) for layer in (0, 1))
+    if first is None and second is None:
+        raise Inapplicable(
+            SUBJECT,
+            needs="the gradients of one of the first two attention layers, or of adapters beside it",
+            got=", ".join(sorted(answer.sent)[:6]) or "nothing",
+            fix="let clients train all layers, or use another attack (glasshouse list attacks)",
+        )
+    return first, second
+
+
+def residual(
+    model: TextModel, spans: Sequence[Span | None], tokens: Tensor, *, least: float
+) -> tuple[float, float]:
+    """Mean distance of sentences (N, L) from the ``spans`` of an answer, in [0, 1], and the share inside.
+
+    The last token of a sentence has no loss where the next one is predicted, and is left out. Without a
+    span that tells anything: (1, 0).
+    """
+    with torch.no_grad():
         seen = _received(model, tokens.to(model.anatomy.tokens.weight.device))
         parts = [_judged(span, x, least) for span, x in zip(spans, seen, strict=True) if span and span.free]
     if not parts:

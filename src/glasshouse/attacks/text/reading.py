@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, known_decay
-from glasshouse.attacks.text.span import Span, span_of
+from glasshouse.attacks.text.span import SKETCH, Span, span_of, within_reach
 from glasshouse.errors import Inapplicable
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import ADAPTER, TextModel
@@ -155,7 +155,7 @@ def input_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span
     as B is, and by that of B, which shows it through A.
     """
     rows = model.input_rows(layer, sent)
-    span = span_of(rows) if bool(rows.any()) else None
+    span = _known(model, layer, span_of(rows)) if bool(rows.any()) else None
     if span is not None and span.free:
         return span
     module, _ = model.anatomy.blocks[layer].projections()["value"]
@@ -163,7 +163,22 @@ def input_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span
     second = f"{name}.{ADAPTER}".replace("lora_A", "lora_B")
     if second not in sent or not bool(sent[second].any()):
         return span
-    return span_of(sent[second], lens=model.get_parameter(f"{name}.{ADAPTER}").detach())
+    lens = model.get_parameter(f"{name}.{ADAPTER}").detach()
+    return _known(model, layer, span_of(sent[second], lens=lens))
+
+
+def _known(model: TextModel, layer: int, span: Span) -> Span:
+    """Without free directions that no tokens reach, judged by some; asked where few are free."""
+    if not 0 < span.free <= SKETCH:
+        return span
+    table = model.anatomy.tokens
+    some = torch.linspace(0, table.num_embeddings - 1, 4 * SKETCH, device=table.weight.device).long()
+    tokens = torch.stack([some, some.flip(0)], dim=1)
+    places = torch.arange(2, device=tokens.device).expand(tokens.shape)
+    hidden = model.embed(tokens, places)
+    for block in range(layer):
+        hidden = model.through(block, hidden, places, torch.ones_like(tokens, dtype=torch.bool))
+    return within_reach(span, model.anatomy.blocks[layer].attended(hidden).flatten(0, 1))
 
 
 def found_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:

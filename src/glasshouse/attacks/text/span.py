@@ -14,14 +14,15 @@ Shape letters: M rows of a gradient, D inputs of the layer, R rank, N candidates
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
+import scipy
 import torch
 from torch import Tensor
 
-__all__ = ["SKETCH", "Span", "signal_rank", "span_of", "with_directions"]
+__all__ = ["SKETCH", "Span", "signal_rank", "span_of", "with_directions", "within_reach"]
 
 SKETCH = 48
 """Directions of the null space that are tried first: a vector in the span has no part in any of them."""
@@ -35,6 +36,8 @@ SMALL = 1e-4
 """A known input this near to the span adds no direction."""
 LEAK = 3.0
 """How many times its expected distance an input may have."""
+LUCK = 1e-6
+"""So rarely may a vector outside the span pass for noise."""
 
 
 @final
@@ -83,7 +86,8 @@ class Span:
         """Up to which distance each input (N, H) passes, (N,): ``least``, or what noise explains if more."""
         seen = self._seen(inputs)
         shares = (seen @ self.basis.T).square() / _norm(seen).square()[..., None]
-        return (self.allowance**2 * (shares @ self.leak) + least**2).sqrt().clamp(max=self.chance)
+        wide = (self.allowance**2 * (shares @ self.leak) + least**2).sqrt()
+        return wide.clamp(max=self.most(least))
 
     def may_hold(self, inputs: Tensor, least: float) -> Tensor:
         """Whether each input (N, H) passes on the sketch alone, (N,): no more are inside than these."""
@@ -100,7 +104,17 @@ class Span:
     def widest(self, least: float) -> float:
         """The largest distance at which any input passes."""
         leak = float(self.leak.max()) if self.rank else 0.0
-        return min(self.chance, math.sqrt(self.allowance**2 * leak + least**2))
+        return min(self.most(least), math.sqrt(self.allowance**2 * leak + least**2))
+
+    def most(self, least: float) -> float:
+        """The largest distance at which any input may pass, be the noise as large as it may.
+
+        With few free directions a part of the vectors outside is as near: noise is no reason to let them in.
+        """
+        if not self.rank or not self.free:
+            return self.chance
+        rare = math.sqrt(float(scipy.stats.beta.ppf(LUCK, self.free / 2, self.rank / 2)))
+        return min(self.chance, max(rare, least))
 
     @cached_property
     def chance(self) -> float:
@@ -183,6 +197,19 @@ def _decompose(rows: Tensor) -> tuple[int, float, Tensor, Tensor]:
     values = squares.flip(0).clamp_min(0).sqrt()
     rank, noise = signal_rank(values[: min(rows.shape)], max(rows.shape))
     return rank, noise, vectors.flip(1), values
+
+
+def within_reach(span: Span, inputs: Tensor) -> Span:
+    """The span without those free directions in which no input can have a part, judged by some (N, H).
+
+    What a layer norm gives has no part in one direction at least: where tokens fill the layer up, that one
+    is left, and every vector would pass.
+    """
+    seen = inputs if span.lens is None else inputs @ span.lens.T
+    parts = ((seen / _norm(seen)[:, None]) @ span.null).double()
+    squares, turn = torch.linalg.eigh(parts.T @ parts / len(parts))
+    null = span.null.double() @ turn[:, squares > SMALL**2]
+    return replace(span, null=null.to(span.null.dtype).contiguous())
 
 
 def with_directions(span: Span, inputs: Tensor) -> Span:

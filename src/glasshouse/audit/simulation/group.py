@@ -26,6 +26,7 @@ from glasshouse.audit.simulation.grants import collect_grants
 from glasshouse.audit.simulation.monitor import ModelMonitor
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
 from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.cache import digest
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.interfaces import Tamper
@@ -68,6 +69,15 @@ class Group:
     seed: int
     active: int | None = None
     device: str = "cpu"
+
+
+def federation_digest(scenario: Scenario) -> str:
+    """Of all that the federation of a scenario's passive attacks depends on: the attacks are none of it.
+
+    Only the property that an attack looks for is: who has it is part of the truth.
+    """
+    properties = [[a.arguments.get(key) for key in ("looks_for", "settings")] for a in scenario.attacks]
+    return digest([scenario.model_dump(mode="json", exclude={"attacks"}), properties])
 
 
 def simulate(group: Group) -> str:

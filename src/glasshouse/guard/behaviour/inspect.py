@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
 from glasshouse.guard.behaviour.trace import trace
+from glasshouse.guard.sentences import ReadsSentences, preflight_sentences
 from glasshouse.wire import Inspection
 
 NAME = "behaviour"
@@ -124,7 +125,12 @@ def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batc
         inputs: the client's own examples, or public ones like them.
         labels: their classes.
         batch: examples in a batch.
+
+    Returns:
+        By layer; empty where the model reads sentences: nothing is tried there.
     """
+    if isinstance(model, ReadsSentences):
+        return {}
     measures = watch_honest_models(model, inputs, labels, batch=batch)
     every = [one for observed in measures.values() for one in observed]
     learnt = {}
@@ -183,7 +189,18 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
         inputs: one batch of the client's own examples.
         labels: their classes.
         honest: of the same architecture and batch size.
+
+    Returns:
+        Of a model that reads sentences no findings, for honest ones give whole sentences away as well; its
+        value ``full_at`` is how many of these in one update fill the first attention layer, so that it says
+        nothing (:mod:`glasshouse.guard.sentences`).
     """
+    if isinstance(model, ReadsSentences):
+        seen = preflight_sentences(
+            {n: p for n, p in model.named_parameters() if p.requires_grad}, model, inputs
+        )
+        values = {"full_at": float(seen.full_at), "width": float(seen.width), "rows": float(seen.rows)}
+        return Inspection(guard=NAME, findings=(), values=values)
     observed = observe(model, inputs, labels)
     rows = {name: one.isolated - _limit(one, honest[name]) for name, one in observed.items()}
     pairs = {name: one.paired - honest[name].paired_limit for name, one in observed.items()}

@@ -13,7 +13,19 @@ except ImportError as error:
     ) from error
 
 from glasshouse.integrations.flower.capture import capture, watch
-from glasshouse.integrations.flower.guard import guard_mod, guarded, preflight_mod
-from glasshouse.integrations.flower.truth import truth_mod, used
+from glasshouse.integrations.flower.client_app import GuardedClientApp, guarded
+from glasshouse.integrations.flower.guard import guard_mod
+from glasshouse.integrations.flower.preflight import preflight_mod
+from glasshouse.integrations.flower.truth import truth_mod
+from glasshouse.integrations.flower.watching import used
 
-__all__ = ["capture", "guard_mod", "guarded", "preflight_mod", "truth_mod", "used", "watch"]
+__all__ = [
+    "GuardedClientApp",
+    "capture",
+    "guard_mod",
+    "guarded",
+    "preflight_mod",
+    "truth_mod",
+    "used",
+    "watch",
+]

@@ -59,7 +59,7 @@ def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
 def put_tensors(record: ArrayRecord, tensors: Sequence[Tensor]) -> None:
     """Other values in place of those of a record, in its order and its types of numbers."""
     for (name, array), t in zip(list(record.items()), tensors, strict=True):
-        record[name] = Array(t.numpy().astype(array.dtype))
+        record[name] = Array(t.numpy().astype(array.numpy().dtype))  # legacy clients state no type
 
 
 def values_of(content: RecordDict) -> dict[str, Value]:

@@ -172,8 +172,11 @@ def adam(
     box: tuple[Tensor, Tensor],
     rngs: Sequence[Rng],
     pulls: Sequence[Loss] = (),
+    before: int = 0,
 ) -> Found:
     """Descend from ``start`` (N, B, C, H, W) inside ``box`` and keep the best iterate of every row.
+
+    Candidates may have other axes behind N: those of sentences are (N, B, L, D).
 
     Args:
         loss: what the search goes down, by which iterates are compared.
@@ -183,6 +186,7 @@ def adam(
         rngs: a stream for every victim.
         pulls: for every victim a further loss to go down, of all its rows together, that does not count when
             iterates are compared.
+        before: iterations of an earlier part of the same search, for the curve of its losses.
     """
     low, high = box
     rows, evaluate = Rows.of(start, victims=len(rngs)), Evaluation(loss)
@@ -202,10 +206,11 @@ def adam(
             going = (since < search.patience).repeat_interleave(len(here) // len(rngs))
             best, kept = rows.pick(losses), rows.pick(points)
             better = (values < best) & going  # False for NaN
-            points = rows.put(torch.where(better[:, None, None, None, None], here, kept), into=points)
+            chosen = better.reshape(-1, *[1] * (here.ndim - 1))
+            points = rows.put(torch.where(chosen, here, kept), into=points)
             losses = rows.put(torch.where(better, values.to(best.dtype), best), into=losses)
             by_victim = losses.reshape(marks.shape)
-            record_loss(i, by_victim)
+            record_loss(before + i, by_victim)
             fell = by_victim < 0.999 * marks
             settled = search.pace(i / search.iterations) <= SETTLED
             marks, since = torch.where(fell, by_victim, marks), torch.where(fell.any(1), 0, since + 1)

@@ -1,0 +1,345 @@
+"""TAG and LAMP beside DAGER on the same batches, in as much CPU time as it took, and in a multiple of that.
+
+    python -m benchmarks.text_baselines FOLDER [--only same-b1] [--tune] [--show] [--data FOLDER]
+
+Every batch is a piece, a file in FOLDER: DAGER first, then both attacks at every multiple of its CPU seconds.
+How many iterations that is, is measured on a few of them. Pieces that are there are not computed again;
+``--show`` prints the tables of those that are there.
+
+Model: ``small_gpt``, GPT-2's layout with 3 layers, d = 192 and random weights, that tells two classes, which
+is what LAMP was published for; of GPT-2's tokens those that Rotten Tomatoes has. Lengths and classes are not
+given to any attack. The first half of the sentences is the adversary's: its odd ones fit LAMP's prior, and on
+its even ones (``--tune``) steps and weights were chosen. The second half judges.
+
+Needs: the extra ``text``; ``--data`` (or ``$GLASSHOUSE_DATA/text``) with ``gpt2/`` and ``rotten_tomatoes/``.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from rouge_score import rouge_scorer
+from tokenizers import ByteLevelBPETokenizer
+from torch import Tensor
+
+from benchmarks.text import gradient
+from benchmarks.text_tables import Words
+from glasshouse.attacks.base import Attack
+from glasshouse.attacks.inversion.label_inference import LabelInference
+from glasshouse.attacks.parts.search.adam import Descent
+from glasshouse.attacks.text.dager import Dager
+from glasshouse.attacks.text.lamp import Lamp
+from glasshouse.attacks.text.tag import Tag
+from glasshouse.metrics.text.sentences import pair_sentences
+from glasshouse.models.text.base import TextModel
+from glasshouse.models.text.small import small_gpt
+from glasshouse.rng import Rng
+from glasshouse.tokens.vocabulary import Vocabulary
+from glasshouse.transcript.grants import Grants
+from glasshouse.transcript.threat import Threat
+from glasshouse.transcript.view import RoundView, View
+from glasshouse.wire import Architecture, Batch, Broadcast, Terms, Update
+
+LENGTH = 64
+SIZE = {"layers": 3, "width": 192, "heads": 4, "task": "class"}
+PROBE = 12
+"""Iterations that are timed to tell what one takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One row of a table.
+
+    Attributes:
+        table: of the row; tables are computed in order.
+        batch: sentences.
+        noise: standard deviation of what is added to the gradient.
+        attacks: beside DAGER.
+        multiples: of DAGER's CPU seconds that they get; ``seconds`` instead where it is not 0.
+        seconds: CPU seconds that they get.
+    """
+
+    table: str
+    batch: int = 1
+    noise: float = 0.0
+    attacks: tuple[str, ...] = ("tag", "lamp")
+    multiples: tuple[float, ...] = (1.0, 10.0)
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Of its pieces, without the number of the batch."""
+        return f"{self.table}-b{self.batch}-noise{self.noise:g}"
+
+
+SETTINGS = (
+    Setting(table="same", batch=1),
+    Setting(table="same", batch=4),
+    *(Setting(table="long", noise=n, attacks=("lamp",), seconds=12.0) for n in (0.0, 1e-4, 1e-3)),
+    Setting(table="long", noise=1e-2, attacks=()),
+)
+
+
+BATCHES_OF_CLASSES = 50
+"""Batches of each size whose classes are counted."""
+
+
+class Halves:
+    """Rotten Tomatoes in tokens that it has: ``known`` to the adversary, and ``private``."""
+
+    def __init__(self, known: Sequence[Sequence[int]], private: Sequence[Sequence[int]]) -> None:
+        every = sorted({token for sentence in (*known, *private) for token in sentence})
+        number = {token: place + 2 for place, token in enumerate(every)}
+        self.vocabulary = Vocabulary(size=len(every) + 2, pad=0, end=1)
+        self.known, self.private = (
+            [tuple(number[token] for token in sentence) for sentence in half] for half in (known, private)
+        )
+
+    def draw(self, count: int, seed: int) -> list[tuple[int, ...]]:
+        """Different private sentences."""
+        order = torch.randperm(len(self.private), generator=torch.Generator().manual_seed(seed))
+        return [self.private[i] for i in order[:count]]
+
+
+def model_of(vocabulary: Vocabulary) -> TextModel:
+    """With random weights."""
+    torch.manual_seed(0)
+    return small_gpt((LENGTH,), 2, vocabulary=vocabulary, **SIZE).eval()
+
+
+def view_of(model: TextModel, halves: Halves, tokens: Tensor, sent: Mapping[str, Tensor]) -> View:
+    """What a server sees of one update, and the adversary's own sentences."""
+    architecture = Architecture(
+        name="small_gpt", input_shape=(LENGTH,), classes=2, arguments=SIZE, vocabulary=halves.vocabulary
+    )
+    state = {name: t.detach() for name, t in model.state_dict().items()}
+    update = Update(round=0, client=0, kind="gradient", tensors=sent, examples=len(tokens))
+    broadcast = Broadcast(round=0, architecture=architecture, tensors=state)
+    known = halves.vocabulary.stack(halves.known, length=LENGTH)
+    return View(
+        terms=Terms(
+            protocol="fedsgd", architecture=architecture, sends="gradient", clients=1, cohort=1,
+            batch_size=len(tokens),
+        ),
+        threat=Threat(),
+        rounds=(RoundView(round=0, broadcast=broadcast, updates={0: update}),),
+        grants=Grants(auxiliary=Batch(inputs=known, labels=torch.zeros(len(known)).long())),
+    )  # fmt: skip
+
+
+def tag(iterations: int) -> Attack:
+    """TAG with so many iterations."""
+    return Tag(search=Descent(iterations=iterations, restarts=1, learning_rate=0.3))
+
+
+def lamp(iterations: int) -> Attack:
+    """LAMP with so many iterations in four parts, a fifth as many starts and as many moves in all.
+
+    Steps of 0.6 did better on tuning sentences in 60 iterations, of 0.3 in 200.
+    """
+    few = max(2, iterations // 5)
+    return Lamp(
+        search=Descent(iterations=iterations, restarts=1, learning_rate=0.6 if iterations < 100 else 0.3),
+        starts=few,
+        every=max(1, iterations // 4),
+        moves=max(1, few // 4),
+        prior=0.002,
+    )
+
+
+ATTACKS: Mapping[str, Callable[[int], Attack]] = {"tag": tag, "lamp": lamp}
+
+
+def timed(attack: Attack, view: View) -> tuple[list[tuple[int, ...]], float]:
+    """The claimed sentences, and CPU seconds."""
+    began = time.process_time()
+    (claim,) = attack.run(view, rng=Rng.root(0))
+    seconds = time.process_time() - began
+    examples = view.rounds[0].updates[0].examples
+    vocabulary = view.terms.architecture.vocabulary
+    assert vocabulary is not None
+    return vocabulary.words(claim.tokens[:examples]), seconds  # type: ignore[attr-defined]  # sequences
+
+
+def baselines(view: View, setting: Setting, seconds: float) -> dict[str, dict[str, Any]]:
+    """The attacks of a setting, in what DAGER's ``seconds`` allow them."""
+    rows: dict[str, dict[str, Any]] = {}
+    allowed = {f"{m:g} x": m * seconds for m in setting.multiples}
+    if setting.seconds:
+        allowed = {f"{setting.seconds:g} s": setting.seconds}
+    for name, attack in ((name, ATTACKS[name]) for name in setting.attacks):
+        fixed, probe = (timed(attack(count), view)[1] for count in (1, 1 + PROBE))
+        each = max(1e-4, (probe - fixed) / PROBE)
+        for words, limit in allowed.items():
+            iterations = max(1, int((limit - fixed) / each))
+            found, spent = timed(attack(iterations), view)
+            rows[f"{name} {words}"] = {"found": found, "seconds": spent, "iterations": iterations}
+    return rows
+
+
+def nulls(halves: Halves, count: int, seed: int) -> dict[str, list[tuple[int, ...]]]:
+    """What somebody says who saw no update: sentences of the known half, and its frequent tokens by place."""
+    order = torch.randperm(len(halves.known), generator=torch.Generator().manual_seed(seed + 1))
+    likely = frequent(tuple(halves.known))
+    return {
+        "null: a known sentence": [halves.known[i] for i in order[:count]],
+        "null: frequent tokens": [likely] * count,
+    }
+
+
+@cache
+def frequent(known: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The most frequent token of every place, up to the middle length."""
+    length = sorted(map(len, known))[len(known) // 2]
+    return tuple(
+        int(torch.tensor([s[place] for s in known if place < len(s)]).mode().values)
+        for place in range(length)
+    )
+
+
+def piece(model: TextModel, halves: Halves, setting: Setting, number: int) -> dict[str, Any]:
+    """One batch under every attack."""
+    seed = 1000 * setting.batch + number
+    sentences = halves.draw(setting.batch, seed)
+    tokens = halves.vocabulary.stack(sentences, length=LENGTH)
+    sent, loss = gradient(model, tokens, torch.arange(len(tokens)) % 2)
+    draws = torch.Generator().manual_seed(seed)
+    sent = {name: g + setting.noise * torch.randn(g.shape, generator=draws) for name, g in sent.items()}
+    view = view_of(model, halves, tokens, sent)
+    found, seconds = timed(Dager(), view)
+    others = baselines(view, setting, seconds)
+    guesses = {name: {"found": said} for name, said in nulls(halves, setting.batch, seed).items()}
+    return {
+        "setting": asdict(setting),
+        "truth": halves.vocabulary.words(tokens),
+        "found": found,
+        "tokens": int(halves.vocabulary.real(tokens).sum()),
+        "loss": loss,
+        "norm": float(torch.stack([g.norm() for g in sent.values()]).norm()),
+        "seconds": {"attack": seconds},
+        "others": {**others, **guesses},
+    }
+
+
+def classes(model: TextModel, halves: Halves, batch: int) -> dict[str, Any]:
+    """Counts of classes, inferred and true, of many batches; classes are drawn by tossing a coin."""
+    rows = []
+    for number in range(BATCHES_OF_CLASSES):
+        seed = 1000 * batch + number
+        tokens = halves.vocabulary.stack(halves.draw(batch, seed), length=LENGTH)
+        labels = torch.randint(2, (batch,), generator=torch.Generator().manual_seed(seed))
+        sent, _ = gradient(model, tokens, labels)
+        (claim,) = LabelInference().run(view_of(model, halves, tokens, sent), rng=Rng.root(0))
+        rows.append((int(claim.counts[1]), int(labels.sum())))  # type: ignore[attr-defined]  # labels
+    right = sum(said == true for said, true in rows)
+    return {"batch": batch, "counts": rows, "right": right, "batches": len(rows)}
+
+
+KINDS = ("rouge1", "rouge2", "rougeL")
+
+
+def scores(true: Sequence[Sequence[int]], found: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Of every private sentence: exact, tokens in place, ROUGE-1, 2 and L, after pairing."""
+    scorer = rouge_scorer.RougeScorer(list(KINDS), tokenizer=Words())
+    wanted, said = [tuple(one) for one in true], [tuple(one) for one in found]
+    rows = []
+    for one, other in zip(wanted, pair_sentences(wanted, said), strict=True):
+        claim = other or ()
+        rouge = scorer.score(" ".join(map(str, one)), " ".join(map(str, claim)))
+        placed = sum(a == b for a, b in zip(one, claim, strict=False)) / len(one)
+        rows.append([float(one == claim), placed, *(rouge[kind].fmeasure for kind in KINDS)])
+    return rows
+
+
+def show(records: Sequence[Mapping[str, Any]]) -> None:
+    """A line per attack, over all pieces of a setting."""
+    first = {"dager": {"found": None}}
+    for name in {**first, **records[0]["others"]}:
+        rows, spent, iterations = [], 0.0, 0
+        for record in records:
+            one = {"found": record["found"], "seconds": record["seconds"]["attack"]}
+            one = one if name == "dager" else record["others"][name]
+            rows += scores(record["truth"], one["found"])
+            spent, iterations = spent + one.get("seconds", 0.0), iterations + one.get("iterations", 0)
+        table = torch.tensor(rows, dtype=torch.float64)
+        exact, placed, *rouge = table.mean(0).tolist()
+        print(
+            f"    {name:24s} exact {int(table[:, 0].sum())}/{len(table)} = {exact:.2f}  in place {placed:.3f}"
+            "  rouge "
+            + ", ".join(f"{value:.3f}" for value in rouge)
+            + f"  {spent / len(records):6.2f} CPU s  {iterations / len(records):5.0f} iterations",
+            flush=True,
+        )
+
+
+def read_halves(data: Path, *, tune: bool) -> Halves:
+    """Rotten Tomatoes; ``tune``: the private sentences are even ones of the adversary's half."""
+    words = ByteLevelBPETokenizer(str(data / "gpt2/vocab.json"), str(data / "gpt2/merges.txt"))
+    first, second = [], []
+    for part in ("pos", "neg"):
+        lines = (data / f"rotten_tomatoes/{part}.txt").read_text("latin-1").splitlines()
+        first += lines[: len(lines) // 2]
+        second += lines[len(lines) // 2 :]
+    known, private = (
+        [words.encode(line.strip()).ids for line in dict.fromkeys(half) if line.strip()]
+        for half in (first, second)
+    )
+    halves = Halves(known[1::2], [*private, *known[::2]])
+    size = len(private)
+    halves.private = halves.private[size:] if tune else halves.private[:size]
+    return halves
+
+
+def main() -> None:
+    """What the arguments ask for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--only", default="", help="what the names of pieces begin with")
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("GLASSHOUSE_DATA", ".")) / "text")
+    arguments = parser.parse_args()
+    folder = arguments.folder / ("tune" if arguments.tune else "judge")
+    folder.mkdir(parents=True, exist_ok=True)
+    if arguments.show:
+        for setting in SETTINGS:
+            records = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{setting.name}-*.json"))]
+            if records:
+                print(f"{setting.name}, {len(records)} batches, {_tokens(records):.0f} tokens")
+                show(records)
+        for path in sorted(folder.glob("classes-*.json")):
+            record = json.loads(path.read_text())
+            print(f"{path.stem}: all counts right in {record['right']} of {record['batches']} batches")
+        return
+    torch.set_num_threads(1)
+    halves = read_halves(arguments.data, tune=arguments.tune)
+    model = model_of(halves.vocabulary)
+    chosen = [one for one in SETTINGS if one.name.startswith(arguments.only)]
+    for batch in (1, 4, 16) if "classes".startswith(arguments.only) else ():
+        path = folder / f"classes-{batch:02d}.json"
+        if not path.exists():
+            path.write_text(json.dumps(classes(model, halves, batch)), encoding="utf-8")
+    pieces = [(number, one) for number in range(arguments.batches) for one in chosen]
+    for number, setting in sorted(pieces, key=lambda one: one[1].table, reverse=True):
+        path = folder / f"{setting.name}-{number:03d}.json"
+        if not path.exists():
+            path.write_text(json.dumps(piece(model, halves, setting, number)), encoding="utf-8")
+            print(path.name, flush=True)
+
+
+def _tokens(records: Sequence[Mapping[str, Any]]) -> float:
+    return sum(record["tokens"] for record in records) / len(records)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""LAMP: matching gradients with vectors, in turn with moves of tokens that a language model finds likely.
+
+Source: Balunović et al. 2022, "LAMP: Extracting Text from Gradients with Language Model Priors", NeurIPS,
+    arXiv:2202.08827, Algorithm 1: the best of many random starts and of permutations of the best; then, in
+    turn, Adam on the distance of gradients with a pull to the usual length of tokens' vectors (section 4.1),
+    and swaps and moves of tokens, chosen by that distance and a language model's prior (section 4.2).
+
+Where we differ: the prior is a model of n-grams (``ngram``) of the auxiliary sentences, which the adversary
+has, not GPT-2; its weight is of the logarithm of perplexity, as a share of the distance's scale. A move is
+taken when it lowers the loss, and the next starts from there. Between the parts Adam forgets its moments. In
+a batch two sentences may swap tokens. Lengths and classes are not given (``matching``).
+
+Breaks when: a batch has more than a few sentences, noise hides most of the gradient, or the auxiliary
+sentences are of another kind.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from glasshouse.attacks.base import About, Claim, Needs
+from glasshouse.attacks.budget import PROBE, Budget, search_budget
+from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.search.adam import Descent, Found, adam
+from glasshouse.attacks.text.matching import FREE, OPEN, Candidates, Distance, Matching, match_gradient
+from glasshouse.attacks.text.ngram import NGrams, count_ngrams
+from glasshouse.attacks.text.reading import check_sentences
+from glasshouse.attacks.text.rearrange import rearrangement, shuffle
+from glasshouse.limits import Count, NotNegative, check_ranges
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
+
+SUBJECT = "attack 'lamp'"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lamp:
+    """Gradient matching of sentences under a language model's prior.
+
+    Args:
+        search: by Adam, in standard deviations of the tokens' vectors, over all parts together.
+        distance: of gradients: ``cosine`` or ``l2_l1``, as TAG's.
+        weight: of the sizes in ``l2_l1``.
+        norm: weight of the pull to the usual length of a token's vector, relative to that length, squared.
+        prior: weight of the language model's negative log-likelihood of a token, in nats.
+        starts: candidates of which the best are begun with: half are drawn, half permutations of the best.
+        every: iterations between moves.
+        moves: tried after each part.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="LAMP",
+        summary="sentences by matching gradients, in turn with moves that a language model finds likely",
+        source="Balunović et al. 2022, NeurIPS, arXiv:2202.08827",
+        claims=("sequences",),
+        threat="server, sees single updates, holds auxiliary sentences",
+        grants=("auxiliary",),
+        control={
+            "setting": "a small GPT that tells classes, one sentence, no defence",
+            "scenario": {
+                "data": {"source": "sentences", "auxiliary": 200},
+                "model": {"name": "small_gpt", "width": 64, "task": "class"},
+            },
+            "metric": "token_accuracy",
+        },
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=LINEAR,
+        repeats=True,
+        grants=frozenset({"auxiliary"}),
+        uses=frozenset({"labels"}),
+    )
+
+    search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
+    distance: Distance = "cosine"
+    weight: NotNegative = 0.01
+    norm: NotNegative = 0.1
+    prior: NotNegative = 0.01
+    starts: Count = 100
+    every: Count = 60
+    moves: Count = 60
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    @property
+    def parts(self) -> int:
+        """How often iterations and moves take turns."""
+        return max(1, self.search.iterations // self.every)
+
+    @property
+    def budget(self) -> Budget:
+        """Gradients of candidates: of the starts, of all iterations and of all moves."""
+        probe = {**search_budget(self.search).probe, "starts": 2, "every": PROBE, "moves": PROBE}
+        amount = self.starts + self.search.iterations + self.moves * self.parts
+        return Budget(unit="gradients", amount=amount, restarts=self.search.restarts, probe=probe)
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models of images."""
+        check_sentences(architecture, subject=SUBJECT)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """The sentences with the smallest loss after any part: distance and prior.
+
+        Raises:
+            Inapplicable: not exactly one update, or nothing but tokens' vectors was sent.
+        """
+        matching, prior = self._problem(view, rng)
+        assert view.grants.auxiliary is not None  # needs.grants
+        now = self._start(matching, view.grants.auxiliary.inputs, rng.child("starts").torch())
+        draws, share = rng.child("moves").torch(), self.search.iterations // self.parts
+        tokens, lowest = torch.empty(0), torch.inf
+        for part in range(self.parts):
+            rate = self.search.learning_rate * self.search.pace(part / self.parts)
+            found = adam(
+                matching.loss(now.marks),
+                now.points,
+                replace(self.search, iterations=share, learning_rate=rate, schedule="constant"),
+                box=OPEN,
+                rngs=[rng.child(f"part {part}")],
+                pulls=[partial(self._pull, matching)],
+                before=part * share,
+            )
+            now, losses = self._move(matching, prior, replace(now, points=found.points), draws)
+            best = Found(points=now.points, losses=losses).best()
+            if float(losses[best]) < lowest:
+                tokens, lowest = matching.tokens(now)[best], float(losses[best])
+        return (matching.claim(tokens, loss=lowest),)
+
+    def _problem(self, view: View, rng: Rng) -> tuple[Matching, NGrams]:
+        matching = match_gradient(
+            view, subject=SUBJECT, distance=self.distance, weight=self.weight, rng=rng.child("labels")
+        )
+        assert view.grants.auxiliary is not None  # needs.grants
+        return matching, count_ngrams(view.grants.auxiliary.inputs, matching.model.vocabulary)
+
+    def _start(self, matching: Matching, auxiliary: Tensor, draws: torch.Generator) -> Candidates:
+        """The best starts (R, ...) of those drawn and of permutations of the best of them."""
+        restarts, half = self.search.restarts, -(-self.starts // 2)
+        drawn = matching.draw(max(restarts, half), auxiliary=auxiliary, generator=draws)
+        losses = matching.losses(drawn)
+        best = losses.argsort()[:restarts]
+        kept, least = drawn.pick(best), losses[best]
+        for number in range(self.starts - half):
+            row = number % restarts
+            order = shuffle(kept.marks[row] == FREE, generator=draws)
+            other = kept.permuted(row, order)
+            loss = matching.losses(other)[0]
+            if loss < least[row]:
+                kept.points[row], least[row] = other.points[0], loss
+        return kept
+
+    def _pull(self, matching: Matching, points: Tensor) -> Tensor:
+        """How far vectors (R, B, L, D) are from the usual length, (R,)."""
+        return self.norm * (points.norm(dim=-1).mean((1, 2)) / matching.usual_norm - 1).square()
+
+    def _move(
+        self, matching: Matching, prior: NGrams, now: Candidates, draws: torch.Generator
+    ) -> tuple[Candidates, Tensor]:
+        """Every candidate after its moves, and its loss: distance and prior, (R,)."""
+        tokens = matching.tokens(now)
+        losses = matching.losses(now) + self._prior(prior, tokens)
+        points = now.points.clone()
+        for row in range(len(points)):
+            for _ in range(self.moves):
+                order = rearrangement(now.marks[row] == FREE, generator=draws).to(tokens.device)
+                moved = replace(now, points=points).permuted(row, order)
+                said = tokens[row].flatten()[order].reshape(1, *tokens.shape[1:])
+                loss = (matching.losses(moved) + self._prior(prior, said))[0]
+                if loss < losses[row]:
+                    points[row], tokens[row], losses[row] = moved.points[0], said[0], loss
+        return replace(now, points=points), losses
+
+    def _prior(self, prior: NGrams, tokens: Tensor) -> Tensor:
+        """The part of the loss that tokens (N, B, L) have, (N,)."""
+        each = prior.losses(tokens.cpu().flatten(0, 1)).reshape(tokens.shape[:2])
+        return (self.prior * each.mean(1)).to(tokens.device)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The distance of gradients, and what the prior says of the tokens."""
+        del about  # a view of one update
+        matching, prior = self._problem(view, rng)
+        searched = matching.searched_loss()
+        return replace(searched, loss=lambda x, y: searched.loss(x, y) + self._prior(prior, x))

@@ -1,0 +1,287 @@
+"""Sentences whose gradient is the received one: what TAG and LAMP search, and how far a point is from it.
+
+Candidates are vectors in the place of tokens' vectors, in units of their standard deviation, so that no step
+size depends on the model. When the search is over, each becomes the token nearest in angle.
+
+What is known beforehand: marks (start, end, padding) stand where they must. The longest sentence ends where
+the gradient of the positions' vectors does; papers take all lengths as known, here the others are drawn, with
+the start, from lengths of auxiliary sentences. Classes of sentences are inferred from the head's gradient,
+or granted. Where the next token is predicted, a candidate's own vectors say softly which tokens it predicts:
+there are no further unknowns.
+
+The gradient of the tokens' own vectors is not matched, as in LAMP: vectors that are no token's have no row
+there. Breaks when: nothing else was sent; clients step by Adam. Several local steps are read as one.
+
+Shape letters: N candidates, B sentences, L tokens of the longest one, D width, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glasshouse.attacks.base import About
+from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.parts.labels import known_labels
+from glasshouse.attacks.parts.matching.distance import ROUNDING
+from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.search.rows import RowLoss, Rows
+from glasshouse.attacks.sequences import Sequences
+from glasshouse.attacks.text.reading import check_sentences
+from glasshouse.errors import Inapplicable
+from glasshouse.models.text.base import TextModel
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+
+__all__ = ["FREE", "OPEN", "Candidates", "Distance", "Matching", "match_gradient"]
+
+Distance = Literal["cosine", "l2_l1"]
+"""``cosine``: 1 - cos, the mean over tensors; ``l2_l1``: the norm of the difference and a part of the sum of
+its sizes, over tensors, as a share of what no gradient at all has."""
+
+OPEN: Final = (torch.tensor(-torch.inf), torch.tensor(torch.inf))
+"""Vectors have no range."""
+FREE: Final = -1
+"""In the place of a token that is searched."""
+LOUD: Final = 1.5
+"""A position's row so much longer than the shortest one has moved by more than noise."""
+SHARP: Final = 20.0
+"""How much likelier a vector is taken for its nearest token than for one at the usual distance, in nats."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidates:
+    """Points of the search.
+
+    Attributes:
+        points: (N, B, L, D), in standard deviations of the tokens' vectors.
+        marks: (N, B, L) int64, the tokens that are known, ``FREE`` elsewhere.
+    """
+
+    points: Tensor
+    marks: Tensor
+
+    def pick(self, rows: Tensor) -> "Candidates":
+        """Those at ``rows``."""
+        return Candidates(points=self.points[rows], marks=self.marks[rows])
+
+    def permuted(self, row: int, order: Tensor) -> "Candidates":
+        """One candidate with its points (B * L, D) in another order; marks stay, and must not be moved."""
+        points = self.points[row].flatten(0, 1)[order.to(self.points.device)]
+        return Candidates(
+            points=points.reshape(self.points[row : row + 1].shape), marks=self.marks[row : row + 1]
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Matching:
+    """One update and the distance of candidates' gradients from it.
+
+    Attributes:
+        client: the model and the update.
+        model: that of ``client``.
+        target: gradients to match, by name.
+        labels: classes of the sentences, (B,); of models of the next token without a meaning.
+        longest: tokens of the longest sentence; None: positions do not tell.
+        distance: of gradients.
+        weight: of the sizes in ``l2_l1``.
+    """
+
+    client: Replica
+    model: TextModel
+    target: Mapping[str, Tensor]
+    labels: Tensor
+    longest: int | None
+    distance: Distance
+    weight: float
+
+    @property
+    def table(self) -> Tensor:
+        """The tokens' vectors, (V, D)."""
+        return self.model.anatomy.tokens.weight.detach()
+
+    @cached_property
+    def spread(self) -> float:
+        """Standard deviation of the tokens' vectors."""
+        return float(self.table.std())
+
+    @cached_property
+    def usual_norm(self) -> float:
+        """The mean norm of a token's vector, in these units."""
+        return float(self.table.norm(dim=1).mean()) / self.spread
+
+    def draw(self, count: int, *, auxiliary: Tensor | None, generator: torch.Generator) -> Candidates:
+        """``count`` candidates from N(0, 1), with lengths as they may be.
+
+        Args:
+            count: N.
+            auxiliary: sentences whose lengths are likely; None: all lengths alike.
+            generator: of vectors and lengths.
+        """
+        words, sentences = self.model.vocabulary, self.client.images
+        longest = self.longest or self.client.terms.architecture.input_shape[0]
+        known = torch.arange(1, longest + 1) if auxiliary is None else words.real(auxiliary).sum(1).cpu()
+        known = known[known <= longest] if bool((known <= longest).any()) else torch.tensor([longest])
+        lengths = known[torch.randint(len(known), (count, sentences), generator=generator)]
+        if self.longest is not None:
+            lengths[torch.arange(count), torch.randint(sentences, (count,), generator=generator)] = longest
+        around = (words.start >= 0) + (words.end >= 0)
+        inner = [[FREE] * max(1, int(length) - around) for length in lengths.flatten()]
+        marks = words.stack(inner, length=max(longest, 1 + around)).reshape(count, sentences, -1)
+        points = torch.randn(*marks.shape, self.model.width, generator=generator)
+        return Candidates(points=points.to(self.client.device), marks=marks.to(self.client.device))
+
+    def vectors(self, candidates: Candidates) -> Tensor:
+        """What stands in the place of tokens' vectors, (N, B, L, D): points, and the marks' own vectors."""
+        own = self.table[candidates.marks.clamp_min(0)]
+        return torch.where((candidates.marks == FREE)[..., None], candidates.points * self.spread, own)
+
+    def loss(self, marks: Tensor) -> RowLoss:
+        """The distance as a function of points, for candidates with these ``marks`` (N, B, L)."""
+
+        def loss(points: Tensor, rows: Rows) -> Tensor:
+            which = Candidates(points=points, marks=rows.pick(marks))
+            return self.distances(self.vectors(which), which.marks, derivative=True)
+
+        return loss
+
+    def losses(self, candidates: Candidates) -> Tensor:
+        """The distance of each candidate, (N,), without a derivative."""
+        return self.distances(self.vectors(candidates), candidates.marks).double()
+
+    def distances(self, vectors: Tensor, tokens: Tensor, *, derivative: bool = False) -> Tensor:
+        """How far the gradients of candidates are from the received one, (N,) ≥ 0.
+
+        Args:
+            vectors: (N, B, L, D).
+            tokens: (N, B, L), for where the padding is.
+            derivative: whether one is wanted.
+        """
+        each = [self._distance(*one, derivative) for one in zip(vectors, tokens, strict=True)]
+        return torch.stack(each)
+
+    def _distance(self, vectors: Tensor, tokens: Tensor, derivative: bool) -> Tensor:
+        parameters = [self.model.get_parameter(name) for name in self.target]
+        with torch.enable_grad():
+            loss = self._training_loss(vectors, self.model.vocabulary.real(tokens))
+            slopes = torch.autograd.grad(loss, parameters, create_graph=derivative)
+        pairs = list(zip(slopes, self.target.values(), strict=True))
+        if self.distance == "cosine":
+            return torch.stack(
+                [1 - F.cosine_similarity(a.flatten(), b.flatten(), 0) for a, b in pairs]
+            ).mean()
+        nothing = sum(self._size(b) for _, b in pairs)
+        return torch.stack([self._size(a - b) for a, b in pairs]).sum() / nothing
+
+    def _size(self, tensor: Tensor) -> Tensor:
+        squared = tensor.square().sum()
+        return (squared + torch.finfo(squared.dtype).tiny).sqrt() + self.weight * tensor.abs().sum()
+
+    def _training_loss(self, vectors: Tensor, real: Tensor) -> Tensor:
+        logits = self.model.logits(vectors, real)
+        if self.model.task == "class":
+            return F.cross_entropy(logits, self.labels)
+        counts = real[:, 1:].to(logits.dtype)
+        each = F.cross_entropy(
+            logits[:, :-1].transpose(1, 2), self._likely(vectors[:, 1:]).transpose(1, 2), reduction="none"
+        )
+        return ((each * counts).sum(1) / counts.sum(1).clamp_min(1)).mean()
+
+    def _likely(self, vectors: Tensor) -> Tensor:
+        """Which tokens vectors (B, L, D) stand for: probabilities (B, L, V) that fall with distance."""
+        table = self.table
+        usual = 2 * table.var(0).sum()  # mean squared distance of two tokens
+        away = table.square().sum(-1) - 2 * vectors @ table.T  # but for what all tokens have alike
+        return (-SHARP * away / usual).softmax(-1)
+
+    def tokens(self, candidates: Candidates) -> Tensor:
+        """The token nearest in angle to every point, marks where they are known: (N, B, L)."""
+        table = F.normalize(self.table, dim=-1)
+        likeness = candidates.points.detach() @ table.T
+        likeness[..., list(self.model.vocabulary.marks)] = -torch.inf
+        return torch.where(candidates.marks == FREE, likeness.argmax(-1), candidates.marks)
+
+    def claim(self, tokens: Tensor, *, loss: float) -> Sequences:
+        """The claim about the client: ``tokens`` (B, L); confidence is minus the loss, for all alike."""
+        update, pad = self.client.update, self.model.vocabulary.pad
+        full = torch.full((len(tokens), self.client.terms.architecture.input_shape[0]), pad)
+        full[:, : tokens.shape[1]] = tokens
+        return Sequences(
+            about=About(rounds=(update.round,), client=update.client),
+            tokens=full,
+            confidence=torch.full((len(tokens),), -loss),
+        )
+
+    def searched_loss(self) -> SearchedLoss:
+        """The distance of sentences, for the judge; a search may have ended between tokens."""
+        return SearchedLoss(
+            loss=lambda tokens, _: self.distances(self.table[tokens], tokens),
+            noise=ROUNDING,
+            reached=lambda claim: -float(claim.confidence[0]) if isinstance(claim, Sequences) else torch.inf,
+        )
+
+
+def match_gradient(view: View, *, subject: str, distance: Distance, weight: float, rng: Rng) -> Matching:
+    """What there is to match in a view of one update.
+
+    Args:
+        view: of one update.
+        subject: the attack, for errors.
+        distance: of gradients.
+        weight: of the sizes in ``l2_l1``.
+        rng: of the inference of labels.
+
+    Raises:
+        Inapplicable: not one update, the model reads no sentences, or nothing but tokens' vectors was sent.
+    """
+    check_sentences(view.terms.architecture, subject=subject)
+    client = replica(view, subject=subject)
+    model = client.model
+    assert isinstance(model, TextModel)
+    sent = client.gradient()
+    target = {
+        name: t
+        for name, t in sent.items()
+        if model.get_parameter(name) is not model.anatomy.tokens.weight and bool(t.any())
+    }
+    if not target:
+        raise Inapplicable(
+            subject,
+            needs="gradients that are not zero, of more than the tokens' vectors",
+            got=", ".join(sorted(sent)[:6]) or "nothing",
+            fix="let clients train all layers, or use embedding_rows",
+        )
+    for name in target:
+        model.get_parameter(name).requires_grad_()
+    classes = model.task == "class"
+    return Matching(
+        client=client,
+        model=model,
+        target=target,
+        labels=known_labels(view, client, rng=rng) if classes else torch.zeros(client.images).long(),
+        longest=_longest(model, sent, view.terms.architecture.input_shape[0]),
+        distance=distance,
+        weight=weight,
+    )
+
+
+def _longest(model: TextModel, sent: Mapping[str, Tensor], length: int) -> int | None:
+    """Where the rows of the positions' gradient end that moved; None: they were not sent.
+
+    The last token of a decoder has no loss where the next one is predicted, and its place does not move.
+    """
+    table = model.anatomy.positions
+    names = [f"{name}.weight" for name, one in model.named_modules() if one is table and table is not None]
+    rows = next((sent[name] for name in names if name in sent), None)
+    if rows is None:
+        return None
+    norms = rows.double().norm(dim=1)
+    moved = (norms[:length] > LOUD * norms.min()).nonzero()[:, 0]
+    unseen = model.task == "next" and model.anatomy.causal
+    return min(length, int(moved[-1]) + 1 + unseen) if len(moved) else length

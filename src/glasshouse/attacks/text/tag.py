@@ -1,0 +1,107 @@
+"""TAG: move vectors until their gradient is the received one, then read the nearest tokens.
+
+Source: Deng et al. 2021, "TAG: Gradient Attack on Transformer-based Language Models", Findings of EMNLP,
+    arXiv:2103.06819, Algorithm 1: the L2 norm of the difference of gradients and a part of its L1 norm, by
+    Adam from N(0, 1).
+
+Where we differ: one weight of the L1 norm for all layers (theirs falls with depth), restarts, the best
+    iterate instead of the last; lengths and classes are not given (``matching``).
+
+Breaks when: a batch has more than a few sentences, or noise hides most of the gradient's entries.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, final
+
+from glasshouse.attacks.base import About, Claim, Needs
+from glasshouse.attacks.budget import Budget, search_budget
+from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.parts.local_steps import LINEAR
+from glasshouse.attacks.parts.search.adam import Descent, adam
+from glasshouse.attacks.text.matching import OPEN, Candidates, Matching, match_gradient
+from glasshouse.attacks.text.reading import check_sentences
+from glasshouse.limits import NotNegative, check_ranges
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture
+
+SUBJECT = "attack 'tag'"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tag:
+    """Gradient matching of sentences, without a prior.
+
+    Args:
+        search: by Adam, in standard deviations of the tokens' vectors.
+        weight: of the L1 norm, the paper's α.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="TAG",
+        summary="sentences by matching gradients with vectors, then the nearest tokens",
+        source="Deng et al. 2021, Findings of EMNLP, arXiv:2103.06819",
+        claims=("sequences",),
+        threat="server, sees single updates",
+        control={
+            "setting": "a small GPT that tells classes, one sentence, no defence",
+            "scenario": {
+                "data": {"source": "sentences"},
+                "model": {"name": "small_gpt", "width": 64, "task": "class"},
+            },
+            "metric": "token_accuracy",
+        },
+    )
+    needs: ClassVar[Needs] = Needs(
+        sees=frozenset({"broadcast", "update"}),
+        scope="update",
+        optimizers=LINEAR,
+        repeats=True,
+        uses=frozenset({"auxiliary", "labels"}),
+    )
+
+    search: Descent = field(default_factory=partial(Descent, restarts=1, learning_rate=0.3))
+    weight: NotNegative = 0.01
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations of every restart."""
+        return search_budget(self.search)
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models of images."""
+        check_sentences(architecture, subject=SUBJECT)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """The sentences whose gradient came nearest.
+
+        Raises:
+            Inapplicable: not exactly one update, or nothing but tokens' vectors was sent.
+        """
+        matching = self._matching(view, rng)
+        auxiliary = view.grants.auxiliary
+        start = matching.draw(
+            self.search.restarts,
+            auxiliary=None if auxiliary is None else auxiliary.inputs,
+            generator=rng.child("starts").torch(),
+        )
+        found = adam(matching.loss(start.marks), start.points, self.search, box=OPEN, rngs=[rng])
+        best = found.best()
+        tokens = matching.tokens(Candidates(points=found.points, marks=start.marks))
+        return (matching.claim(tokens[best], loss=float(found.losses[best])),)
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """The distance of gradients."""
+        del about  # a view of one update
+        return self._matching(view, rng).searched_loss()
+
+    def _matching(self, view: View, rng: Rng) -> Matching:
+        return match_gradient(
+            view, subject=SUBJECT, distance="l2_l1", weight=self.weight, rng=rng.child("labels")
+        )

@@ -1,0 +1,83 @@
+"""Whether a received model is one that a client trains on: its weights, and what it does to own examples."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.inspect import (
+    HonestLayer,
+    HonestRange,
+    LayerBehaviour,
+    inspect_behaviour,
+    learn_honest_range,
+)
+from glasshouse.guard.inspect import inspect
+from glasshouse.store import read_json, write_json
+
+__all__ = ["BATCH", "Examiner", "Examples"]
+
+BATCH: Final = 64
+"""Examples of the client's own on which a received model is tried."""
+
+Examples = tuple[Tensor, Tensor]
+"""As they enter the network, (B, ...), and their classes, (B,)."""
+
+
+@final
+@dataclass(kw_only=True)
+class Examiner:
+    """Examines models for the nodes of one process.
+
+    Attributes:
+        folder: of the clients' reports; what honest models do is kept there.
+        kept: examples of a node from an earlier round. They are never written to a file.
+    """
+
+    folder: Path
+    kept: dict[int, Examples] = field(default_factory=dict)
+    _honest: dict[str, HonestRange] = field(default_factory=dict)
+
+    def examine_weights(
+        self, tensors: Mapping[str, Tensor], *, agreed: Mapping[str, Tensor] | None = None
+    ) -> list[str]:
+        """What speaks against a model, from its tensors alone."""
+        try:
+            return list(inspect(tensors, agreed=agreed).inspection.findings)
+        except BadValue as error:
+            return [str(error)]
+
+    def examine_behaviour(self, node: int, model: nn.Module, examples: Examples) -> list[str]:
+        """What speaks against ``model``, as received, from what it does to the first ``BATCH`` examples.
+
+        Honest models are trained for that on all ``examples``, once for a node, its network and the number of
+        examples; no random number that the client's training would draw is used up.
+        """
+        batch = examples[0][:BATCH], examples[1][:BATCH]
+        try:
+            with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
+                honest = self._range(node, model, examples)
+                return list(inspect_behaviour(model, *batch, honest=honest).findings)
+        except BadValue as error:
+            return [str(error)]
+
+    def _range(self, node: int, model: nn.Module, examples: Examples) -> HonestRange:
+        size = min(BATCH, len(examples[1]))
+        layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
+        digest = hashlib.sha256(repr([size, layout]).encode()).hexdigest()[:8]
+        name = f"{node}.{digest}.honest.json"
+        if name not in self._honest and (self.folder / name).exists():
+            self._honest[name] = {
+                layer: HonestLayer(**{**stored, "most": LayerBehaviour(**stored["most"])})
+                for layer, stored in read_json(self.folder / name).items()
+            }
+        if name not in self._honest:
+            learnt = learn_honest_range(model, *examples, batch=size)
+            write_json(self.folder / name, {layer: asdict(one) for layer, one in learnt.items()})
+            self._honest[name] = learnt
+        return self._honest[name]

@@ -1,0 +1,185 @@
+"""Which network a client's own code trains, and on what, found by watching it.
+
+The network is the module in which the received tensors stand when it is called with gradients. It is copied
+there, as received, before anything is trained; what enters it, with the classes that its loss names, are the
+examples. Both are what a guard needs and nobody had to hand over.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+from weakref import WeakSet
+
+import torch
+from flwr.app import Message
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.integrations.flower.examiner import BATCH, Examiner, Examples
+from glasshouse.integrations.flower.watching import paused
+from glasshouse.models import build as models
+
+__all__ = ["Lookout", "RefusedModel"]
+
+_ODD: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+"""What a network that is no plain classifier of one tensor raises where it is copied or tried."""
+
+
+class RefusedModel(Exception):
+    """Stops the training; whoever catches it meets it again, and the reply is a refusal anyway."""
+
+
+@final
+@dataclass(kw_only=True)
+class Lookout:
+    """Watches one round of training of one node.
+
+    Attributes:
+        node: whose.
+        received: the tensors of the broadcast.
+        examiner: of the model; None: it is not examined here.
+        network: a copy of what is trained, as received; None: nothing that was received was seen to train.
+        findings: against the model.
+        refusal: the reply, where what would be sent is refused.
+        unable: why the model could not be examined.
+        tried: when its behaviour was, in words; empty: it was not.
+        decided: somebody inside has said what becomes of the reply.
+    """
+
+    node: int
+    received: Mapping[str, Tensor]
+    examiner: Examiner | None = None
+    network: nn.Module | None = None
+    findings: list[str] = field(default_factory=list)
+    refusal: Message | None = None
+    unable: str = "no module with the received parameters was trained"
+    tried: str = ""
+    decided: bool = False
+    _module: nn.Module | None = None
+    _exact: bool = False
+    _others: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
+    _pending: Tensor | None = None
+    _batches: int = 0
+    _gave_up: bool = False
+    _rows: dict[bytes, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def examples(self) -> Examples | None:
+        """What was trained on, each example once; None: nothing was seen."""
+        if not self._rows:
+            return None
+        inputs, labels = zip(*self._rows.values(), strict=True)
+        return torch.stack(inputs), torch.stack(labels)
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], *, depth: int) -> None:
+        """Recognise the network, and note what enters it."""
+        if self.findings:
+            raise RefusedModel("; ".join(self.findings))
+        if not torch.is_grad_enabled():
+            return
+        seeks = not self._exact and (self._module is None or not self._batches)
+        if seeks and module not in self._others:
+            self._recognise(module, depth)
+        if module is self._module and inputs and isinstance(inputs[0], Tensor):
+            self._pending = inputs[0]
+
+    def loss(self, labels: Tensor) -> None:
+        """The classes of what entered the network before."""
+        if self._pending is not None:
+            self.told(self._pending, labels)
+
+    def told(self, inputs: Tensor, labels: Tensor) -> None:
+        """One more batch."""
+        self._pending = None
+        self._batches += 1
+        classes = labels.argmax(1) if labels.is_floating_point() and labels.ndim == 2 else labels
+        rows = inputs.detach().cpu().clone()
+        rows = rows.float() if rows.is_floating_point() else rows
+        first = next(iter(self._rows.values()))[0] if self._rows else rows[0]
+        if classes.shape != rows.shape[:1] or rows[0].shape != first.shape:
+            self._give_up(
+                f"inputs {tuple(rows.shape)} with labels {tuple(classes.shape)} are no examples with a class"
+            )
+            return
+        for row, label in zip(rows, classes.detach().cpu().long().clone(), strict=True):
+            self._rows.setdefault(row.numpy().tobytes(), (row, label))
+        if len(self._rows) >= BATCH:
+            self._try("before the first step" if self._batches == 1 else f"after {self._batches - 1} batches")
+            if self.findings:
+                raise RefusedModel("; ".join(self.findings))
+
+    def finish(self) -> None:
+        """The training is over: try the model now, if there never were as many examples as wanted."""
+        self._try("before sending")
+        examples = self.examples
+        if self.examiner is not None and examples is not None:
+            self.examiner.kept.setdefault(self.node, (examples[0][:BATCH], examples[1][:BATCH]))
+
+    @property
+    def summary(self) -> str:
+        """What was checked, in a sentence."""
+        return f"The model's weights were checked, and its behaviour on {self.tried}."
+
+    def _recognise(self, module: nn.Module, depth: int) -> None:
+        """By the names of its tensors wherever it is called, or else by their order where it is outermost."""
+        own = module.state_dict()
+        named = self.received
+        exact = bool(named) and all(name in own and own[name].shape == t.shape for name, t in named.items())
+        if not exact:
+            try:
+                named = models.name_tensors(named, module) if depth == 0 and named else {}
+            except BadValue:
+                named = {}
+        if not named:
+            self._others.add(module)
+        elif (exact or self._module is None) and _stand_in(named, own):
+            self._module, self._exact = module, exact
+            self._copy(module)
+
+    def _copy(self, module: nn.Module) -> None:
+        """The network as received, on the CPU; its weights are examined."""
+        try:
+            with paused():
+                self.network = copy.deepcopy(getattr(module, "_orig_mod", module)).cpu().float()
+        except _ODD as error:
+            self.unable = f"the network cannot be copied: {error}"
+            return
+        self.unable = "no loss named the classes of what entered the network"
+        if self.examiner is None:
+            return
+        self.findings += self.examiner.examine_weights(self.network.state_dict())
+        if self.node in self.examiner.kept:
+            self._try("before any training", self.examiner.kept[self.node])
+        elif len(self._rows) >= BATCH:
+            self._try("before any training")
+        if self.findings:
+            raise RefusedModel("; ".join(self.findings))
+
+    def _try(self, when: str, given: Examples | None = None) -> None:
+        examples = given or self.examples
+        if self.examiner is None or self.network is None or examples is None:
+            return
+        if self.tried or self.findings or self._gave_up:
+            return
+        try:
+            with paused():
+                self.findings += self.examiner.examine_behaviour(self.node, self.network, examples)
+        except _ODD as error:
+            self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
+            return
+        self.tried = f"{min(BATCH, len(examples[1]))} of your examples, {when}"
+
+    def _give_up(self, why: str) -> None:
+        self._gave_up, self.unable = True, why
+
+
+def _stand_in(received: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
+    """At least half of the received numbers stand in a module (it may keep statistics of its own)."""
+    total = sum(t.numel() for t in received.values())
+    same = sum(
+        t.numel()
+        for name, t in received.items()
+        if torch.allclose(own[name].cpu(), t.to(own[name].dtype), rtol=0, atol=0, equal_nan=True)
+    )
+    return 2 * same >= total > 0

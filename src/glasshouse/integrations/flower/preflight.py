@@ -1,0 +1,175 @@
+"""A Flower client that looks at its update before it is sent."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from flwr.app import ArrayRecord, Context, Message
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.guard.mitigate import mitigate
+from glasshouse.guard.preflight import preflight
+from glasshouse.integrations.flower.examiner import Examples
+from glasshouse.integrations.flower.lookout import Lookout
+from glasshouse.integrations.flower.records import arrays_of, put_tensors, stage_of, tensors_of
+from glasshouse.integrations.flower.reports import Report, Settings
+from glasshouse.integrations.flower.watching import current, watching
+from glasshouse.models import build as models
+from glasshouse.tensors import difference
+from glasshouse.wire import Architecture
+
+__all__ = ["Data", "Mod", "Next", "build_network", "load_received", "pass_unexamined", "preflight_mod"]
+
+Next = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, Next], Message]
+Data = Callable[[Context], Examples]
+"""Gives a node its own examples: as they enter the network, and their classes."""
+
+
+def preflight_mod(
+    model: nn.Module | Architecture | None = None,
+    *,
+    data: Data | None = None,
+    reports: str | Path = "guard",
+    most: int = 0,
+    mitigated: bool = False,
+    unchecked: bool = False,
+) -> Mod:
+    """A client mod that refuses to send an update in which examples of the client stand.
+
+    It goes after ``secaggplus_mod``, if that is there: a masked update cannot be checked.
+
+    Args:
+        model: the network that is trained; None: the one that is seen to be.
+        data: the node's own examples; None: those that were seen to be trained on.
+        reports: folder of the clients' reports.
+        most: examples whose input or features may stand in an update that is sent.
+        mitigated: where more stand, send it without the rows that show them, or with noise on these, if that
+            hides them all and leaves half of the update (:func:`glasshouse.guard.mitigate.mitigate`).
+        unchecked: as in :func:`guard_mod`.
+    """
+    settings = Settings(reports=reports, most=most, mitigated=mitigated, unchecked=unchecked)
+    return _Preflight(network=build_network(model), data=data, settings=settings)
+
+
+@final
+@dataclass(kw_only=True)
+class _Preflight:
+    """What :func:`preflight_mod` makes."""
+
+    network: nn.Module | None
+    data: Data | None
+    settings: Settings
+
+    def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
+        """Train, then look at what would be sent."""
+        arrays = arrays_of(message.content) if message.has_content() else None
+        if stage_of(message) != "train" or arrays is None:
+            return call_next(message, context)
+        settings = self.settings.at(context)
+        report = Report(settings.folder, message, context)
+        with _shared_lookout(context.node_id, tensors_of(arrays)) as lookout:
+            reply = call_next(message, context)
+            lookout.finish()
+            if lookout.findings:
+                return reply  # the guard refuses it
+            sent = arrays_of(reply.content) if reply.has_content() else None
+            if sent is None:
+                report.add("not checked: nothing is sent, or only what is masked", [])
+                return reply
+            reply = self._checked(reply, sent, lookout, settings, report)
+        lookout.decided = True
+        lookout.refusal = None if reply.has_content() else reply
+        return reply
+
+    def _checked(
+        self, reply: Message, sent: ArrayRecord, lookout: Lookout, settings: Settings, report: Report
+    ) -> Message:
+        """``reply``, what may be sent of it, or a refusal."""
+        network = self.network
+        if network is None:
+            unexamined = lookout.examiner is not None and not lookout.tried
+            if lookout.network is None or lookout.examples is None or unexamined:
+                return pass_unexamined(reply, lookout, settings, report)
+            network = lookout.network
+            received = network.state_dict()
+        else:
+            received = models.name_tensors(lookout.received, network)
+            network = load_received(network, received)
+        trained = models.name_tensors(tensors_of(sent), network)
+        examples = self._used(report.context, lookout)
+        parameters = [name for name, _ in network.named_parameters() if name in trained and name in received]
+        update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
+        outcome = preflight(update, network, *examples)
+        standing = {leak.example for leak in outcome.leaks}
+        also = [lookout.summary] if lookout.tried else []
+        if len(standing) <= settings.most and outcome.controlled:
+            report.add("sent", [outcome.summary, *also])
+            return reply
+        closed = mitigate(update, network, examples) if settings.mitigated else None
+        if closed is not None and closed.update is not None:
+            changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
+            put_tensors(sent, list(changed.values()))
+            report.add("sent", [closed.summary, *also])
+            return reply
+        where = [f"example {one.example}: {one.what}, {one.by} of {one.layer}" for one in outcome.leaks]
+        return report.refuse("the update would show examples", [outcome.summary, *where])
+
+    def _used(self, context: Context, lookout: Lookout) -> Examples:
+        """All examples behind the update, each once."""
+        if self.data is not None:
+            return self.data(context)
+        if lookout.examples is None:
+            raise BadValue(
+                "preflight_mod",
+                needs="the examples that were trained on",
+                got=f"none: {lookout.unable}",
+                fix="call glasshouse.integrations.flower.used(inputs, labels) in each step, or give data=",
+            )
+        return lookout.examples
+
+
+def pass_unexamined(reply: Message, lookout: Lookout, settings: Settings, report: Report) -> Message:
+    """What becomes of a reply although the model could not be examined."""
+    sent = arrays_of(reply.content)
+    if sent is not None and _are_equal(tensors_of(sent), lookout.received):
+        report.add("sent", ["nothing was trained: what is sent is what was received"])
+        return reply
+    if settings.unchecked:
+        report.add("sent unchecked", [lookout.unable])
+        return reply
+    return report.refuse("the model could not be examined", [lookout.unable])
+
+
+def _are_equal(sent: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> bool:
+    return sent.keys() == received.keys() and all(t.equal(received[name]) for name, t in sent.items())
+
+
+@contextmanager
+def _shared_lookout(node: int, received: Mapping[str, Tensor]) -> Iterator[Lookout]:
+    """The guard's, where one watches already."""
+    known = [watcher for watcher in current() if isinstance(watcher, Lookout)]
+    if known:
+        yield known[0]
+        return
+    alone = Lookout(node=node, received=received)
+    with watching(alone):
+        yield alone
+
+
+def build_network(model: nn.Module | Architecture | None) -> nn.Module | None:
+    """The network that was agreed on, of a mod's own; None: none was."""
+    if model is None:
+        return None
+    return copy.deepcopy(model) if isinstance(model, nn.Module) else models.build(model)
+
+
+def load_received(network: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
+    """A copy of ``network`` with these weights, in training mode."""
+    received = copy.deepcopy(network).train()
+    models.load(received, tensors, partial=True)
+    return received

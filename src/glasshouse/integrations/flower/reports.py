@@ -1,0 +1,81 @@
+"""What a client's guard is told to do, and what it says to the client and to the server."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+from flwr.app import Context, Error, Message
+
+from glasshouse.errors import BadValue
+from glasshouse.integrations.flower.records import round_of
+from glasshouse.store import append_jsonl
+
+__all__ = ["REFUSED", "Report", "Settings"]
+
+REFUSED: Final = 6
+"""Flower's code for a mod whose precondition does not hold."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How strict the mods are.
+
+    What a node's own configuration states (``guard-most``, ...) comes first. The run's is not asked: the
+    server's side writes it.
+
+    Attributes:
+        reports: folder of the clients' reports.
+        most: examples whose input or features may stand in an update that is sent.
+        mitigated: where more stand, send it without the rows that show them, or with noise on these.
+        unchecked: train on a model, and send, although the model could not be examined.
+    """
+
+    reports: str | Path
+    most: int = 0
+    mitigated: bool = False
+    unchecked: bool = False
+
+    def at(self, context: Context) -> "Settings":
+        """Those of one node.
+
+        Raises:
+            BadValue: a setting of another type than here.
+        """
+        own = context.node_config
+        stated: dict[str, Any] = {n: own[f"guard-{n}"] for n in vars(self) if f"guard-{n}" in own}
+        for name, value in stated.items():
+            kind = str if name == "reports" else type(vars(self)[name])
+            if type(value) is not kind:
+                raise BadValue(
+                    f"'guard-{name}' of a node's configuration",
+                    needs=f"a {kind.__name__}",
+                    got=repr(value),
+                    fix="correct it where the SuperNode is started: --node-config",
+                )
+        return replace(self, **stated)
+
+    @property
+    def folder(self) -> Path:
+        """Of the reports."""
+        return Path(self.reports).expanduser()
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """The report of one client: a line of JSON for each decision. It stays with the client."""
+
+    folder: Path
+    message: Message
+    context: Context
+
+    def add(self, decision: str, reasons: list[str]) -> None:
+        """One more line."""
+        line = {"round": round_of(self.message), "decision": decision, "reasons": reasons}
+        append_jsonl(self.folder / f"{self.context.node_id}.jsonl", line)
+
+    def refuse(self, kind: str, reasons: list[str]) -> Message:
+        """Note why, and tell the server that, but no number."""
+        self.add("refused", [kind, *reasons])
+        return Message(Error(REFUSED, f"refused by the client's guard: {kind}"), reply_to=self.message)

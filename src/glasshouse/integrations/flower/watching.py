@@ -1,0 +1,136 @@
+"""What happens inside of a client's training, seen without a change to its code.
+
+Hooks on every module's call, and on the losses that name classes, as modules or as functions. Who watches is
+told in the order in which it happens, in the thread that trains; what a module does inside of a compiled one
+is not seen. A loss that is neither is told by one call of :func:`used`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.loss import _Loss
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Watcher", "current", "paused", "used", "watching"]
+
+_LOSSES: Final = (F.cross_entropy, F.nll_loss)
+
+
+class Watcher(Protocol):
+    """Is told what happens."""
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], *, depth: int) -> None:
+        """Before a module runs; ``depth``: modules that it runs inside of."""
+
+    def loss(self, labels: Tensor) -> None:
+        """A loss was computed, of what entered the network before it."""
+
+    def told(self, inputs: Tensor, labels: Tensor) -> None:
+        """The training says itself what it trains on now."""
+
+
+@final
+@dataclass(kw_only=True)
+class _Session:
+    watchers: list[Watcher]
+    depth: int = field(default=0)
+
+
+_CURRENT: Final[ContextVar[_Session | None]] = ContextVar("glasshouse_watching", default=None)
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Tell ``watcher`` what this thread trains, beside others who watch already."""
+    if (session := _CURRENT.get()) is not None:
+        session.watchers.append(watcher)
+        try:
+            yield
+        finally:
+            session.watchers.remove(watcher)
+        return
+    token = _CURRENT.set(_Session(watchers=[watcher]))
+    handles = [
+        register_module_forward_pre_hook(_enter),
+        register_module_forward_hook(_leave, always_call=True),
+    ]
+    try:
+        with _Losses():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        _CURRENT.reset(token)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Nobody is told of what a watcher computes itself."""
+    token = _CURRENT.set(None)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def current() -> Sequence[Watcher]:
+    """Who watches this thread."""
+    session = _CURRENT.get()
+    return () if session is None else session.watchers
+
+
+def used(inputs: Tensor, labels: Tensor) -> None:
+    """Tell the mods that the client trains on this batch now; without them nothing happens.
+
+    Args:
+        inputs: (B, C, H, W), as they enter the network.
+        labels: (B,).
+    """
+    for watcher in current():
+        watcher.told(inputs, labels)
+
+
+class _Losses(TorchFunctionMode):
+    """Sees losses that are called as functions; modules call these, too."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if func in _LOSSES and not torch.compiler.is_compiling():
+            _lose(args[1] if len(args) > 1 else named["target"])
+        return func(*args, **named)
+
+
+def _lose(labels: object) -> None:
+    if isinstance(labels, Tensor):
+        for watcher in current():
+            watcher.loss(labels)
+
+
+def _enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if torch.compiler.is_compiling() or (session := _CURRENT.get()) is None:
+        return
+    session.depth += 1
+    for watcher in session.watchers:
+        watcher.enter(module, inputs, depth=session.depth - 1)
+
+
+def _leave(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+    del output
+    if torch.compiler.is_compiling() or (session := _CURRENT.get()) is None:
+        return
+    session.depth -= 1
+    if isinstance(module, _Loss) and len(inputs) > 1:
+        _lose(inputs[1])
