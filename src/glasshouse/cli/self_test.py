@@ -6,7 +6,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from glasshouse.api.self_test import CASES, HONEST, MISS, Trial, examples, run_cases
+from glasshouse.api.self_test import HONEST, MISS, Trial, examples, run_cases
+from glasshouse.api.self_test_cases import CASES
 from glasshouse.guard.evasions import EVASIONS
 from glasshouse.progress import track
 
