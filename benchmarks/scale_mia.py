@@ -240,7 +240,7 @@ def _batches_rows() -> dict[str, dict[str, Any]]:
         name = f"batches{batches}-64" if epochs == 1 else f"batches{batches}-epochs{epochs}-64"
         each = {"protocol": "fedavg", "sends": "delta", "batch_size": 8 // batches, "local_epochs": epochs}
         told = {"local_steps": batches}
-        tables[name] = {"m": 64, "terms": each, "arguments": {**told, "training": {"steps": 1500}}}
+        tables[name] = {"m": 64, "terms": each, "arguments": {**told, "training": {"steps": 600}}}
         tables[f"loki-{name}"] = {"m": 64, "attack": "loki", "terms": each, "arguments": {**told, "width": 8}}
     return tables
 
