@@ -158,7 +158,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
         Piece(("text_tables", "{out}/pieces")),
         Piece(("text_membership", "{out}/membership"), 1100),
-        Piece(("text_membership", "{out}/membership256", "--width", "256", "--batches", "4,8,16"), 300),
+        Piece(("text_membership", "{out}/membership256", "--width", "256", "--batches", "4"), 210),
         Piece(("text_utility", "{out}/utility"), 600),
         Piece(("text_baselines", "{out}/baselines")),
         Piece(("text_baselines", "{out}/baselines", "--show")),
