@@ -223,7 +223,7 @@ def spear(arguments: argparse.Namespace) -> None:
         for how, cells in SPEAR.items()
         for batch, rows in cells
         for seed in range(arguments.seeds)
-        if batch <= arguments.largest
+        if batch <= arguments.largest and how in arguments.searches
     ]
     tasks.sort(key=lambda task: (task[1] ** 2 * task[2], task[3]))
     with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
@@ -336,6 +336,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=600, help="CPU seconds of a piece")
     parser.add_argument("--largest", type=int, default=LARGE, help="batch")
+    parser.add_argument("--searches", nargs="+", default=list(SPEAR), choices=list(SPEAR))
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
     {"spear": spear, "table": table, "cah": cah, "fishing": fishing}[arguments.what](arguments)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from glasshouse.audit.simulation.epsilon import WEIGHTED
 from glasshouse.privacy.bound import Release, attack_ceiling, simulate_share
 from glasshouse.privacy.gaussian import gaussian_mu, gaussian_share
 from glasshouse.privacy.one_run import Guesses, count_guesses, gaussian_run_epsilon, one_run_epsilon
@@ -124,7 +125,8 @@ def main() -> None:
         print()
         print_audits(arguments.runs, arguments.canaries, tuple(arguments.guesses))
         print()
-    print_weighted(arguments.runs, arguments.canaries, arguments.seed)
+    if arguments.canaries <= WEIGHTED[1]:
+        print_weighted(arguments.runs, arguments.canaries, arguments.seed)
     print(f"\n{time.process_time():.0f} CPU seconds")
 
 

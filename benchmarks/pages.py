@@ -55,7 +55,7 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
 MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
 TEXT = (
-    "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "membership", "defences",
+    "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "defences", "fresh",
 )  # fmt: skip
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
@@ -121,6 +121,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             ("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"),
             14,
         ),
+        Piece(("guard", "evasions", "--out", "{out}/evasions"), None),
+        Piece(("guard", "organic", "--seeds", "7100", "7105", "--out", "{out}/organic"), None),
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),
@@ -155,6 +157,11 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "text": (
         *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
         Piece(("text_tables", "{out}/pieces")),
+        Piece(("text_membership", "{out}/membership"), 1100),
+        Piece(("text_membership", "{out}/membership256", "--width", "256", "--batches", "4,8,16"), 300),
+        Piece(("text_utility", "{out}/utility"), 600),
+        Piece(("text_baselines", "{out}/baselines")),
+        Piece(("text_baselines", "{out}/baselines", "--show")),
         Piece(("text_speed", "{out}/speed"), 1500),
         Piece(("text_speed", "{out}/speed", "--growth"), 150),
     ),

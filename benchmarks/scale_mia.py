@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from glasshouse.attacks.base import Reconstruction
+from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import GlasshouseError
 from glasshouse.federation.setting import Setting
@@ -111,8 +111,22 @@ def one_batch(
     done = time.process_time()
     dropped = result.rounds[0].aggregate.dropped if result.rounds[0].aggregate else ()
     kept = torch.tensor([i for i in range(each * clients) if i // each not in dropped])
-    scored = score(claims, setting.private.pick(kept), kept // each)
-    return {**scored, "round_s": played - began, "read_s": done - played}
+    remaining = setting.private.pick(kept)
+    scored = score(claims, remaining, kept // each)
+    guess = class_means(auxiliary, len(remaining), classes, rng=rng.child("null"))
+    null = score((guess,), remaining, kept // each)["blind"]
+    return {**scored, "null": null, "round_s": played - began, "read_s": done - played}
+
+
+def class_means(auxiliary: Batch, count: int, classes: int, *, rng: Rng) -> Reconstruction:
+    """The null adversary: for each image of the sum the mean auxiliary image of a guessed class."""
+    labels = torch.randint(classes, (count,), generator=rng.torch())
+    known = [c for c in range(classes) if bool((auxiliary.labels == c).any())]
+    means = {c: auxiliary.inputs[auxiliary.labels == c].mean(0) for c in known}
+    inputs = torch.stack([means[known[int(c) % len(known)]] for c in labels])
+    return Reconstruction(
+        about=About(rounds=(0,)), inputs=inputs, labels=labels, confidence=torch.ones(count)
+    )
 
 
 def score(claims: tuple[Any, ...], private: Batch, owners: torch.Tensor) -> dict[str, float]:
@@ -158,7 +172,7 @@ def rows() -> dict[str, dict[str, Any]]:
     for (family, budget), m in itertools.product(FAMILIES.items(), (64, 128, 256, 512)):
         arguments = {"training": {"bfloat16": True, **budget}}
         tables[f"{family}-{m}"] = {"m": m, "model": f"scale_mia_{family}", "arguments": arguments}
-    tables |= _data_rows() | _comparison_rows()
+    tables |= _data_rows() | _comparison_rows() | _batches_rows()
     for clients in (1, 5, 10, 30, 100):
         tables[f"clients-{clients}"] = {"m": 300, "clients": clients}
     for share in (0.1, 0.3):
@@ -216,6 +230,18 @@ def _data_rows() -> dict[str, dict[str, Any]]:
     for name, target in (("near", 9), ("far", 6)):
         row = {"m": 64, "auxiliary_classes": (1,), "private_classes": (target,), "arguments": short}
         tables[f"skew-{name}"] = row
+    return tables
+
+
+def _batches_rows() -> dict[str, dict[str, Any]]:
+    """Clients that step on several batches of their eight images."""
+    tables: dict[str, dict[str, Any]] = {}
+    for batches, epochs in itertools.product((2, 4, 8), (1, 3)):
+        name = f"batches{batches}-64" if epochs == 1 else f"batches{batches}-epochs{epochs}-64"
+        each = {"protocol": "fedavg", "sends": "delta", "batch_size": 8 // batches, "local_epochs": epochs}
+        told = {"local_steps": batches}
+        tables[name] = {"m": 64, "terms": each, "arguments": {**told, "training": {"steps": 600}}}
+        tables[f"loki-{name}"] = {"m": 64, "attack": "loki", "terms": each, "arguments": {**told, "width": 8}}
     return tables
 
 

@@ -37,6 +37,8 @@ from glasshouse.models.text.llama import llama
 from glasshouse.tokens.vocabulary import Vocabulary
 
 LENGTH = 64
+COLA = {"cola": ("in_domain_dev", "out_of_domain_dev"), "cola_train": ("in_domain_train",)}
+"""The parts that judge, and the one for tuning."""
 MODELS: Mapping[str, Callable[..., TextModel]] = {"gpt2": gpt2, "bert": bert, "llama": llama}
 SIZES: Mapping[str, Mapping[str, Any]] = {"gpt2": {}, "bert": {}, "llama": {"width": 1024, "heads": 16}}
 MARKS = {
@@ -114,10 +116,8 @@ class Corpus:
     def __init__(self, data: Path, name: str) -> None:
         self.name = name
         words = ByteLevelBPETokenizer(str(data / "gpt2/vocab.json"), str(data / "gpt2/merges.txt"))
-        if name == "cola":
-            text = "".join(
-                (data / f"cola/{part}_dev.tsv").read_text() for part in ("in_domain", "out_of_domain")
-            )
+        if name in COLA:
+            text = "".join((data / f"cola/{part}.tsv").read_text() for part in COLA[name])
             lines = [line.split("\t")[3] for line in text.splitlines() if line.count("\t") >= 3]
         else:
             files = [(data / f"rotten_tomatoes/{part}.txt").read_text("latin-1") for part in ("pos", "neg")]

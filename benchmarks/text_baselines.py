@@ -1,6 +1,6 @@
 """TAG and LAMP beside DAGER on the same batches, in as much CPU time as it took, and in a multiple of that.
 
-    python -m benchmarks.text_baselines FOLDER [--batches 10] [--only same-b1] [--tune] [--show] [--data DIR]
+    python -m benchmarks.text_baselines FOLDER [--only same-b1] [--tune] [--show] [--data FOLDER]
 
 Every batch is a piece, a file in FOLDER: DAGER first, then both attacks at every multiple of its CPU seconds.
 How many iterations that is, is measured on a few of them. Pieces that are there are not computed again;
@@ -32,6 +32,7 @@ from torch import Tensor
 from benchmarks.text import gradient
 from benchmarks.text_tables import Words
 from glasshouse.attacks.base import Attack
+from glasshouse.attacks.inversion.label_inference import LabelInference
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.lamp import Lamp
@@ -84,6 +85,10 @@ SETTINGS = (
     *(Setting(table="long", noise=n, attacks=("lamp",), seconds=12.0) for n in (0.0, 1e-4, 1e-3)),
     Setting(table="long", noise=1e-2, attacks=()),
 )
+
+
+BATCHES_OF_CLASSES = 50
+"""Batches of each size whose classes are counted."""
 
 
 class Halves:
@@ -223,6 +228,20 @@ def piece(model: TextModel, halves: Halves, setting: Setting, number: int) -> di
     }
 
 
+def classes(model: TextModel, halves: Halves, batch: int) -> dict[str, Any]:
+    """Counts of classes, inferred and true, of many batches; classes are drawn by tossing a coin."""
+    rows = []
+    for number in range(BATCHES_OF_CLASSES):
+        seed = 1000 * batch + number
+        tokens = halves.vocabulary.stack(halves.draw(batch, seed), length=LENGTH)
+        labels = torch.randint(2, (batch,), generator=torch.Generator().manual_seed(seed))
+        sent, _ = gradient(model, tokens, labels)
+        (claim,) = LabelInference().run(view_of(model, halves, tokens, sent), rng=Rng.root(0))
+        rows.append((int(claim.counts[1]), int(labels.sum())))  # type: ignore[attr-defined]  # labels
+    right = sum(said == true for said, true in rows)
+    return {"batch": batch, "counts": rows, "right": right, "batches": len(rows)}
+
+
 KINDS = ("rouge1", "rouge2", "rougeL")
 
 
@@ -298,11 +317,19 @@ def main() -> None:
             if records:
                 print(f"{setting.name}, {len(records)} batches, {_tokens(records):.0f} tokens")
                 show(records)
+        for path in sorted(folder.glob("classes-*.json")):
+            record = json.loads(path.read_text())
+            print(f"{path.stem}: all counts right in {record['right']} of {record['batches']} batches")
         return
     torch.set_num_threads(1)
     halves = read_halves(arguments.data, tune=arguments.tune)
     model = model_of(halves.vocabulary)
-    pieces = [(n, s) for n in range(arguments.batches) for s in SETTINGS if s.name.startswith(arguments.only)]
+    chosen = [one for one in SETTINGS if one.name.startswith(arguments.only)]
+    for batch in (1, 4, 16) if "classes".startswith(arguments.only) else ():
+        path = folder / f"classes-{batch:02d}.json"
+        if not path.exists():
+            path.write_text(json.dumps(classes(model, halves, batch)), encoding="utf-8")
+    pieces = [(number, one) for number in range(arguments.batches) for one in chosen]
     for number, setting in sorted(pieces, key=lambda one: one[1].table, reverse=True):
         path = folder / f"{setting.name}-{number:03d}.json"
         if not path.exists():

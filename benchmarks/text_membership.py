@@ -65,7 +65,9 @@ def compute(folder: Path, data: Path, batches: list[int], width: int) -> None:
     """All missing pieces."""
     torch.set_num_threads(1)
     corpus = Corpus(data, "rotten_tomatoes")
-    model = build(Setting(table="membership", arguments={"layers": LAYERS, "width": width}), "cpu")
+    model = build(
+        Setting(table="membership", arguments={"layers": LAYERS, "width": width, "heads": width // 64}), "cpu"
+    )
     first_two = {
         id(p)
         for block in model.anatomy.blocks[:2]

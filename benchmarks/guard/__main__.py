@@ -3,16 +3,18 @@
 python -m benchmarks.guard crafted --data cifar10:/data/cifar-10-batches-py --models mlp --seeds 2
 python -m benchmarks.guard organic --data npz:cifar10.npz idx:mnist --out runs/organic --workers 16
 python -m benchmarks.guard organic --table --out runs/organic
+python -m benchmarks.guard evasions --data cifar10 --out runs/evasions
 """
 
 import argparse
 import sys
 
-from benchmarks.guard import cost, crafted, mitigation, organic, truth
+from benchmarks.guard import cost, crafted, evasions, mitigation, organic, truth
 
 PARTS = {
     "cost": cost.main,
     "crafted": crafted.main,
+    "evasions": evasions.main,
     "organic": organic.main,
     "mitigation": mitigation.main,
     "preflight": truth.main,

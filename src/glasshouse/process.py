@@ -97,12 +97,12 @@ class Workers:
     Args:
         jobs: processes at a time; with one, all work is done in this process, unless ``apart``.
         apart: never work in this process. Plug-ins run apart from the process that scores their claims.
-        preload: module that is imported once for all workers, where the system allows it.
+        preload: modules that are imported once for all workers, where the system allows it.
         subject: whose work it is, for errors.
     """
 
     def __init__(
-        self, jobs: int, *, apart: bool = False, preload: str = __name__, subject: str = "audit"
+        self, jobs: int, *, apart: bool = False, preload: Sequence[str] = (__name__,), subject: str = "audit"
     ) -> None:
         self._jobs = max(1, jobs)
         self._apart, self._preload, self._subject = apart, preload, subject
@@ -175,7 +175,7 @@ class Workers:
         return self._pool
 
 
-def _start_method(preload: str) -> Any:
+def _start_method(preload: Sequence[str]) -> Any:
     """How workers start: on Linux as forks of a server that has imported ``preload`` and run nothing else.
 
     Elsewhere each is a new interpreter. Never forks of this process, which may have threads and a device.
@@ -183,7 +183,7 @@ def _start_method(preload: str) -> Any:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([preload])
+    context.set_forkserver_preload(list(preload))
     return context
 
 

@@ -37,10 +37,15 @@ def shard(number):
     return batch.inputs, batch.labels
 
 
-def told_loss(logits, labels, inputs):
-    """A loss that is no module: the client says what it uses."""
-    used(inputs, labels)
+def called_loss(logits, labels, inputs):
+    """Cross-entropy as a function."""
     return functional.cross_entropy(logits, labels)
+
+
+def told_loss(logits, labels, inputs):
+    """A loss that nobody else knows: the client says what it uses."""
+    used(inputs, labels)
+    return (logits.logsumexp(1) - logits.gather(1, labels[:, None])[:, 0]).mean()
 
 
 def train(network, number, *, loss=None, normalize=(0.0, 1.0), optimizer=None, order=None):

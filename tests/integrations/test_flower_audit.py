@@ -200,8 +200,9 @@ def test_terms_are_checked_where_updates_are_masked(tmp_path):
     assert (checked.n, checked.suspect) == (8, "")
 
 
-def test_a_client_that_says_itself_what_it_uses(tmp_path):
-    run(tmp_path, terms=apps.TERMS, loss=apps.told_loss)
+@pytest.mark.parametrize("loss", [apps.called_loss, apps.told_loss])
+def test_a_client_whose_loss_is_no_module(loss, tmp_path):
+    run(tmp_path, terms=apps.TERMS, loss=loss)
     transcript = read_transcript(tmp_path / "run/transcript")
     checked = check_terms(tmp_path / "run", transcript, read_truth(tmp_path / "run/truth"))
     assert (checked.n, checked.suspect) == (6, "")

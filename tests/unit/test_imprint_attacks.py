@@ -70,6 +70,21 @@ def test_loki_reads_images_and_says_whose_they_are(protocol, settings):
     assert claim.source[good].tolist() == owner[nearest.indices[good]].tolist()
 
 
+def test_loki_shares_its_bins_among_the_batches_of_a_round():
+    """Four batches of one image each: told so, LOKI has bins for all of them."""
+    found = {}
+    for batches in (0, 4):
+        attack = Loki(width=16, local_steps=batches)
+        crafted, view, played = attacked(
+            attack, protocol="fedavg", clients=3, examples=4, batch_size=1, learning_rate=0.05
+        )
+        assert len(crafted.memory["thresholds"]) == 16 * max(batches, 1)
+        (claim,) = attack.run(view, rng=RNG)
+        found[batches] = int((errors(claim, played.setting.private) < 1e-2).sum())
+    assert found[4] >= 10
+    assert found[4] > found[0]
+
+
 def test_only_clients_that_answered_are_claimed():
     attack = Loki(width=64)
     _, view, _ = attacked(attack, clients=6, examples=2, dropout=0.5, seed=3)
@@ -84,7 +99,9 @@ def test_a_users_own_module_is_refused():
         attacked(RobbingTheFed(), model="glasshouse.models.zoo.mlp:mlp")
 
 
-@pytest.mark.parametrize("make", [lambda: RobbingTheFed(bins=1), lambda: Loki(width=0)])
+@pytest.mark.parametrize(
+    "make", [lambda: RobbingTheFed(bins=1), lambda: Loki(width=0), lambda: Loki(local_steps=-1)]
+)
 def test_bad_settings_are_refused(make):
     with pytest.raises(BadValue, match="attack '"):
         make()

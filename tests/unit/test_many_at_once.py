@@ -9,11 +9,18 @@ from glasshouse.audit.scoring.nulls import score, score_all
 from glasshouse.audit.scoring.verdicts.victims import best_of
 from glasshouse.metrics.base import ComparingMetric, ScoreContext
 from glasshouse.metrics.labels import LabelAccuracy
-from glasshouse.metrics.reconstruction import Mse, MseR, Perceptual, Psnr, Ssim
+from glasshouse.metrics.reconstruction import Identification, Mse, MseR, Perceptual, Psnr, Ssim
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
-CONTEXT = ScoreContext(features=lambda x: x.flatten(1)[:, :9], perceptual=lambda x: [x, x[:, :, ::2]])
+CONTEXT = ScoreContext(
+    distractors=torch.rand((3, 2, 16, 16), generator=Rng.root(7).torch()),
+    features=lambda x: x.flatten(1)[:, :9],
+    perceptual=lambda x: [x, x[:, :, ::2]],
+)
+
+
+METRICS = [Mse(), Psnr(), Ssim(), MseR(), Perceptual(), Identification(), LabelAccuracy()]
 
 
 def batch(seed: int, count: int, side: int = 16) -> Batch:
@@ -22,10 +29,11 @@ def batch(seed: int, count: int, side: int = 16) -> Batch:
 
 
 @pytest.mark.parametrize("at_once", [1, 5000, 2**21])
-@pytest.mark.parametrize("metric", [Mse(), Psnr(), Ssim(), MseR(), Perceptual(), LabelAccuracy()])
+@pytest.mark.parametrize("metric", METRICS)
 def test_guesses_on_many_victims_score_as_one_by_one(metric, at_once, monkeypatch):
     monkeypatch.setattr(nulls, "AT_ONCE", at_once)
     pairs = [(batch(i, 3 + i % 2), batch(100 + i, 4)) for i in range(7)]
+    pairs += [(batch(i, 1), batch(i + i % 2, 1)) for i in range(4)]
     together = score_all(metric, pairs, context=CONTEXT)
     alone = [score(metric, guess, victim, context=CONTEXT) for guess, victim in pairs]
     assert len(together) == len(alone)

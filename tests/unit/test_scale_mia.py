@@ -99,6 +99,18 @@ def test_images_and_labels_out_of_a_secure_sum(settings, least):
     assert claim.source is None
 
 
+def test_several_batches_come_out_if_the_attacker_says_so():
+    found = {}
+    for batches in (0, 2):
+        attack = ScaleMia(**QUICK, local_steps=batches)
+        settings = {"model": "scale_mia_cnn", "arguments": {"bins": 512}, "clients": 3, "examples": 4}
+        _, view, played = attacked(attack, **settings, protocol="fedavg", batch_size=2, seed=1)
+        (claim,) = attack.run(view, rng=RNG)
+        found[batches] = int((errors(claim, played.setting.private) < 0.03).sum())
+    assert found[2] >= 11
+    assert found[0] < found[2]
+
+
 def test_an_unrelated_sum_gives_nothing():
     attack = ScaleMia(**QUICK)
     settings = {"model": "scale_mia_cnn", "arguments": {"bins": 512}, "clients": 3, "examples": 4}

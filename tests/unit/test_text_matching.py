@@ -129,6 +129,22 @@ def test_the_truth_has_the_least_loss(attack, task):
     assert searched.reached(claim) == -float(claim.confidence[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("gpt2", {}), ("gpt2", {"rank": 4}), ("llama", {"task": "next"}), ("bert", {})],
+)
+def test_every_family_is_matched(name, arguments):
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    words = Vocabulary(size=80, pad=0, end=1, start=2)
+    run = played(model=name, vocabulary=words, arguments={"layers": 2, "heads": 4, **arguments})
+    attack = Tag(search=Descent(iterations=2, restarts=1))
+    (claim,) = attack.run(view_of(run), rng=Rng.root(0))
+    searched = attack.objective(view_of(run), claim.about, rng=Rng.root(0))
+    true = run.setting.private.inputs[None, :1]
+    assert float(searched.loss(true, torch.zeros(1, 1))) < 1e-3 < searched.reached(claim)
+
+
 def test_the_truth_takes_the_places_of_likely_claims_and_then_the_order_of_its_classes():
     true = torch.tensor([[5, 6, 7, 1], [8, 9, 1, 0]])
     truth = Truth(

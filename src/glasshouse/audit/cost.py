@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
-from glasshouse import registry
-from glasshouse.attacks.base import Attack
 from glasshouse.attacks.budget import Budget
-from glasshouse.audit.attacking.needs import attack_of, foresee_refusal
+from glasshouse.audit.attacking.needs import attack_of, calls_of, foresee_refusal, images_of
 from glasshouse.audit.scoring.controls.control import easy_scenario
+from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.registry import create, load
 from glasshouse.scenario.axes import Cell, cells
@@ -65,8 +64,8 @@ class Timer(Protocol):
         """One image's pass through the model and back."""
         ...
 
-    def simulation(self, scenario: Scenario) -> float:
-        """The same within a client's training, with what the federation does around it."""
+    def simulation(self, scenario: Scenario) -> tuple[float, float]:
+        """A federation without its rounds; then one image's pass in them, with what is done around it."""
         ...
 
     def scoring(self, scenario: Scenario) -> tuple[float, float] | None:
@@ -83,24 +82,28 @@ def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
     every, device = cells(scenario), "cpu" if timer is None else timer.device
-    rows = [_pretraining(every, timer), _simulation(every, timer)]
+    rows, controls = [_pretraining(every, timer)], list[Easy]()
     trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
     for label, uses in _by_label(every).items():
         timings = _timings(uses, timer)
+        easy = _in_controls(uses, timings, timer)
         on_device = (
             _attack(scenario.name, label, uses, timings),
-            _controls(scenario.name, label, uses, timings, timer),
+            _controls(scenario.name, label, easy),
             _certificates(scenario.name, label, uses, timings),
         )
         rows += [{**row, "device": device} for row in on_device]
+        controls += easy
         trainings |= dict(_trainings(uses, timings))
+        trainings |= dict(_trainings([(o.scenario, o.plugin) for o in easy], [o.timing for o in easy]))
     for what in dict.fromkeys(words for words, _ in trainings):
         counts = [work for (words, _), work in trainings.items() if words == what]
         seconds = None if any(s is None for _, s in counts) else sum(s or 0.0 for _, s in counts)
         steps = ("steps", sum(n for n, _ in counts))
         row = _row(scenario.name, f"training: {what}", len(counts), steps, seconds)
         rows.append({**row, "device": device})
-    rows.append(_scoring(every, timer))
+    rows[1:1] = _simulation(every, [one.scenario for one in controls], timer)
+    rows += _scoring(every, len(controls), timer)
     return [row for row in rows if row["calls"]]
 
 
@@ -204,55 +207,48 @@ def _units(scenario: Scenario, budget: Budget | None, calls: int) -> int:
     return images_of(scenario, budget) * _repeats(scenario) * budget.units
 
 
-def images_of(scenario: Scenario, budget: Budget) -> int:
-    """The largest number of images to search for in one run: the examples behind the attacked rounds."""
-    federation = scenario.federation
-    behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
-    clients_seen, together = federation.cohort_size, 1
-    if federation.secure_sum:
-        clients_seen, together = together, clients_seen
-    return len(scenario.audit.rounds) * clients_seen * min(budget.images, behind * together)
+@final
+@dataclass(frozen=True, kw_only=True)
+class Easy:
+    """One control: an attack in its easy setting.
+
+    Attributes:
+        plugin: the attack with its settings there.
+        scenario: what is played.
+        timing: of the attack, there if that was timed.
+    """
+
+    plugin: Plugin
+    scenario: Scenario
+    timing: Timing | None
 
 
-def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
-    """Calls in one run; none where the attack will refuse."""
-    if foresee_refusal(scenario, plugin) is not None:
-        return 0
-    rounds = len(scenario.audit.rounds)
-    per_scope = {
-        "run": 1,
-        "round": rounds,
-        "update": min(scenario.audit.victims, rounds * scenario.federation.cohort_size),
-    }
-    return per_scope[attack.needs.scope]
-
-
-def _controls(name: str, label: str, uses: Uses, timings: Timings, timer: Timer | None) -> Row:
-    """One control for each different setting of an attack, timed in its easy setting."""
-    different: dict[str, tuple[int, float | None]] = {}
-    unit = "evaluations"
+def _in_controls(uses: Uses, timings: Timings, timer: Timer | None) -> list[Easy]:
+    """One control for each different setting of an attack, timed in its easy setting while there is time."""
+    different: dict[str, Easy] = {}
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
-        if scenario.audit.controls and registry.card("attacks", plugin.name).control:
-            budget = attack_of(plugin.name, plugin.arguments).budget
-            searches = budget is not None and bool(budget.amount)
-            units = CONTROL_VICTIMS * (budget.units if budget is not None and searches else 1)
-            unit = budget.unit if budget is not None and searches else unit
-            if repr(plugin.arguments) not in different:
-                there = _in_its_control(plugin, timing, timer)
-                different[repr(plugin.arguments)] = units, None if there is None else units * there.unit
-    seconds = [s for _, s in different.values()]
+        easy = easy_scenario(plugin) if scenario.audit.controls else None
+        if easy is None or repr(plugin.arguments) in different:
+            continue
+        (there,), at_hand = easy.attacks, timing
+        if timer is not None and timing is not None and not timer.exhausted:
+            budget = attack_of(there.name, there.arguments).budget or CLOSED_FORM
+            at_hand = timer.attack(easy, there, budget) or timing
+        different[repr(plugin.arguments)] = Easy(plugin=there, scenario=easy, timing=at_hand)
+    return list(different.values())
+
+
+def _controls(name: str, label: str, easy: Sequence[Easy]) -> Row:
+    """The controls of one attack: their calls, without federations and training."""
+    unit, work, seconds = "evaluations", 0, list[float | None]()
+    for one in easy:
+        attack = attack_of(one.plugin.name, one.plugin.arguments)
+        units = _units(one.scenario, attack.budget, calls_of(one.scenario, one.plugin, attack))
+        unit = attack.budget.unit if attack.budget is not None and attack.budget.amount else unit
+        work += units
+        seconds.append(None if one.timing is None else units * one.timing.unit)
     known = None if None in seconds else sum(s or 0.0 for s in seconds)
-    work = sum(units for units, _ in different.values())
-    return _row(name, f"control: {label}", len(different), (unit, work), known)
-
-
-def _in_its_control(plugin: Plugin, timing: Timing | None, timer: Timer | None) -> Timing | None:
-    """What an attack takes in its easy setting; where that is not measured, as in the audit."""
-    easy = None if timer is None or timing is None or timer.exhausted else easy_scenario(plugin)
-    if timer is None or easy is None:
-        return timing
-    (there,) = easy.attacks
-    return timer.attack(easy, there, attack_of(there.name, there.arguments).budget or CLOSED_FORM) or timing
+    return _row(name, f"control: {label}", len(easy), (unit, work), known)
 
 
 def _trainings(uses: Uses, timings: Timings) -> Iterator[tuple[tuple[str, str], tuple[int, float | None]]]:
@@ -286,18 +282,26 @@ def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
     return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
 
 
-def _simulation(every: Sequence[Cell], timer: Timer | None) -> Row:
-    """Federations: one for all passive attacks of a cell and seed, and one for each active attack."""
-    calls = work = 0
+def _simulation(every: Sequence[Cell], easy: Sequence[Scenario], timer: Timer | None) -> list[Row]:
+    """Federations: one for all passive attacks of a cell and seed, and one for each active attack.
+
+    Then those of the controls; passive attacks with the same easy setting share one.
+    """
+    groups: list[tuple[Scenario, int]] = []
     for cell in every:
         one = cell.scenario
         active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
-        groups = (active + (active < len(one.attacks))) * _repeats(one)
-        calls += groups
-        work += groups * client_passes(one)
+        groups.append((one, (active + (active < len(one.attacks))) * _repeats(one)))
     first = every[0].scenario
-    seconds = None if timer is None else timer.simulation(first) * work
-    return _row(first.name, "simulation", calls, ("image passes", work), seconds)
+    of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
+    timed = None if timer is None else timer.simulation(first)
+    rows = []
+    for part, played in (("simulation", groups), ("simulation for controls", of_controls)):
+        calls = sum(times for _, times in played)
+        work = sum(times * client_passes(one) for one, times in played)
+        seconds = None if timed is None else calls * timed[0] + work * timed[1]
+        rows.append(_row(first.name, part, calls, ("image passes", work), seconds))
+    return rows
 
 
 def client_passes(scenario: Scenario) -> int:
@@ -310,8 +314,11 @@ def client_passes(scenario: Scenario) -> int:
     return federation.rounds * federation.cohort_size * each
 
 
-def _scoring(every: Sequence[Cell], timer: Timer | None) -> Row:
-    """Scoring every claim with every metric, including the comparison with nulls and other victims."""
+def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[Row]:
+    """Scoring every claim with every metric, including the comparison with nulls and other victims.
+
+    A control is judged by one metric on the claims, and on them exchanged.
+    """
     calls = federations = 0
     for cell in every:
         one = cell.scenario
@@ -322,5 +329,11 @@ def _scoring(every: Sequence[Cell], timer: Timer | None) -> Row:
             federations += bool(claims) * _repeats(one) * len(one.audit.metrics)
     first = every[0].scenario
     timed = None if timer is None or not calls else timer.scoring(first)
-    seconds = None if timed is None else timed[0] * federations + timed[1] * calls
-    return _row(first.name, "scoring", calls, ("scores", calls), seconds)
+    rows = []
+    for part, scores, federated in (
+        ("scoring", calls, federations),
+        ("scoring of controls", 2 * CONTROL_VICTIMS * controls, controls),
+    ):
+        seconds = None if timed is None else timed[0] * federated + timed[1] * scores
+        rows.append(_row(first.name, part, scores, ("scores", scores), seconds))
+    return rows

@@ -30,6 +30,11 @@ class Plan:
     groups: tuple[Group, ...]
 
     @property
+    def part(self) -> str:
+        """Of the audit, whose seconds it spends: its system, or its scenario where it has none."""
+        return self.system or self.scenario
+
+    @property
     def scenario(self) -> str:
         """Name of the cell's scenario."""
         return self.cell.scenario.name
@@ -100,6 +105,7 @@ def control_tasks(plans: tuple[Plan, ...], place: Path, device: str) -> list[Con
             arguments=json.dumps(spec.arguments, sort_keys=True),
             folder=str(place / digest(key)[:16]),
             device=device,
+            shared=str(place / "federations"),
         )
         for key, spec in {control_key(s): s for s in specs}.items()
     ]

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -98,8 +98,8 @@ def audit(
     manifest_facts = {
         **facts,
         "cells": _hashes(plans),
-        "seconds": _seconds(parts, started),
-        "cpu_seconds": {label: round(seconds, 2) for label, seconds in stages.spent.items()},
+        "seconds": {**_rounded(stages.shares), "wall clock": round(time.perf_counter() - started, 2)},
+        "cpu_seconds": _rounded(stages.spent),
         "peak_mb": round(max(stages.peak_mb, peak_memory())),
         "disk_mb": round(sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) / 1e6, 1),
     }
@@ -196,13 +196,5 @@ def _hashes(plans: tuple[Plan, ...]) -> dict[str, dict[str, str]]:
     return {f.name: part_hashes(f) for f in folders}
 
 
-def _seconds(parts: list[tuple[Plan, CellResult]], started: float) -> dict[str, float]:
-    """CPU seconds per system (or scenario, where it has none), and the wall clock."""
-    total: dict[str, float] = {}
-    for planned, one in parts:
-        name = planned.system or planned.scenario
-        total[name] = total.get(name, 0.0) + one.seconds
-    return {
-        **{k: round(v, 2) for k, v in total.items()},
-        "wall clock": round(time.perf_counter() - started, 2),
-    }
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(one, 2) for name, one in seconds.items()}

@@ -17,7 +17,7 @@ from glasshouse.audit.captured.group import record
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
 from glasshouse.audit.scoring.cell import score_cell
-from glasshouse.audit.scoring.certificate import certify
+from glasshouse.audit.scoring.certificate import certificate_pieces, certify_together
 from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask
 from glasshouse.audit.simulation.group import Group
@@ -59,6 +59,7 @@ class Stages:
         log: of the run.
         peak_mb: the most memory that one process had so far.
         spent: processor seconds so far, by the kind of piece.
+        shares: the same seconds by the part of the audit; controls are a part of their own.
     """
 
     workers: Workers
@@ -67,6 +68,7 @@ class Stages:
     log: RunLog
     peak_mb: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
     _bars: Counters = field(init=False, default_factory=Counters)
     _name: str = field(init=False, default="")
 
@@ -78,20 +80,24 @@ class Stages:
         """
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
         with self._room("plug-ins"):
-            for folder, (_, group) in groups.items():
-                self._submit(record, group, FEDERATIONS, lock=folder, device=self.device)
+            for folder, (planned, group) in groups.items():
+                self._submit(record, group, FEDERATIONS, planned.part, lock=folder, device=self.device)
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:
                     out = str(self._epsilon_file(planned.cell))
-                    self._submit(_file_epsilon, EpsilonTask(cell=planned.cell, out=out), CANARIES, lock=out)
+                    task = EpsilonTask(cell=planned.cell, out=out)
+                    self._submit(_file_epsilon, task, CANARIES, planned.part, lock=out)
             for control in controls:
-                self._submit(run_control, control, CONTROLS, lock=control.folder, device=self.device)
+                self._submit(
+                    run_control, control, CONTROLS, CONTROLS, lock=control.folder, device=self.device
+                )
             for piece, answer in self._finished():
                 if piece.label != FEDERATIONS:
                     continue
                 planned, group = groups[answer.value]
                 for calls in pieces(group_tasks(planned.cell.scenario, group, self.device)):
-                    self._submit(run_calls, calls, ATTACKS, lock=calls[0].out, device=self.device)
+                    part, lock = planned.part, calls[0].out
+                    self._submit(run_calls, calls, ATTACKS, part, lock=lock, device=self.device)
                 if not self._bars.left(FEDERATIONS):
                     _check_some_ran([g for _, g in groups.values()])
 
@@ -108,13 +114,14 @@ class Stages:
         """
         by_call: dict[str, tuple[Search, ...]] = {}
         with self._room("certificates"):
-            for task in (t for p in plans for t in attack_tasks(p, self.device)):
-                self._submit(certify, task, SEARCHES, device=self.device)
+            for planned in plans:
+                for tasks in certificate_pieces(attack_tasks(planned, self.device)):
+                    self._submit(certify_together, tasks, SEARCHES, planned.part, device=self.device)
             for _, answer in self._finished():
-                out, rows = answer.value
-                if isinstance(rows, Refusal):
-                    self.log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
-                by_call[out] = () if isinstance(rows, Refusal) else rows
+                for out, rows in answer.value:
+                    if isinstance(rows, Refusal):
+                        self.log.write("note", note=f"{rows.subject}: needs {rows.needs}, got {rows.got}")
+                    by_call[out] = () if isinstance(rows, Refusal) else rows
         return by_call
 
     def score(
@@ -128,10 +135,10 @@ class Stages:
         scored: dict[str, CellResult] = {}
         with self._room("scores"):
             for control in controls:
-                self._submit(judge_control, control, JUDGED)
+                self._submit(judge_control, control, JUDGED, CONTROLS)
             judged |= dict(answer.value for _, answer in self._finished())
             for planned in plans:
-                self._submit(score_cell, self._cell_task(planned, judged, searches), SCORES)
+                self._submit(score_cell, self._cell_task(planned, judged, searches), SCORES, planned.part)
             scored |= dict(answer.value for _, answer in self._finished())
         return scored
 
@@ -163,18 +170,26 @@ class Stages:
             self.log.write(label, pieces=count)
 
     def _submit(
-        self, work: Callable[[Any], Any], task: Any, label: str, *, lock: str = "", device: str = "cpu"
+        self,
+        work: Callable[[Any], Any],
+        task: Any,
+        label: str,
+        part: str,
+        *,
+        lock: str = "",
+        device: str = "cpu",
     ) -> None:
         self._bars.expect(label)
         file = str(self.run / LOCKS / digest(lock)[:24]) if lock else ""
         self.workers.submit(
-            Piece(work=work, task=task, label=label, room=self._name, lock=file, device=device)
+            Piece(work=work, task=task, label=label, room=self._name, lock=file, device=device, part=part)
         )
 
     def _finished(self) -> Iterator[tuple[Piece, Answer]]:
         for piece, answer in self.workers.finished():
             self.peak_mb = max(self.peak_mb, answer.peak_mb)
-            self.spent[piece.label] = self.spent.get(piece.label, 0.0) + answer.cpu_seconds
+            for table, name in ((self.spent, piece.label), (self.shares, piece.part)):
+                table[name] = table.get(name, 0.0) + answer.cpu_seconds
             self._bars.advance(piece.label)
             yield piece, answer
 

@@ -34,6 +34,7 @@ class Piece:
         lock: a file that is locked while the piece runs, so that it never runs twice at once; empty: the
             piece writes nothing.
         device: ``cpu``, or the accelerator that it wants a share of.
+        part: of the audit, whose seconds they are.
     """
 
     work: Callable[[Any], Any]
@@ -42,6 +43,7 @@ class Piece:
     room: str
     lock: str = ""
     device: str = "cpu"
+    part: str = ""
 
 
 @final

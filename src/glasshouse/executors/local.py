@@ -15,7 +15,9 @@ from glasshouse.registry import Card
 
 SHARING: Final = 4
 """Worker processes per GPU: each has a context of half a gigabyte there, and small networks leave it idle."""
-_PRELOAD = "glasshouse.audit.attacking.call"  # imported once for all workers
+_PRELOAD: Final = ("glasshouse.audit.stages", "torch._dynamo", "sklearn.datasets")
+"""Imported once for all workers. Every optimizer of torch imports the second, which takes 2 CPU seconds; the
+built-in data, and with them most controls, need the third."""
 
 
 @final

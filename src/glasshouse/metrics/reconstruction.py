@@ -35,6 +35,8 @@ def pair_images(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext
     """
     check_images(name, claimed, truth)
     claimed, truth = claimed.double(), truth.double().to(claimed.device)
+    if len(claimed) == len(truth) == 1:
+        return claimed, truth
     return take(claimed, assign(mse_table(truth, claimed)), grey=context.grey), truth
 
 
@@ -273,14 +275,25 @@ class Identification(Hits):
         check_images("identification", claimed, truth)
         check_images("identification", others, truth)
         pairing = assign(mse_table(truth, claimed))
-        hits = np.zeros(len(truth))
-        for i, j in enumerate(pairing):
-            if j == UNMATCHED:
-                continue
-            pool = torch.cat((truth[i : i + 1], others.to(truth))).double().flatten(1)
-            distance = (pool - claimed[j].to(pool).flatten()).square().sum(1)
-            hits[i] = float(distance[0] < distance[1:].min())
+        there, hits = pairing != UNMATCHED, np.zeros(len(truth))
+        left, right = claimed[torch.from_numpy(pairing[there])], truth[torch.from_numpy(there)]
+        if len(left):
+            hits[there] = self.compare(left.to(right), right, context=context)
         return hits
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        """1 for each pair whose claimed image is nearer to its original than to every distractor."""
+        others = context.distractors
+        if others is None or len(others) == 0:
+            raise _missing("identification", "distractors", "at least one other image")
+        own = right.double().flatten(1)
+        pool = torch.cat((own[:1], others.to(right).double().flatten(1)))
+        hits = []
+        for image, original in zip(left.double().flatten(1), own, strict=True):
+            pool[0] = original
+            distance = (pool - image).square().sum(1)
+            hits.append(float(distance[0] < distance[1:].min()))
+        return np.array(hits)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -26,9 +26,19 @@ def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: in
     The best of ``STARTS`` starts from N(0, 1), ``STEPS`` steps each; it may miss the optimum, so it is a
     lower bound on the ceiling.
     """
+    return search_latents(prior, images, labels, starts=draw_starts(len(images), latent, rng=rng))
+
+
+def draw_starts(count: int, latent: int, *, rng: Rng) -> Tensor:
+    """``STARTS`` points for each of ``count`` images, (STARTS, N, D)."""
+    return torch.randn(STARTS * count, latent, generator=rng.torch()).reshape(STARTS, count, latent)
+
+
+def search_latents(prior: Prior, images: Tensor, labels: Tensor, *, starts: Tensor) -> Tensor:
+    """What :func:`invert_generator` finds from given starts (STARTS, N, D); no image depends on another."""
     count = len(images)
     targets, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
-    points = torch.randn(STARTS * count, latent, generator=rng.torch()).to(images.device).requires_grad_()
+    points = starts.flatten(0, 1).to(images.device).requires_grad_()
     optimizer = torch.optim.Adam([points], lr=0.1)
     best, errors = targets.clone(), targets.new_full((STARTS * count,), torch.inf)
     for _ in range(STEPS):

@@ -25,7 +25,7 @@ from glasshouse.attacks.linear.robbing_the_fed import imprint_tensors
 from glasshouse.attacks.parts.readout.in_front import PREFIX, agreed_state, in_front
 from glasshouse.attacks.parts.readout.linear_leakage import normal_thresholds
 from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
-from glasshouse.limits import Count, check_ranges
+from glasshouse.limits import Count, Natural, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -33,7 +33,7 @@ from glasshouse.wire import Architecture, Broadcast, Crafted
 
 EMPTY_BIN = 1e-3
 """A bin below this share of its client's strongest one counts as empty."""
-SCALE, QUIET = 3.0, 0.3
+SCALE, QUIET = 3.0, 0.1
 """Factors on the convolution (taken back by the linear layer), and on the way back from the module."""
 
 
@@ -43,7 +43,8 @@ class Loki:
     """The attack with its settings.
 
     Args:
-        width: bins per example of a client's batch; the paper uses 4 in most experiments.
+        width: bins per example of a client; the paper uses 4 in most experiments.
+        local_steps: different batches that each client steps on in a round, which all share its bins; 0: one.
     """
 
     card: ClassVar[Card] = Card(
@@ -58,6 +59,7 @@ class Loki:
     )
 
     width: Count = 4
+    local_steps: Natural = 0
 
     def __post_init__(self) -> None:
         check_ranges(self, "attack 'loki'")
@@ -71,7 +73,7 @@ class Loki:
         auxiliary = view.grants.auxiliary
         assert auxiliary is not None  # needs.grants
         terms, number = view.terms, view.rounds[-1].round
-        bins = max(self.width * terms.batch_size, 2)
+        bins = max(self.width * terms.batch_size * max(self.local_steps, 1), 2)
         brightness = auxiliary.inputs.flatten(1).mean(1)
         thresholds = normal_thresholds(brightness, bins)
         architecture = in_front(

@@ -102,6 +102,7 @@ class SumReader(ABC):
         return Budget(
             unit=unit,
             amount=amount,
+            probe={"every": self.every},  # a call on a few rounds is short as it is
             training=2 * self.method.pairs,
             trained="shadow clients",
             every_round=True,

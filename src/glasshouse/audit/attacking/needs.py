@@ -1,9 +1,10 @@
-"""Which attack is meant, and why a setting rules it out: one check, for the run and for ``check``."""
+"""Which attack is meant, how often it is called, and why a setting rules it out: for run and ``check``."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from glasshouse.attacks.base import Attack, Needs
+from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.errors import GlasshouseError
 from glasshouse.registry import create, load
@@ -138,3 +139,26 @@ def _behind(grant: str) -> str:
 def refusal_of(error: GlasshouseError) -> Refusal:
     """An error of ours as a refusal."""
     return Refusal(subject=error.subject, needs=error.needs, got=error.got, fix=error.fix)
+
+
+def images_of(scenario: Scenario, budget: Budget) -> int:
+    """The largest number of images to search for in one run: the examples behind the attacked rounds."""
+    federation = scenario.federation
+    behind = federation.batch_size if federation.kind == "gradient" else scenario.data.examples
+    clients_seen, together = federation.cohort_size, 1
+    if federation.secure_sum:
+        clients_seen, together = together, clients_seen
+    return len(scenario.audit.rounds) * clients_seen * min(budget.images, behind * together)
+
+
+def calls_of(scenario: Scenario, plugin: Plugin, attack: Attack) -> int:
+    """Calls in one run; none where the attack will refuse."""
+    if foresee_refusal(scenario, plugin) is not None:
+        return 0
+    rounds = len(scenario.audit.rounds)
+    per_scope = {
+        "run": 1,
+        "round": rounds,
+        "update": min(scenario.audit.victims, rounds * scenario.federation.cohort_size),
+    }
+    return per_scope[attack.needs.scope]

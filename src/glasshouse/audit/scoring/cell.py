@@ -1,6 +1,5 @@
 """One cell's claims turned into findings: cell → attack → metric (and from there, ``score``)."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,7 +50,6 @@ class AttackScores:
 
 def score_cell(task: CellTask) -> tuple[str, CellResult]:
     """Score all attacks of a cell over all its groups (seeds); returns the cell's hash with it."""
-    started = time.process_time()
     cell, scenario = task.cell, task.cell.scenario
     records = [read_record(Path(g.folder)) for g in task.groups]
     judges: dict[str, Judge] = {}
@@ -62,7 +60,6 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     }
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
     drawings = illustrate(task, records, runs, {i: one.findings for i, one in scores.items()})
-    spent = sum(o.seconds for every in runs.values() for run in every for o in run.outcomes)
     return cell.hash, CellResult(
         findings=tuple(f for one in scores.values() for f in one.findings),
         refusals=tuple(_refusals(task, records, runs, scores)),
@@ -71,7 +68,6 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
         contrasts=tuple(contrasts(cell, numbers)) if scenario.audit.contrast else (),
         facts=records[0].facts if records else None,
         notes=tuple(note for one in scores.values() for note in one.notes),
-        seconds=sum(r.seconds for r in records) + spent + time.process_time() - started,
     )
 
 

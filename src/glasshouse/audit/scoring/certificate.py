@@ -8,7 +8,7 @@ Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import (
-    Attack,
     ClassRepresentatives,
     GenerativeAttack,
     Reconstruction,
@@ -31,9 +30,10 @@ from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.scoring.nulls import batched
 from glasshouse.audit.scoring.score import longest_prefix
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
-from glasshouse.models.nearest import invert_generator
+from glasshouse.models.nearest import draw_starts, search_latents
 from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
@@ -44,6 +44,12 @@ from glasshouse.wire import Refusal
 OTHER_LABEL: Final = 1e6
 """Cost of an image in a place with another label: above any squared difference of pixels."""
 
+TOGETHER: Final = 16
+"""Units of a piece; images for which a generator is searched in one batch."""
+
+Piece = tuple[AttackTask, ...]
+"""Units of one attack in one group."""
+
 Searched = Reconstruction | ClassRepresentatives | Sequences
 
 
@@ -53,34 +59,58 @@ def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:
     Returns:
         The unit's folder, and the rows, or why the attack's loss could not be evaluated.
     """
+    (answer,) = certify_together((task,))
+    return answer
+
+
+def certificate_pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
+    """Units of one attack in one group together, ``TOGETHER`` at most."""
+    groups: dict[tuple[str, Path], list[AttackTask]] = {}
+    for task in tasks:
+        groups.setdefault((task.folder, Path(task.out).parent), []).append(task)
+    return [tuple(part) for every in groups.values() for part in batched(every, TOGETHER)]
+
+
+def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...] | Refusal]]:
+    """What :func:`certify` says of several units of one attack in one group.
+
+    What a generator could show of their images at best is searched for all of them in one batch.
+    """
+    nearest: dict[str, list[Tensor]] = {}
+    return [(task.out, _certify(task, piece, nearest)) for task in piece]
+
+
+def _certify(
+    task: AttackTask, piece: Piece, nearest: dict[str, list[Tensor]]
+) -> tuple[Search, ...] | Refusal:
     attack = attack_of(task.attack, json.loads(task.arguments))
     outcome = read_outcome(Path(task.out))
-    claims = [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_said(c))]
+    claims = _searched(outcome)
     if not isinstance(attack, SearchingAttack) or not claims:
-        return task.out, ()
+        return ()
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
 
     def work(device: str) -> tuple[Search, ...]:
-        return tuple(_rows(task, attack, claims, outcome, device=device))
-
-    return task.out, call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
-
-
-def _rows(
-    task: AttackTask, attack: Attack, claims: list[Searched], outcome: Outcome, *, device: str
-) -> Iterator[Search]:
-    assert isinstance(attack, SearchingAttack)
-    side = adversary_side(task.folder, trust_factory=task.trust_factory)
-    view = copy_to(view_of(task, attack, side), device)
-    losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
-    truth = read_truth(Path(task.folder) / "truth")  # from here on, no claim can change
-    for claim, searched in zip(claims, losses, strict=True):
-        search = _certificate(claim, searched, truth, outcome, device=device)
+        side = adversary_side(task.folder, trust_factory=task.trust_factory)
+        view = copy_to(view_of(task, attack, side), device)
+        losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
+        truth = read_truth(Path(task.folder) / "truth")  # from here on, no claim can change
+        rows = [
+            _certificate(claim, searched, truth, outcome, device=device)
+            for claim, searched in zip(claims, losses, strict=True)
+        ]
         if isinstance(attack, GenerativeAttack):
-            nearest = _projection(attack, view, claim, truth)
-            search = replace(search, projected=_loss(searched, *nearest, device))
-        if all(math.isfinite(x) for x in (search.loss, search.truth, search.projected or 0.0)):
-            yield search
+            if task.out not in nearest:
+                nearest.update(_project(piece, attack, view, truth))
+            every = zip(rows, claims, losses, nearest[task.out], strict=True)
+            rows = [replace(row, projected=_loss(s, x, _labels(c), device)) for row, c, s, x in every]
+        return tuple(r for r in rows if all(map(math.isfinite, (r.loss, r.truth, r.projected or 0.0))))
+
+    return call_plugin(lambda: run_on(task.device, work, subject=subject), subject=subject)
+
+
+def _searched(outcome: Outcome) -> list[Searched]:
+    return [c for c in longest_prefix(outcome.claims) if isinstance(c, Searched) and len(_said(c))]
 
 
 def _certificate(
@@ -101,14 +131,21 @@ def _certificate(
     )
 
 
-def _projection(attack: GenerativeAttack, view: View, claim: Searched, truth: Truth) -> tuple[Tensor, Tensor]:
-    """The generator's images nearest to the truth, and the claim's labels: no search could do much better."""
-    images, labels = next(_true_orders(claim, truth))
+def _project(piece: Piece, attack: GenerativeAttack, view: View, truth: Truth) -> dict[str, list[Tensor]]:
+    """Each unit's images of the generator that are nearest to the truth: no search could do much better."""
     prior = attack.prior(view.terms, view.grants.auxiliary)
-    rng = Rng.root(0).child("projection")
+    claims = {task.out: _searched(read_outcome(Path(task.out))) for task in piece}
+    wanted = [next(_true_orders(claim, truth)) for every in claims.values() for claim in every]
+    images, labels = (torch.cat(column) for column in zip(*wanted, strict=True))
+    starts = [draw_starts(len(one), attack.latent, rng=Rng.root(0).child("projection")) for one, _ in wanted]
     place = next(prior.parameters(), images).device if isinstance(prior, nn.Module) else images.device
-    nearest = invert_generator(prior, images.to(place), labels.to(place), latent=attack.latent, rng=rng)
-    return nearest.cpu(), labels
+    columns = [torch.split(x, TOGETHER, d) for x, d in ((images, 0), (labels, 0), (torch.cat(starts, 1), 1))]
+    found = [
+        search_latents(prior, x.to(place), y.to(place), starts=z).cpu()
+        for x, y, z in zip(*columns, strict=True)
+    ]
+    each = iter(torch.split(torch.cat(found), [len(one) for one, _ in wanted]))
+    return {out: [next(each) for _ in every] for out, every in claims.items()}
 
 
 def _loss(searched: SearchedLoss, images: Tensor, labels: Tensor, device: str) -> float:

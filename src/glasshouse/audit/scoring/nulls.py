@@ -168,7 +168,8 @@ def score_all(
     metric: Metric, pairs: Sequence[tuple[Batch, Batch]], *, context: ScoreContext
 ) -> list[NDArray[np.float64]]:
     """Each guess on its victim, as :func:`score` has it; where the metric can, many in one operation."""
-    if metric.claim == "labels" or not isinstance(metric, ComparingMetric):
+    missing = metric.counts and any(len(guess) < len(victim) for guess, victim in pairs)  # each is a miss
+    if metric.claim == "labels" or missing or not isinstance(metric, ComparingMetric):
         return [score(metric, guess, victim, context=context) for guess, victim in pairs]
     scores: list[NDArray[np.float64]] = []
     each = max((victim.inputs.numel() for _, victim in pairs), default=1)
@@ -237,11 +238,10 @@ def _pseudo_hits(
 ) -> list[NDArray[np.float64]]:
     """A null's outcomes on pseudo-victims of ``count`` examples each, no example in two of them."""
     examples, heldout, context = parts
-    outcomes = []
-    for number in range(min(len(heldout) // count, max(2, EXAMPLES // count))):
-        victim = heldout.pick(torch.arange(number * count, (number + 1) * count))
-        guess = _guess(name, examples, draws, count, rng.child(f"apart/{name}/{number}"))
-        outcomes.append(score(metric, guess, victim, context=context))
+    numbers = range(min(len(heldout) // count, max(2, EXAMPLES // count)))
+    victims = [heldout.pick(torch.arange(n * count, (n + 1) * count)) for n in numbers]
+    guesses = [_guess(name, examples, draws, count, rng.child(f"apart/{name}/{n}")) for n in numbers]
+    outcomes = score_all(metric, list(zip(guesses, victims, strict=True)), context=context)
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
 
 

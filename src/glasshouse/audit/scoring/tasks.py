@@ -47,7 +47,6 @@ class CellResult:
         contrasts: between attacks.
         facts: of the first federation; None: none ran.
         notes: what could not be said, for the log.
-        seconds: processor time of simulation, attacks and scoring.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -57,7 +56,6 @@ class CellResult:
     contrasts: tuple[Contrast, ...] = ()
     facts: Facts | None
     notes: tuple[str, ...] = ()
-    seconds: float
 
 
 def attack_key(position: int, attack: Plugin) -> str:

@@ -78,8 +78,8 @@ def strength(*, design: Design, sends: Kind, steps: int, batch: int, rate: float
         return Strength(span=span or 1000.0, against=10.0, gain=1e-4, contrast=1e-3)
     if steps == 0:
         return Strength(span=span or 1000.0, against=1 / (span or 1000.0), gain=1e-4, contrast=1e-3)
-    gain = 0.01
-    return Strength(span=span or 10.0, against=2.5, gain=gain, contrast=4e-6 * gain**2 * batch**0.5 / rate)
+    gain = 0.03
+    return Strength(span=span or 10.0, against=2.5, gain=gain, contrast=1e-6 * gain**2 * batch**0.5 / rate)
 
 
 def ladder(classes: int, span: float, *, against: float = 2.5, rng: Rng) -> tuple[Tensor, Tensor]:

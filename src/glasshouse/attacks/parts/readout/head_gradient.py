@@ -3,7 +3,7 @@
 Shape letters: R representations, D features.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal, Protocol, final
@@ -19,7 +19,12 @@ from glasshouse.attacks.parts.readout.columns import Read, Readout, read_columns
 from glasshouse.attacks.parts.readout.frozen import FrozenFeatures, check_tail, freeze_features
 from glasshouse.attacks.parts.readout.summed import sum_of_round
 from glasshouse.attacks.parts.search.deep_image_prior import Search, by_generator
-from glasshouse.attacks.parts.search.features import Distance, InvertedImages, by_pixels
+from glasshouse.attacks.parts.search.features import (
+    Distance,
+    InvertedImages,
+    draw_starts,
+    from_starts,
+)
 from glasshouse.limits import Count, Natural, Positive, check_ranges
 from glasshouse.rng import Rng
 from glasshouse.settings import move_into
@@ -102,25 +107,43 @@ class Inversion:
         self, model: FrozenFeatures, vectors: Tensor, *, shape: tuple[int, int, int], rng: Rng
     ) -> InvertedImages:
         """Images of ``vectors`` (R, D), R > 0."""
+        (inverted,) = self.each(model, [vectors], shape=shape, rngs=[rng])
+        return inverted
+
+    def each(
+        self,
+        model: FrozenFeatures,
+        vectors: Sequence[Tensor],
+        *,
+        shape: tuple[int, int, int],
+        rngs: Sequence[Rng],
+    ) -> list[InvertedImages]:
+        """Images of the vectors (R, D) of several updates, each from its own stream; pixels share batches."""
         if self.invert == "generator":
             how = Search(iterations=self.iterations or GENERATOR_STEPS)
-            return by_generator(model, vectors, shape, distance=self.distance, how=how, rng=rng)
+            every = zip(vectors, rngs, strict=True)
+            return [
+                by_generator(model, v, shape, distance=self.distance, how=how, rng=rng) for v, rng in every
+            ]
         both = self.invert == "pixels+generator"
-        inverted = by_pixels(
+        sizes = [len(v) for v in vectors]
+        together = from_starts(
             model,
-            vectors,
-            shape,
+            torch.cat(list(vectors)),
+            torch.cat([draw_starts(n, shape, rng=rng) for n, rng in zip(sizes, rngs, strict=True)]),
             distance=self.distance,
             iterations=PIXEL_STEPS if both else self.iterations or PIXEL_STEPS,
             step=self.step,
-            rng=rng,
         )
+        columns = torch.split(together.images, sizes), torch.split(together.losses, sizes)
+        inverted = [InvertedImages(images=x, losses=v) for x, v in zip(*columns, strict=True)]
         if not both:
             return inverted
         how = Search(iterations=self.iterations or REFINING_STEPS)
-        return by_generator(
-            model, vectors, shape, distance=self.distance, how=how, rng=rng, start=inverted.images
-        )
+        return [
+            by_generator(model, v, shape, distance=self.distance, how=how, rng=rng, start=one.images)
+            for v, rng, one in zip(vectors, rngs, inverted, strict=True)
+        ]
 
 
 class HeadAttack(Protocol):
@@ -148,14 +171,15 @@ class HeadAttack(Protocol):
         """
         subject = f"attack '{self.name}'"
         model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
+        reads = dict(_read_parts(model, one, terms=terms, readout=self.readout, subject=subject))
+        abouts = {client: About(rounds=(one.round,), client=client) for client in reads}
+        images: dict[int | None, Reconstruction] = {}
+        if self.inversion.invert != "none":
+            images = _reconstructions(abouts, model, reads, self.inversion, terms=terms, rng=rng)
         claims: list[Claim] = []
-        for client, read in _read_parts(model, one, terms=terms, readout=self.readout, subject=subject):
-            about = About(rounds=(one.round,), client=client)
-            vectors = read.vectors.float()
-            claims.append(Representations(about=about, vectors=vectors))
-            if self.inversion.invert != "none":
-                stream = rng.child(f"round/{one.round}/client/{client}")
-                claims.append(_reconstruction(about, model, read, self.inversion, terms=terms, rng=stream))
+        for client, read in reads.items():
+            claims.append(Representations(about=abouts[client], vectors=read.vectors.float()))
+            claims += [images[client]] if images else []
         return tuple(claims)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
@@ -194,23 +218,31 @@ def _parts(one: RoundView) -> Iterator[tuple[int | None, RoundView]]:
         yield client, replace(one, updates={client: update})
 
 
-def _reconstruction(
-    about: About, model: FrozenFeatures, read: Read, inversion: Inversion, *, terms: Terms, rng: Rng
-) -> Reconstruction:
-    vectors = read.vectors[: inversion.images].float()
-    shape = terms.architecture.image_shape
-    if not len(vectors):
-        return Reconstruction(
-            about=about, inputs=torch.zeros(0, *shape), labels=None, confidence=torch.zeros(0)
+def _reconstructions(
+    abouts: Mapping[int | None, About],
+    model: FrozenFeatures,
+    reads: Mapping[int | None, Read],
+    inversion: Inversion,
+    *,
+    terms: Terms,
+    rng: Rng,
+) -> dict[int | None, Reconstruction]:
+    """The images of every client's representations; none of those from whom nothing was read."""
+    shape, (low, high) = terms.architecture.image_shape, terms.image_range
+    empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
+    vectors = {c: read.vectors[: inversion.images].float() for c, read in reads.items() if len(read.vectors)}
+    streams = [rng.child(f"round/{abouts[c].rounds[0]}/client/{c}") for c in vectors]
+    every = inversion.each(model, list(vectors.values()), shape=shape, rngs=streams) if vectors else []
+    inverted = dict(zip(vectors, every, strict=True))
+    return {
+        client: Reconstruction(
+            about=about,
+            inputs=inverted.get(client, empty).images.clamp(low, high).float(),
+            labels=None,
+            confidence=-inverted.get(client, empty).losses.cpu().double(),
         )
-    inverted = inversion(model, vectors, shape=shape, rng=rng)
-    low, high = terms.image_range
-    return Reconstruction(
-        about=about,
-        inputs=inverted.images.clamp(low, high).float(),
-        labels=None,
-        confidence=-inverted.losses.cpu().double(),
-    )
+        for client, about in abouts.items()
+    }
 
 
 def _never_negative(model: FrozenFeatures, terms: Terms) -> bool:

@@ -101,16 +101,39 @@ def by_pixels(
         shape: (C, H, W).
         distance: the loss.
         iterations: of Adam.
+        step: the first of them, see :func:`from_starts`.
+        rng: of the start.
+    """
+    starts = draw_starts(len(targets), shape, rng=rng)
+    return from_starts(features, targets, starts, distance=distance, iterations=iterations, step=step)
+
+
+def draw_starts(count: int, shape: tuple[int, int, int], *, rng: Rng) -> Tensor:
+    """Grey with a little noise, (count, C, H, W)."""
+    sizes = [min(CHUNK, count - first) for first in range(0, count, CHUNK)]
+    streams = [rng.child(f"start/{number}").torch() for number in range(len(sizes))]
+    noise = [torch.randn((n, *shape), generator=s) for n, s in zip(sizes, streams, strict=True)]
+    return 0.5 + 0.05 * torch.cat(noise)
+
+
+def from_starts(
+    features: Features, targets: Tensor, starts: Tensor, *, distance: Distance, iterations: int, step: float
+) -> InvertedImages:
+    """What :func:`by_pixels` does, from given images.
+
+    Args:
+        features: of the frozen model.
+        targets: (B, D).
+        starts: (B, C, H, W).
+        distance: the loss.
+        iterations: of Adam.
         step: the first of them, in pixel units. Poolings make the way down rugged, and steps across the whole
             range jump out of its holes: CIFAR-10 behind four of them came back at 17.0 dB with 0.05, 18.2
             with 0.2, 19.2 with 0.8 and with 1.6, and the loss fell in the same order (24 train images).
-        rng: of the start.
     """
-    parts = list(torch.split(targets, CHUNK))
+    parts = list(zip(torch.split(targets, CHUNK), torch.split(starts, CHUNK), strict=True))
     chunks = []
-    for number, part in enumerate(track(parts, "inverting representations", total=len(parts))):
-        generator = rng.child(f"start/{number}").torch()
-        start = 0.5 + 0.05 * torch.randn((len(part), *shape), generator=generator)
+    for part, start in track(parts, "inverting representations", total=len(parts)):
         here = start.to(targets.device, memory_format=torch.channels_last).requires_grad_()
         optimizer = torch.optim.Adam([here], lr=step)
         for i in range(iterations):

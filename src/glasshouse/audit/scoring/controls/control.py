@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from filelock import FileLock
+
 from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.needs import attack_of
@@ -24,7 +26,8 @@ from glasshouse.audit.scoring.controls.sources import sources_digest
 from glasshouse.audit.scoring.judge import Judge, judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.verdicts.finding import gain_of
-from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.group import Group, federation_digest, simulate
+from glasshouse.audit.simulation.record import has_record
 from glasshouse.cache import digest
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import BadScenario, BadValue, Inapplicable, Undefined
@@ -61,6 +64,7 @@ class ControlTask:
         arguments: its settings in the audit, as JSON.
         folder: where the easy setting is simulated and attacked; may be thrown away afterwards.
         device: where the attack runs.
+        shared: where federations lie that several controls attack; empty: this one simulates its own.
     """
 
     key: str
@@ -68,6 +72,7 @@ class ControlTask:
     arguments: str
     folder: str
     device: str = "cpu"
+    shared: str = ""
 
 
 def run_control(task: ControlTask) -> str:
@@ -86,18 +91,21 @@ def run_control(task: ControlTask) -> str:
         scenario = from_dict(_easy_scenario(task, easy))
     except (BadScenario, BadValue):
         return task.key  # these settings have no meaning there: no claims, so no power
-    place = Path(task.folder)
-    write_resolved(scenario, place / "scenario.toml")
     attack = attack_of(task.attack, scenario.attacks[0].arguments)
-    active = 0 if attack.needs.changes else None
-    simulate(Group(folder=task.folder, seed=scenario.seed, active=active, device=task.device))
+    place = _federation_folder(task, scenario)
+    place.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.with_suffix(".lock")):
+        if not has_record(place):
+            write_resolved(scenario, place / "scenario.toml")
+        active = 0 if attack.needs.changes else None
+        simulate(Group(folder=str(place), seed=scenario.seed, active=active, device=task.device))
     if read_json(place / "group.json")["refusal"] is not None:
         return task.key
     rounds = frozenset(r % scenario.federation.rounds for r in scenario.audit.rounds)
     calls = [
         AttackTask(
-            folder=task.folder,
-            out=str(place / "claims" / unit.name),
+            folder=str(place),
+            out=str(Path(task.folder) / "claims" / unit.name),
             attack=task.attack,
             arguments=json.dumps(scenario.attacks[0].arguments),
             threat=threat_of(scenario),
@@ -138,11 +146,18 @@ def control(task: ControlTask) -> Control | None:
     return judge_control(task)[1]
 
 
+def _federation_folder(task: ControlTask, scenario: Scenario) -> Path:
+    """Of the easy setting: passive attacks share it where they have the same one."""
+    if not task.shared or attack_of(task.attack, scenario.attacks[0].arguments).needs.changes:
+        return Path(task.folder)
+    return Path(task.shared) / federation_digest(scenario)[:24]
+
+
 def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome]) -> Control:
     metric_name = easy["metric"]
     metric: Metric = load("metrics", metric_name)()
     scenario = from_dict(_easy_scenario(task, easy))
-    judge = judge_of(Path(task.folder), scenario)
+    judge = judge_of(_federation_folder(task, scenario), scenario)
     try:
         honest = score_outcomes(metric_name, metric, outcomes, judge)
         other = score_outcomes(metric_name, metric, outcomes, _exchange_judge(judge, metric))

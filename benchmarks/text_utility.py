@@ -1,0 +1,206 @@
+"""What defences of text cost the model: loss on held-out sentences beside the sentences that are read.
+
+    python -m benchmarks.text_utility FOLDER [--seeds 2] [--only noise,clip] [--data FOLDER]
+
+A small GPT (2 layers, width 192, the 4,000 most frequent of GPT-2's tokens) learns CoLA's training part, and
+is then fine-tuned by FedSGD on the half of Rotten Tomatoes that judges: two clients, four sentences each a
+round, defended at the client; the server steps by Adam, so that a defence that only rescales costs little.
+Before the first round DAGER reads single batches of four, of other sentences, behind the same defence.
+
+DP-SGD's noise multiplier is the one at which a client's updates over all rounds are (8, 1e-5)-DP by
+dp-accounting (Renyi; sentences drawn by Poisson sampling, add or remove one); the server sees every update.
+
+One piece per defence and seed, a file in FOLDER; what is there is not computed again.
+"""
+
+import argparse
+import json
+import os
+import time
+from bisect import bisect_left
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+from torch import Tensor
+
+from benchmarks.text import DEFENCES, Corpus, Setting, answer_of, defended, gradient
+from glasshouse.attacks.base import About
+from glasshouse.attacks.text.dager import Dager
+from glasshouse.attacks.text.reading import Answer
+from glasshouse.metrics.statistics.shares import proportion_interval
+from glasshouse.models.text.base import TextModel
+from glasshouse.models.text.small import small_gpt
+from glasshouse.tokens.vocabulary import Vocabulary
+
+WORDS, WIDTH, LENGTH = 4000, 192, 40
+CLIENTS, BATCH, ROUNDS = 2, 4, 40
+OWN = 1200
+"""Sentences of each client."""
+HELD_OUT, READ = 200, 5
+"""Sentences that nobody trains on; batches that are attacked."""
+EPSILON, DELTA = 8.0, 1e-5
+STEPS, RATE = 150, 1e-3
+"""Of Adam before the federation, and its learning rate; the server's is the same."""
+
+
+def noise_multiplier() -> float:
+    """The least, to a hundredth, at which a client's updates over all rounds are (EPSILON, DELTA)-DP."""
+
+    def spent(multiplier: float) -> float:
+        step = dp_event.PoissonSampledDpEvent(BATCH / OWN, dp_event.GaussianDpEvent(multiplier))
+        epsilon: float = RdpAccountant().compose(step, ROUNDS).get_epsilon(DELTA)
+        return epsilon
+
+    return bisect_left(range(200), -EPSILON, lo=20, key=lambda k: -spent(k / 100)) / 100
+
+
+class Sentences:
+    """Both corpora in one vocabulary; what is rare is one token."""
+
+    def __init__(self, data: Path) -> None:
+        self.own = Corpus(data, "rotten_tomatoes").unseen
+        public = Corpus(data, "cola_train").sentences
+        common = Counter(t for one in public + self.own[: OWN * CLIENTS // 2] for t in one)
+        known = [token for token, _ in common.most_common(WORDS - 2)]
+        self._ids = {token: 2 + i for i, token in enumerate(known)}
+        self.vocabulary = Vocabulary(size=WORDS, pad=0, end=0)
+        self.public = self.stack(public)
+
+    def stack(self, sentences: list[list[int]]) -> Tensor:
+        """(N, LENGTH)."""
+        return self.vocabulary.stack([[self._ids.get(t, 1) for t in one] for one in sentences], length=LENGTH)
+
+
+def loss_of(model: TextModel, tokens: Tensor) -> float:
+    """Mean over sentences."""
+    with torch.no_grad():
+        parts = [model.losses(part, torch.zeros(len(part)).long()) for part in tokens.split(50)]
+    return float(torch.cat(parts).mean())
+
+
+def optimizer_of(model: TextModel) -> torch.optim.Optimizer:
+    """Of the server, and before."""
+    return torch.optim.Adam(model.parameters(), lr=RATE)
+
+
+def start(folder: Path, sentences: Sentences) -> TextModel:
+    """The model that the federation begins with; learnt once, and kept."""
+    torch.manual_seed(0)
+    model = small_gpt((LENGTH,), 2, vocabulary=sentences.vocabulary, width=WIDTH, layers=2)
+    path = folder / "start.pt"
+    if not path.exists():
+        optimizer = optimizer_of(model)
+        for step in range(STEPS):
+            rows = torch.randint(len(sentences.public), (16,), generator=torch.Generator().manual_seed(step))
+            follow(model, optimizer, gradient(model, sentences.public[rows], torch.zeros(16).long())[0])
+        torch.save(model.state_dict(), path)
+    model.load_state_dict(torch.load(path, weights_only=True))
+    return model.eval()
+
+
+def follow(model: TextModel, optimizer: torch.optim.Optimizer, update: dict[str, Tensor]) -> None:
+    """One step of the server."""
+    for name, p in model.named_parameters():
+        p.grad = update[name]
+    optimizer.step()
+
+
+def sent(model: TextModel, setting: Setting, tokens: Tensor) -> dict[str, Tensor]:
+    """What a client sends: its defended gradient, of the expected batch where its size is drawn."""
+    if setting.defence != "dp_sgd":
+        return defended(gradient(model, tokens, torch.zeros(len(tokens)).long())[0], setting)
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    if len(tokens):
+        plain = Setting(table="utility", defence="dp_sgd", strength=0.0)
+        mean, _ = answer_of(model, plain, tokens, torch.zeros(len(tokens)).long())
+        total = {name: g * len(tokens) / BATCH for name, g in mean.items()}
+    scale = setting.strength / BATCH
+    return {name: g + scale * torch.randn_like(g) for name, g in total.items()}
+
+
+def piece(folder: Path, sentences: Sentences, setting: Setting, seed: int) -> dict[str, Any]:
+    """Sentences read before the first round, and losses before and after all."""
+    began = time.process_time()
+    torch.manual_seed(seed)
+    model = start(folder, sentences)
+    own = [sentences.stack(sentences.own[OWN * k : OWN * (k + 1)]) for k in range(CLIENTS)]
+    held_out = sentences.stack(sentences.own[OWN * CLIENTS :][:HELD_OUT])
+    others = sentences.own[OWN * CLIENTS + HELD_OUT :]
+    read = 0
+    for number in range(READ):
+        first = BATCH * (READ * seed + number)
+        tokens = sentences.stack(others[first : first + BATCH])
+        answer = Answer(
+            about=About(rounds=(0,)), model=model, sent=sent(model, setting, tokens), examples=BATCH, steps=1
+        )
+        claims = Dager().sentences(answer, length=LENGTH, generator=torch.Generator().manual_seed(0))
+        words = {tuple(t for t in one.tokens if t) for one in claims[:BATCH]}
+        read += sum(row in words for row in sentences.vocabulary.words(tokens))
+    before = loss_of(model, held_out)
+    optimizer = optimizer_of(model)
+    draws = torch.Generator().manual_seed(seed)
+    for _ in range(ROUNDS):
+        updates = []
+        for tokens in own:
+            if setting.defence == "dp_sgd":
+                rows = (torch.rand(OWN, generator=draws) < BATCH / OWN).nonzero()[:, 0]
+            else:
+                rows = torch.randperm(OWN, generator=draws)[:BATCH]
+            updates.append(sent(model, setting, tokens[rows]))
+        follow(model, optimizer, {n: sum(u[n] for u in updates) / CLIENTS for n in updates[0]})
+    return {
+        "defence": setting.defence,
+        "strength": setting.strength,
+        "seed": seed,
+        "read": read,
+        "of": BATCH * READ,
+        "before": before,
+        "after": loss_of(model, held_out),
+        "seconds": time.process_time() - began,
+    }
+
+
+def show(folder: Path) -> None:
+    """One line per defence."""
+    rows: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*-s*.json")):
+        record = json.loads(path.read_text())
+        rows.setdefault((record["defence"], record["strength"]), []).append(record)
+    for (defence, strength), records in rows.items():
+        hits, total = (sum(one[key] for one in records) for key in ("read", "of"))
+        interval = proportion_interval(hits, total)
+        losses = ", ".join(f"{one['before']:.2f} -> {one['after']:.2f}" for one in records)
+        share = f"{hits}/{total} [{interval.low:.2f}, {interval.high:.2f}]"
+        print(f"{defence:8s} {strength:<8g} read {share}  loss {losses}")
+
+
+def main() -> None:
+    """What the arguments ask for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("GLASSHOUSE_DATA", ".")) / "text")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    sentences = Sentences(arguments.data)
+    every = {"none": (0.0,), **DEFENCES, "dp_sgd": (noise_multiplier(),)}
+    for seed in range(arguments.seeds):
+        for defence, strengths in every.items():
+            for strength in strengths if not arguments.only or defence in arguments.only.split(",") else ():
+                path = arguments.folder / f"{defence}{strength:g}-s{seed}.json"
+                if not path.exists():
+                    setting = Setting(table="utility", defence=defence, strength=strength)
+                    path.write_text(json.dumps(piece(arguments.folder, sentences, setting, seed)))
+    show(arguments.folder)
+
+
+if __name__ == "__main__":
+    main()
