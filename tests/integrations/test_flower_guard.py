@@ -158,13 +158,13 @@ def test_an_update_that_shows_examples_is_not_sent(tmp_path):
         assert line["reasons"][2].startswith("example ")
 
 
-def test_an_update_is_sent_without_what_shows_examples_or_not_at_all(tmp_path):
+def test_an_update_is_sent_without_what_shows_examples(tmp_path):
     small = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={**PLAIN, "hidden": 12})
     client = message_client(small, mods=[preflight_mod(small, reports=tmp_path / "guard", mitigated=True)])
     record = run(message_server(1, small), client, tmp_path, model=small).rounds[0]
     made = [line["decision"] for line in decisions(tmp_path / "guard")]
-    assert sorted(made) == ["refused", "sent", "sent"]  # 16 digits each: of one client too much would be lost
-    assert len(record.updates) == 2
+    assert made == ["sent"] * 3  # 16 digits each: less than half of every update goes
+    assert len(record.updates) == 3
     for update in record.updates:
         inputs, labels = apps.shard(update.client)
         network = models.build(small)

@@ -153,7 +153,7 @@ def _find_remedy(case: Case, before: Preflight) -> Mitigation:
             words, changed, after = f"{name}, drop rows", rest, rest.check()
         change = distance(case.update, changed.update)
         trials.append(Trial(remedy=words, standing=_standing(after), change=change))
-        if not after.leaks and after.controlled and change <= MOST:
+        if not after.leaks and after.controlled and change <= MOST and changed.passes():
             closed.append((change, words, changed, after))
             if change < CHEAP:
                 break

@@ -58,6 +58,11 @@ class Case:
         """What stands in the update, or nearly does."""
         return self.examples().find_in(self.update, recognised=HIDDEN)
 
+    def passes(self) -> bool:
+        """Whether a pass of the examples through the models before and after finds nothing either."""
+        again = Examples.behind(self.update, self.model, self.inputs, self.labels, kind=self.kind)
+        return not again.find_in(self.update).leaks
+
     def examples(self) -> Examples:
         """What the examples contributed to the update as it was computed."""
         if self.behind is not None:

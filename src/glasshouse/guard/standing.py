@@ -30,7 +30,9 @@ OWN: Final = 0.2
 """Share of a vector's length that an example must have contributed: with less, the rest resembles it as
 well."""
 MOST: Final = 0.35
-"""Share of it from which on that need not be asked."""
+"""Share of it from which on that need not be asked, where the example is recognised."""
+HALF: Final = 0.5
+"""The same where it nearly is."""
 STRANGE: Final = CLEAR / (1 - OWN)
 """Share of its contrast that must be missing where its own contribution is taken out."""
 APART: Final = 1.5
@@ -139,8 +141,7 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
-    leaks = _collect(shown, of)
-    return leaks if recognised > RECOGNISED else _leave_out_lookalikes(leaks, of)
+    return _leave_out_lookalikes(_collect(shown, of), of)
 
 
 def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
@@ -222,8 +223,8 @@ def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who:
     per_contrast = of.lengths[who] / of.contrasts[who]
     missing = per_contrast * across.sqrt() / length
     rest = (across + (inner - own).square()).sqrt().clamp_min(_TINY)
-    strange = (missing < RECOGNISED) & (per_contrast * across.sqrt() / rest >= STRANGE)
-    by_itself = (own.abs() >= MOST * length) | strange
+    strange = (own.abs() >= MOST * length) | (per_contrast * across.sqrt() / rest >= STRANGE)
+    by_itself = (own.abs() >= HALF * length) | (strange & (missing < RECOGNISED))
     return torch.where(by_itself, missing, torch.inf)
 
 

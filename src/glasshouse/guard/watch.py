@@ -60,17 +60,17 @@ class Watched:
     def enter(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Before the network runs: note its examples."""
         if model.training and torch.is_grad_enabled() and inputs and isinstance(inputs[0], Tensor):
-            self.entered = inputs[0].detach()
-            self.marks.append(_some_entries(self.entered).clone())
+            self._entered = inputs[0].detach()
+            self.marks.append(_some_entries(self._entered).clone())
 
     def _leave(self, model: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
         del model, inputs, output
-        self.entered = None
+        self._entered = None
 
     def _leave_layer(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep what entered a linear layer, and ask for the pull on what came out."""
         del layer
-        entered, seen = self.entered, inputs[0].detach()
+        entered, seen = self._entered, inputs[0].detach()
         if entered is None or not output.requires_grad or seen.ndim != 2 or len(seen) != len(entered):
             return
         is_entered = seen.numel() == entered.numel() and bool((seen.flatten() == entered.flatten()).all())
