@@ -11,7 +11,8 @@ import json
 import multiprocessing
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,7 +34,7 @@ from glasshouse.rng import Rng
 from glasshouse.testing.toys import Recorder
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.grants import Grants
-from glasshouse.transcript.record import Keep, Log
+from glasshouse.transcript.record import Keep, Log, Transcript
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Architecture, Batch, Broadcast, Crafted, Terms
@@ -62,7 +63,32 @@ def cifar(split: str) -> Batch:
 def play(
     attack: Any, private: Batch, *, clients: int, arguments: Mapping[str, Any], seed: int, **how: Any
 ) -> tuple[list[tuple[Claim, ...]], float]:
-    """Rounds of FedSGD under ``attack``: its claims about each, and its own CPU seconds.
+    """Rounds of FedSGD under ``attack``: its claims about each, and its own CPU seconds."""
+    played = play_out(attack, private, clients=clients, arguments=arguments, seed=seed, **how)
+    return played.claims, played.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """Rounds under an attack.
+
+    Attributes:
+        claims: about each round.
+        seconds: of the attack's own CPU time.
+        transcript: what was on the wire.
+        look: what the attack sees of a transcript like it, given rounds and a client.
+    """
+
+    claims: list[tuple[Claim, ...]]
+    seconds: float
+    transcript: Transcript
+    look: Callable[..., View]
+
+
+def play_out(
+    attack: Any, private: Batch, *, clients: int, arguments: Mapping[str, Any], seed: int, **how: Any
+) -> Played:
+    """The same, with what was on the wire.
 
     Args:
         attack: as created.
@@ -70,8 +96,10 @@ def play(
         clients: so many.
         arguments: of the model.
         seed: of the federation.
-        how: ``model`` (a registered name), ``rounds``, ``auxiliary`` (a batch), fields of ``wire.Terms``.
+        how: ``model`` (a registered name), ``rounds``, ``auxiliary`` (a batch), ``defenses``, fields of
+            ``wire.Terms``.
     """
+    defenses = tuple(how.pop("defenses", ()))
     grants, rounds = Grants(auxiliary=how.pop("auxiliary", None)), how.pop("rounds", 1)
     each = len(private) // clients
     shape = tuple(private.inputs.shape[1:])
@@ -89,10 +117,17 @@ def play(
     log = Log(terms=terms, keep=Keep())
     spent = 0.0
 
-    def look(rounds: tuple[int, ...], client: int | None = None) -> View:
-        transcript = log.transcript()
+    def look(
+        rounds: tuple[int, ...], client: int | None = None, transcript: Transcript | None = None
+    ) -> View:
         return cut(
-            transcript, threat=Threat(), grants=grants, own={}, memory=memory, rounds=rounds, client=client
+            transcript or log.transcript(),
+            threat=Threat(),
+            grants=grants,
+            own={},
+            memory=memory,
+            rounds=rounds,
+            client=client,
         )
 
     def craft(number: int) -> Crafted | None:
@@ -118,7 +153,7 @@ def play(
         shards=shards,
         start=start,
         build=models.build,
-        defenses=(),
+        defenses=defenses,
     )
     load("protocols", terms.protocol)().play(
         setting, recorder=Recorder(log), rng=rng.child("federation"), tamper=craft
@@ -127,7 +162,8 @@ def play(
     views = [look((number,), client) for number in range(rounds)]
     before = time.process_time()
     claims = [attack.run(view, rng=rng.child("attack")) for view in views]
-    return claims, spent + time.process_time() - before
+    spent += time.process_time() - before
+    return Played(claims=claims, seconds=spent, transcript=log.transcript(), look=look)
 
 
 def errors(claims: tuple[Claim, ...], private: Batch) -> list[float]:
@@ -187,7 +223,7 @@ def spear(arguments: argparse.Namespace) -> None:
         for how, cells in SPEAR.items()
         for batch, rows in cells
         for seed in range(arguments.seeds)
-        if batch <= arguments.largest
+        if batch <= arguments.largest and how in arguments.searches
     ]
     tasks.sort(key=lambda task: (task[1] ** 2 * task[2], task[3]))
     with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
@@ -300,6 +336,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=600, help="CPU seconds of a piece")
     parser.add_argument("--largest", type=int, default=LARGE, help="batch")
+    parser.add_argument("--searches", nargs="+", default=list(SPEAR), choices=list(SPEAR))
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
     {"spear": spear, "table": table, "cah": cah, "fishing": fishing}[arguments.what](arguments)

@@ -121,6 +121,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             ("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"),
             14,
         ),
+        Piece(("guard", "evasions", "--out", "{out}/evasions"), None),
+        Piece(("guard", "organic", "--seeds", "7100", "7105", "--out", "{out}/organic"), None),
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),

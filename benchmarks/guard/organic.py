@@ -1,14 +1,16 @@
 """False alarms: what the guard says of thousands of models that nobody crafted.
 
-A piece is one client (data set, batch) with one architecture: it learns its honest range once and is then
-sent models of several seeds, at several stages of training, each plain, in bfloat16, pruned, quantised to 8
-bits and fine-tuned. Pieces are files of JSON; one that exists is not run again.
+A piece is one client (its examples) with one architecture: it learns an honest range for each batch size once
+and is then sent models of several seeds, at several stages of training, each plain, in bfloat16, pruned,
+quantised to 8 bits and fine-tuned. Each model is judged at every batch size: a broadcast is one judgement.
+Pieces are files of JSON; one that exists is not run again.
 """
 
 import argparse
 import copy
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,21 +24,14 @@ from torch.nn import functional as F
 from benchmarks.guard.networks import NETWORKS
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.inspect import (
-    Behaviour,
-    initialise_again,
-    inspect_behaviour,
-    learn_honest_range,
-    observe,
-    watch_honest_models,
-)
+from glasshouse.guard.behaviour.inspect import initialise_again
+from glasshouse.guard.behaviour.modes import inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
 
 BATCHES = (1, 8, 32, 64, 256, 512)
 STAGES = (0, 3, 30, 300)
 """Steps of the server's training after which a model is broadcast."""
-SLOW = ("resnet18", "convnet")
 OWN, SERVER = 512, 2000
 """Examples of the client, and of all others."""
 
@@ -47,7 +42,7 @@ class Piece:
 
     network: str
     data: str  # a source, and behind an @ the split
-    batch: int
+    batches: tuple[int, ...]
     seeds: range
 
     @property
@@ -55,7 +50,7 @@ class Piece:
         """Of its file."""
         source, _, split = self.data.partition("@")
         data = Path(source.partition(":")[2] or source).stem
-        return f"{self.network}.{data}.{split or 'train'}.{self.batch}.{self.seeds.start}-{self.seeds.stop}"
+        return f"{self.network}.{data}.{split or 'train'}.{self.seeds.start}-{self.seeds.stop}"
 
 
 def halved(model: nn.Module) -> None:
@@ -138,46 +133,39 @@ def run(piece: Piece, folder: Path) -> Path:
     torch.set_num_threads(1)
     source, _, split = piece.data.partition("@")
     part = load(source).splits[split or "train"]
-    order = torch.randperm(
-        len(part), generator=torch.Generator().manual_seed(piece.seeds.start + piece.batch)
-    )
+    order = torch.randperm(len(part), generator=torch.Generator().manual_seed(piece.seeds.start))
     batch = part.batch(order[: OWN + SERVER])
     images, labels = batch.inputs, batch.labels
     own, server = (images[:OWN], labels[:OWN]), (images[OWN:], labels[OWN:])
-    first = own[0][: piece.batch], own[1][: piece.batch]
+    start = time.process_time()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = NETWORKS[piece.network](tuple(images.shape[1:]), int(labels.max()) + 1)
-        learnt = watch_honest_models(network, *own, batch=piece.batch)
-        honest = learn_honest_range(network, *own, batch=piece.batch)
+        honest = {batch: learn_honest_ranges(network, *own, batch=batch) for batch in piece.batches}
         rows = []
         for facts, model in broadcasts(network, server, piece.seeds):
-            row = {**facts, "layers": numbers(observe(model, *first))}
-            row["findings"] = list(inspect_behaviour(model, *first, honest=honest).findings)
-            row["rules"] = list(inspect(model.state_dict()).inspection.findings)
-            if row["findings"]:
-                row["standing"] = standing(model, *first)
-            rows.append(row)
-    seen = {step: [numbers(one) for one in some] for step, some in learnt.items()}
-    facts = {"network": piece.network, "data": piece.data.partition(":")[0], "batch": piece.batch}
-    file.write_text(json.dumps({**facts, "name": piece.name, "honest": seen, "broadcasts": rows}))
+            if not all(bool(t.isfinite().all()) for t in model.state_dict().values()):
+                continue  # its training diverged: nobody would send it
+            rules = list(inspect(model.state_dict()).findings)
+            for batch, known in honest.items():
+                first = own[0][:batch], own[1][:batch]
+                seen = inspect_in_modes(model, *first, honest=known)
+                row = {**facts, "batch": batch, "rules": rules, "findings": list(seen.findings)}
+                if seen.findings:
+                    row |= {"standing": standing(model, *first), "values": seen.values}
+                rows.append(row)
+    facts = {"network": piece.network, "data": piece.data.partition(":")[0], "name": piece.name}
+    cost = time.process_time() - start
+    file.write_text(json.dumps({**facts, "cpu_seconds": cost, "broadcasts": rows}))
     return file
 
 
-def numbers(behaviour: Behaviour) -> dict[str, list[float]]:
-    """The four measures by layer."""
-    return {
-        name: [one.isolated, one.paired, one.concentration, one.narrowness] for name, one in behaviour.items()
-    }
-
-
 def pieces(networks: list[str], data: list[str], batches: list[int], seeds: range) -> list[Piece]:
-    """All clients, the slow ones first."""
+    """All clients: every network once, each on the next data set, then again on the one after it."""
     return [
-        Piece(network=network, data=source, batch=batch, seeds=seeds)
-        for batch in sorted(batches, reverse=True)
-        for network in sorted(networks, key=lambda name: name not in SLOW)
-        for source in data
+        Piece(network=network, data=data[(place + turn) % len(data)], batches=tuple(batches), seeds=seeds)
+        for turn in range(len(data))
+        for place, network in enumerate(networks)
     ]
 
 

@@ -13,6 +13,7 @@ from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanis
 
 __all__ = [
     "Behaviour",
+    "ClientGuard",
     "Defense",
     "GradientDefense",
     "HasLosses",
@@ -86,6 +87,18 @@ class Behaviour(Protocol):
 
     def deviate(self, train: Trainer, *, round: int, rng: Rng) -> Trainer:
         """The trainer that a misbehaving client runs in ``round``; ``train`` itself for an honest round."""
+        ...
+
+
+class ClientGuard(Protocol):
+    """What clients do about models that they doubt, and about updates that show too much."""
+
+    def accepts(self, model: nn.Module, data: Batch, *, round: int, client: int) -> bool:
+        """Whether ``client`` trains on ``model``, as it received it; ``data`` are its own examples."""
+        ...
+
+    def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
+        """What it sends instead of ``update``; None: nothing. ``batch`` are the examples behind it."""
         ...
 
 

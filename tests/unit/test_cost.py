@@ -203,8 +203,9 @@ def test_an_attack_that_will_refuse_costs_nothing():
 
 
 def test_estimators_share_the_shadow_clients_of_each_round():
-    result = rows("quickstart-rounds")["training: shadow clients"]
-    assert result["calls"] == 1
+    """Five estimators: one training in the audit, one in the setting of their controls."""
+    for sets, trainings in (([], 2), (["audit.controls=false"], 1)):
+        assert rows("quickstart-rounds", *sets)["training: shadow clients"]["calls"] == trainings
 
 
 def test_the_last_row_adds_up_and_says_what_it_does_not_know():

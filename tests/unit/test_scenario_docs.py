@@ -21,7 +21,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text()
 TABLES = [
     spec.Scenario, spec.Data, spec.Domains, table.Model, table.Pretraining, table.Adversarial,
     spec.Federation, Optimizer, spec.Keep, spec.Behaviour,
-    Plugin, spec.Threat, spec.Grants, spec.Audit, table.Epsilon, spec.Policy, spec.Tuning,
+    Plugin, spec.Threat, table.Guard, spec.Grants, spec.Audit, table.Epsilon, spec.Policy, spec.Tuning,
     suite.SuiteFile, suite.Entry,
 ]  # fmt: skip
 

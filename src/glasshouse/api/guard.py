@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue
-from glasshouse.guard.behaviour.inspect import inspect_behaviour, learn_honest_range
+from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.models.build import build, load, state
 from glasshouse.models.outline import outline
@@ -23,14 +23,26 @@ from glasshouse.store import read_json
 from glasshouse.weights import read_weights
 from glasshouse.wire import Architecture
 
-__all__ = ["FORM", "Received", "agreed_tensors", "architecture", "guard", "own_examples", "tensors_of"]
+__all__ = [
+    "BATCH",
+    "FORM",
+    "Received",
+    "agreed_tensors",
+    "architecture",
+    "guard",
+    "named_source",
+    "own_examples",
+    "tensors_of",
+    "with_behaviour",
+]
 
 FORM: Final = '"NAME CxHxW CLASSES key=value ...", as "maui_cnn 3x32x32 10 hidden=512"'
 
 Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
 """A file (safetensors, torch's own, ``npz``), a network, arrays or tensors by name, or a list of them."""
 
-_BATCH: Final = 64  # examples that a model is tried on
+BATCH: Final = 64
+"""Examples that a model is tried on."""
 _POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
@@ -75,12 +87,18 @@ def guard(
     tensors = tensors_of(model, names)
     try:
         outcome = inspect(tensors, agreed=expected, reference=honest)
-        return outcome if data is None else _with_behaviour(outcome, tensors, _network(agreed), data)
+        return outcome if data is None else with_behaviour(outcome, tensors, _network(agreed), data)
     except BadValue as error:
         if not isinstance(model, str | Path):
             raise
         subject = f"file '{model}', {error.subject}"
         raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
+
+
+def named_source(name: str) -> str:
+    """``name`` as a data source: a folder of images, an ``npz`` file, or what is one already."""
+    kind = "folder:" if Path(name).is_dir() else "npz:" if name.endswith(".npz") and ":" not in name else ""
+    return f"{kind}{name}"
 
 
 def own_examples(name: str, architecture: Architecture, *, most: int = 256) -> tuple[Tensor, Tensor]:
@@ -98,9 +116,8 @@ def own_examples(name: str, architecture: Architecture, *, most: int = 256) -> t
             got=f"'{architecture.name}', which reads sentences",
             fix="in Python, glasshouse.guard takes tokens; or leave --data out: the weights alone are judged",
         )
-    kind = "folder:" if Path(name).is_dir() else "npz:" if name.endswith(".npz") and ":" not in name else ""
     channels, side, _ = architecture.input_shape
-    source = load_data(f"{kind}{name}", resize=side, channels=channels)
+    source = load_data(named_source(name), resize=side, channels=channels)
     part = next(iter(source.splits.values()))
     order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:most]
     batch = part.batch(order)
@@ -114,17 +131,31 @@ def own_examples(name: str, architecture: Architecture, *, most: int = 256) -> t
     return batch.inputs, batch.labels
 
 
-def _with_behaviour(
-    outcome: Seen, tensors: dict[str, Tensor], network: nn.Module, data: tuple[Tensor, Tensor]
+def with_behaviour(
+    outcome: Seen,
+    tensors: Mapping[str, Tensor],
+    network: nn.Module,
+    data: tuple[Tensor, Tensor],
+    *,
+    honest: HonestRanges | None = None,
 ) -> Seen:
-    """What was seen of the weights, and of what they do; that is not tried if the structure is another."""
+    """What was seen of the weights, and of what they do; that is not tried if the structure is another.
+
+    Args:
+        outcome: of the weights.
+        tensors: the model.
+        network: of the agreed architecture; it is overwritten.
+        data: one's own examples and their classes.
+        honest: how far honest models of that architecture go; None: it is learnt here.
+    """
     if any(finding.startswith("structure") for finding in outcome.inspection.findings):
         return outcome
-    load(network.train(), tensors)
+    load(network, tensors)
     inputs, labels = data
-    batch = min(_BATCH, len(labels))
-    honest = learn_honest_range(network, inputs, labels, batch=batch)
-    behaviour = inspect_behaviour(network, inputs[:batch], labels[:batch], honest=honest)
+    batch = min(BATCH, len(labels))
+    if honest is None:
+        honest = learn_honest_ranges(network, inputs, labels, batch=batch)
+    behaviour = inspect_in_modes(network, inputs[:batch], labels[:batch], honest=honest)
     both = replace(
         outcome.inspection,
         findings=(*behaviour.findings, *outcome.inspection.findings),

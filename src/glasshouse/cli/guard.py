@@ -11,6 +11,7 @@ from rich.table import Table
 
 from glasshouse.api.guard import FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
+from glasshouse.cli.self_test import self_test
 from glasshouse.errors import BadValue
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
@@ -44,7 +45,9 @@ _SHOWN = 3
 
 
 def guard(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="safetensors, torch or npz files")],
+    models: Annotated[
+        list[Path] | None, typer.Argument(metavar="MODEL...", help="safetensors, torch or npz files")
+    ] = None,
     *,
     agreed: Annotated[str, typer.Option(help=f"architecture: {FORM}, or a transcript's terms.json")] = "",
     reference: Annotated[Path | None, typer.Option(help="an honest model of that architecture")] = None,
@@ -57,8 +60,17 @@ def guard(
         typer.Option("--trust-factory", help="run the code of a module:factory that --agreed's file names"),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    test_itself: Annotated[
+        bool, typer.Option("--self-test", help="no MODEL: try shipped attacks in disguise (1 minute)")
+    ] = False,
 ) -> int:
     """Inspect each MODEL before training on it: weights, structure, behaviour. Exit code 1 on a finding."""
+    if test_itself:
+        return self_test(data, as_json=as_json)
+    if not models:
+        raise BadValue(
+            "glasshouse guard", needs="a model's file", got="none", fix="name one, or give --self-test"
+        )
     expected = agreed_tensors(agreed, trust_factory=trust_factory) if agreed else {}
     tried: dict[str, Any] = _trial(agreed, data, trust_factory=trust_factory) if data else {}
     honest = tensors_of(reference, list(expected)) if reference else None

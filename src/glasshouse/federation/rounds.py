@@ -40,7 +40,7 @@ def play(
         total = one_round(
             setting, number, clients, received, crafted, recorder=recorder, rng=rng.child(f"round/{number}")
         )
-        if crafted is None or crafted.applies:
+        if total is not None and (crafted is None or crafted.applies):
             state = apply_total(state, total, setting)
     return state
 
@@ -63,8 +63,11 @@ def one_round(
     *,
     recorder: Recorder,
     rng: Rng,
-) -> Aggregate:
-    """Ask the cohort; tell the recorder what the server may see; return the sum to apply."""
+) -> Aggregate | None:
+    """Ask the cohort; tell the recorder what the server may see; return the sum to apply.
+
+    None: every client's guard refused.
+    """
     options = setting.terms.options
     selected, answering = select(setting, rng=rng)
     hidden = setting.terms.secure_sum
@@ -74,16 +77,22 @@ def one_round(
         bits=int(options.get("sum_bits", 0)) if hidden else 0,
         bound=float(options.get("sum_bound", 1.0)),
     )
+    answered = False
     for client in answering:
         broadcast = (crafted.addressed.get(client, crafted.default)) if crafted else None
         architecture = broadcast.architecture if broadcast else setting.terms.architecture
         tensors = {**sent, **broadcast.tensors} if broadcast else sent
         stream = rng.child(f"client/{client}")
         update = clients.answer(number, client, architecture, tensors, recorder=recorder, rng=stream)
+        if update is None:
+            continue
+        answered = True
         if not hidden:
             recorder.update(update)
         weight = float(update.examples) if setting.terms.weighting == "size" else 1.0
         total.add(update, weight=weight, rng=stream.child("quantise"))
+    if not answered:
+        return None
     aggregate = total.close()
     if hidden:
         recorder.aggregate(aggregate)
@@ -106,15 +115,17 @@ class Clients:
         *,
         recorder: Recorder,
         rng: Rng,
-    ) -> Update:
-        """One client's update in one round, after its behaviour and its defences."""
-        model = self._loaded(architecture, tensors)
+    ) -> Update | None:
+        """One client's update in one round, after its behaviour, defences and guard; None: it refuses."""
+        model, guard = self._loaded(architecture, tensors), self._setting.guard
+        rows, data = self._setting.shards[client], self._setting.shard(client)
+        if guard is not None and not guard.accepts(model, data, round=number, client=client):
+            return None
         honest = LocalTraining.of(self._setting.terms, round=number, device=self._setting.device)
         train = private(honest, self._setting.defenses)
         name, behaviour = self._setting.behaviours.get(client, ("honest", None))
         if behaviour is not None:
             train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
-        rows, data = self._setting.shards[client], self._setting.shard(client)
         trained = train(model, data, rng=rng.child("train"))
         recorder.private(number, client, index=rows, trained=trained, behaviour=name)
         update = Update(
@@ -129,7 +140,8 @@ class Clients:
             model = self._loaded(architecture, tensors)
         batch = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
         defenses, device = self._setting.defenses, self._setting.device
-        return apply_defenses(update, batch, model, defenses, rng=rng, device=device)
+        update = apply_defenses(update, batch, model, defenses, rng=rng, device=device)
+        return update if guard is None else guard.release(update, self._loaded(architecture, tensors), batch)
 
     def _loaded(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> nn.Module:
         key = repr(architecture)

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, final
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import Behaviour, Defense, Recorder, Tamper, Traits
+from glasshouse.interfaces import Behaviour, ClientGuard, Defense, Recorder, Tamper, Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.wire import Architecture, Batch, Terms
@@ -39,6 +39,7 @@ class Setting:
         defenses: run by every client.
         behaviours: of the clients that deviate, by id.
         architectures: of clients that run another model than the agreed one (logit protocols), by id.
+        guard: of every client; None: they trust the server.
         device: where clients train; what they send and what is recorded of it lies on the CPU.
     """
 
@@ -52,6 +53,7 @@ class Setting:
     defenses: tuple[Defense, ...] = ()
     behaviours: Mapping[int, tuple[str, Behaviour]] = field(default_factory=dict)
     architectures: Mapping[int, Architecture] = field(default_factory=dict)
+    guard: ClientGuard | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Federation",
     "Figure",
     "GroupEvidence",
+    "GuardDecision",
     "Part",
     "PartyAccuracy",
     "PluginSettings",
@@ -44,7 +45,7 @@ __all__ = [
     "pixels",
 ]
 
-Part = Literal["active", "curve", "entropies", "parties", "public_model", "sent"]
+Part = Literal["active", "curve", "entropies", "guard", "parties", "public_model", "sent"]
 """A field of :class:`Federation` that not every federation has."""
 C = TypeVar("C")  # a claim type
 
@@ -95,6 +96,26 @@ class PartyAccuracy:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class GuardDecision:
+    """What one client's guard made of a model that it received, or of an update that it was to send.
+
+    Attributes:
+        round: of the federation.
+        client: who looked.
+        about: ``model`` or ``update``.
+        findings: sentences; empty: nothing was found.
+        outcome: what became of it, in words.
+    """
+
+    round: int
+    client: int
+    about: str
+    findings: tuple[str, ...]
+    outcome: str
+
+
+@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Federation:
     """One simulated federation of a cell: what is known of it, and its folder.
@@ -111,6 +132,7 @@ class Federation:
         public_model: what the federation began with.
         parties: of logit protocols, accuracy of every kind of party.
         entropies: of logit protocols, entropies of the last predictions, nats, by party and data set.
+        guard: what the clients' guards decided, in order.
     """
 
     folder: Path
@@ -124,6 +146,7 @@ class Federation:
     public_model: PublicModel | None = None
     parties: tuple[PartyAccuracy, ...] = ()
     entropies: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    guard: tuple[GuardDecision, ...] = ()
 
     def transcript(self) -> Transcript:
         """What was sent; read from disk at every call. The run wrote it itself, so its model is trusted."""

@@ -15,8 +15,9 @@ from typing import Final, final
 
 from torch import Tensor, nn
 
-from glasshouse.guard.preflight import Preflight, preflight
+from glasshouse.guard.preflight import Examples, Preflight
 from glasshouse.guard.remedies import REMEDIES, Case, Train, distance, drop_rows, gradient_of
+from glasshouse.guard.watch import Watched
 from glasshouse.store import append_jsonl
 from glasshouse.wire import Kind
 
@@ -77,7 +78,7 @@ class Mitigation:
 def mitigate(
     update: Mapping[str, Tensor],
     model: nn.Module,
-    batch: tuple[Tensor, Tensor],
+    batch: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Watched],
     *,
     kind: Kind = "delta",
     train: Train | None = None,
@@ -91,7 +92,8 @@ def mitigate(
     Args:
         update: as in :func:`~glasshouse.guard.preflight.preflight`.
         model: as received, in the mode in which it is trained; it is left as it was.
-        batch: all examples behind the update, (B, ...), and their classes, (B,).
+        batch: all examples behind the update, (B, ...), their classes, (B,), and, where it was watched, the
+            training.
         kind: ``gradient`` or ``delta``.
         train: makes the update of other examples, for remedies that need that; for a gradient there is one.
         more: further examples of the client and their classes, to grow the batch with.
@@ -113,10 +115,19 @@ def mitigate(
         def train(inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
             return {n: g for n, g in gradient_of(model, inputs, labels).items() if n in update}
 
+    inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
+    examples = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
     case = Case(
-        update=update, model=model, inputs=batch[0], labels=batch[1], kind=kind, train=train, more=more
+        update=update,
+        model=model,
+        inputs=inputs,
+        labels=labels,
+        kind=kind,
+        train=train,
+        more=more,
+        behind=examples,
     )
-    found = _find_remedy(case, preflight(update, model, *batch, kind=kind))
+    found = _find_remedy(case, examples.find_in(update))
     if log is not None:
         append_jsonl(log, _line(found))
     return found

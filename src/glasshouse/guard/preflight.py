@@ -4,16 +4,15 @@ A server reads inputs of linear layers off rows of an update, or off differences
 which rows those are (attacks.parts.readout). The client need not guess: it has the examples. It compares the
 rows of the very tensors that it is about to send, after clipping, noise or pruning, with what entered the
 layer. An example stands in the update if one of these comes so near to it, at the best scale, that less than
-``RECOGNISED`` of its contrast is missing:
+``RECOGNISED`` of its contrast is missing, and would not without what the example itself contributed:
 
-- a row of the weight to which it contributed most;
+- a row of the weight;
 - the rows in which it stands alone, added up so that noise averages out;
 - the difference of two rows that most other examples enter alike.
 
-Rows are compared as they are; which rows belong together is taken from a pass of the examples through the
-model (:mod:`glasshouse.guard.behaviour`), as the server that crafted the model knows it. What
-comes as near by chance does not count: an example must come out clearer than any comes out of rows that it
-hardly entered.
+What each example contributed is known of the training itself, where that was watched
+(:mod:`glasshouse.guard.watch`), or of a pass of the examples through the model as it was received (and, after
+several steps, as it is then).
 
 Of a model that reads sentences, see :mod:`glasshouse.guard.sentences`: a sentence that stands in the update
 is a leak of the first attention layer.
@@ -24,7 +23,7 @@ It does not search: what gradient inversion, or a network trained for the purpos
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import torch
@@ -32,11 +31,13 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
+from glasshouse.guard.contributions import Contributions, What
 from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
-from glasshouse.guard.standing import RECOGNISED, Leak, What, find_examples
+from glasshouse.guard.standing import RECOGNISED, Leak, find_examples
+from glasshouse.guard.watch import Watched
 from glasshouse.wire import Kind
 
-__all__ = ["RECOGNISED", "Leak", "Preflight", "preflight"]
+__all__ = ["RECOGNISED", "Examples", "Leak", "Preflight", "preflight"]
 
 _SAME_AS_INPUT: Final = 0.999
 """Correlation from which on what enters a layer is the input itself, normalised or not."""
@@ -97,6 +98,7 @@ def preflight(
     *,
     kind: Kind = "delta",
     recognised: float = RECOGNISED,
+    watched: Watched | None = None,
 ) -> Preflight:
     """Look for a client's examples in the update that it is about to send.
 
@@ -108,6 +110,8 @@ def preflight(
         labels: their classes, (B,).
         kind: ``gradient`` or ``delta``.
         recognised: share of an example's contrast that may be missing where it counts as standing there.
+        watched: the training (:func:`~glasshouse.guard.watch.watch`): no pass is needed then, and what an
+            example added in each step is known.
 
     Raises:
         BadValue: another kind, no weight of ``model`` in the update, or inputs that do not fit it.
@@ -121,34 +125,113 @@ def preflight(
         >>> seen.standing("input"), seen.standing("features"), seen.labels
         ((0,), (), (0,))
     """
-    parameters = dict(model.named_parameters())
-    if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
-        raise BadValue(
-            "check of an update before it is sent",
-            needs="a gradient or a change of the model's parameters, by their names",
-            got=f"'{kind}' of {', '.join(list(update)[:3]) or 'nothing'}",
-            fix="subtract what was received from the parameters that are sent",
-        )
-    if isinstance(model, ReadsSentences):
-        return _of_sentences(preflight_sentences(update, model, inputs), update, model)
-    models = [model] if kind == "gradient" else [model, _moved(model, update)]
-    traces = [_trace_linear(one, inputs, labels, kind) for one in models]
-    leaks = _find_leaks(update, traces, inputs, recognised)
-    classes = _named_classes(update, traces[0][-1], labels, kind)
-    looked_at = {one.named("weight") for one in traces[0] if one.is_flat}
-    return Preflight(
-        examples=len(labels),
-        leaks=leaks,
-        labels=tuple(i for i, label in enumerate(labels.tolist()) if label in classes),
-        wrong_classes=len(classes - set(labels.tolist())),
-        controlled=_control(inputs),
-        unseen=tuple(n for n, p in parameters.items() if p.ndim > 1 and n in update and n not in looked_at),
+    return Examples.behind(update, model, inputs, labels, kind=kind, watched=watched).find_in(
+        update, recognised=recognised
     )
 
 
-def _of_sentences(seen: SentencePreflight, update: Mapping[str, Tensor], model: nn.Module) -> Preflight:
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """A client's examples, and what they contributed to an update, whatever is then done to it.
+
+    Attributes:
+        labels: their classes, (B,).
+        kind: of the update.
+        layers: contributions to each layer that can be looked at.
+        head: the layer in front of the output.
+        weights: names of the parameters with several dimensions.
+        controlled: in an update of one of them it is found, and no other.
+        sentences: the model and its tokens, where it reads sentences; all else is empty then.
+    """
+
+    labels: Tensor
+    kind: Kind
+    layers: tuple[Contributions, ...] = ()
+    head: LayerTrace | None = None
+    weights: tuple[str, ...] = ()
+    controlled: bool = True
+    sentences: tuple[nn.Module, Tensor] | None = None
+
+    @classmethod
+    def behind(
+        cls,
+        update: Mapping[str, Tensor],
+        model: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        kind: Kind,
+        watched: Watched | None = None,
+    ) -> "Examples":
+        """Those behind ``update``: see :func:`preflight`."""
+        parameters = dict(model.named_parameters())
+        if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
+            raise BadValue(
+                "check of an update before it is sent",
+                needs="a gradient or a change of the model's parameters, by their names",
+                got=f"'{kind}' of {', '.join(list(update)[:3]) or 'nothing'}",
+                fix="subtract what was received from the parameters that are sent",
+            )
+        if isinstance(model, ReadsSentences):
+            return cls(labels=labels, kind=kind, sentences=(model, inputs))
+        seen = watched.layers(model, inputs) if watched is not None else None
+        traces = _pass_through(update, model, inputs, labels, kind) if seen is None else seen
+        return cls(
+            labels=labels,
+            kind=kind,
+            layers=tuple(
+                Contributions.of(
+                    one,
+                    "input" if _is_input(one.inputs, inputs) else "features",
+                    is_exact=seen is not None or kind == "gradient",
+                )
+                for one in traces
+                if one.is_flat
+            ),
+            head=traces[-1],
+            weights=tuple(name for name, p in parameters.items() if p.ndim > 1),
+            controlled=_control(inputs),
+        )
+
+    def find_in(self, update: Mapping[str, Tensor], *, recognised: float = RECOGNISED) -> Preflight:
+        """What stands in ``update``."""
+        if self.sentences is not None:
+            return _of_sentences(update, *self.sentences)
+        assert self.head is not None
+        leaks: dict[tuple[int, What], Leak] = {}
+        for one in self.layers:
+            rows = update.get(one.trace.named("weight"))
+            for leak in () if rows is None else find_examples(rows, one, recognised=recognised):
+                key = leak.example, one.what
+                leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
+        classes = _named_classes(update, self.head, self.labels, self.kind)
+        looked_at = {one.trace.named("weight") for one in self.layers}
+        return Preflight(
+            examples=len(self.labels),
+            leaks=tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what))),
+            labels=tuple(i for i, label in enumerate(self.labels.tolist()) if label in classes),
+            wrong_classes=len(classes - set(self.labels.tolist())),
+            controlled=self.controlled,
+            unseen=tuple(name for name in self.weights if name in update and name not in looked_at),
+        )
+
+
+def _pass_through(
+    update: Mapping[str, Tensor], model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind
+) -> list[LayerTrace]:
+    """Traces of the model as received; after several steps pulls are the mean of those before and after."""
+    before = _trace_linear(model, inputs, labels, kind)
+    if kind == "gradient":
+        return before
+    after = _trace_linear(_moved(model, update), inputs, labels, kind)
+    return [replace(a, pulls=(a.pulls + b.pulls) / 2) for a, b in zip(before, after, strict=True)]
+
+
+def _of_sentences(update: Mapping[str, Tensor], model: nn.Module, tokens: Tensor) -> Preflight:
     """What stands in the first attention layer; the other weights were not looked at."""
     assert isinstance(model, ReadsSentences)
+    seen = preflight_sentences(update, model, tokens)
     module, _ = model.anatomy.blocks[0].projections()["value"]
     layer = next(name for name, one in model.named_modules() if one is module)
     return Preflight(
@@ -167,24 +250,6 @@ def _of_sentences(seen: SentencePreflight, update: Mapping[str, Tensor], model: 
         ),
         sentences=seen,
     )
-
-
-def _find_leaks(
-    update: Mapping[str, Tensor], traces: list[list[LayerTrace]], inputs: Tensor, recognised: float
-) -> tuple[Leak, ...]:
-    """The clearest of each example and kind, over all linear layers."""
-    leaks: dict[tuple[int, What], Leak] = {}
-    layers = [layer for t in traces for layer in t]
-    for one in layers:
-        rows = update.get(one.named("weight"))
-        if not one.is_flat or rows is None:
-            continue
-        what: What = "input" if _is_input(one.inputs, inputs) else "features"
-        passes = [layer for layer in layers if layer.name == one.name]
-        for leak in find_examples(rows, one, what, passes=passes, recognised=recognised):
-            key = leak.example, what
-            leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
-    return tuple(sorted(leaks.values(), key=lambda leak: (leak.example, leak.what)))
 
 
 def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) -> list[LayerTrace]:
@@ -246,12 +311,12 @@ def _moved(model: nn.Module, update: Mapping[str, Tensor]) -> nn.Module:
 
 def _control(inputs: Tensor) -> bool:
     """In the gradient of the first example alone it is found, and none of the others is."""
-    vectors = inputs.flatten(1)[:8].detach().float()
+    vectors = inputs[:8].flatten(1).detach().float().cpu()
     pulls = torch.zeros(len(vectors), 2)
     pulls[0] = torch.tensor([1.0, -0.5])
     layer = nn.Linear(vectors.shape[1], 2, device="meta").to_empty(device="cpu")  # draws no random numbers
     for p in layer.parameters():
         torch.nn.init.zeros_(p)
-    one = LayerTrace(name="control", layer=layer, inputs=vectors.cpu(), pulls=pulls)
-    leaks = find_examples(torch.outer(pulls[0], vectors[0].cpu()), one, "input", passes=[one])
+    one = LayerTrace(name="control", layer=layer, inputs=vectors, pulls=pulls)
+    leaks = find_examples(torch.outer(pulls[0], vectors[0]), Contributions.of(one, "input", is_exact=True))
     return [leak.example for leak in leaks] == [0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.guard.behaviour.trace import trace
-from glasshouse.guard.preflight import Preflight, preflight
+from glasshouse.guard.preflight import Examples, Preflight
 from glasshouse.interfaces import losses_of
 from glasshouse.tensors import norm
 from glasshouse.wire import Batch, Kind
@@ -42,6 +42,7 @@ class Case:
         kind: ``gradient`` or ``delta``.
         train: makes the update of other examples; None: it cannot be made again.
         more: further examples of the client, and their classes.
+        behind: what the examples contributed to the update; None: a pass tells.
     """
 
     update: Mapping[str, Tensor]
@@ -51,17 +52,28 @@ class Case:
     kind: Kind
     train: Train | None = None
     more: tuple[Tensor, Tensor] | None = None
+    behind: Examples | None = None
 
     def check(self) -> Preflight:
         """What stands in the update, or nearly does."""
-        return preflight(self.update, self.model, self.inputs, self.labels, kind=self.kind, recognised=HIDDEN)
+        return self.examples().find_in(self.update, recognised=HIDDEN)
+
+    def examples(self) -> Examples:
+        """What the examples contributed to the update as it was computed."""
+        if self.behind is not None:
+            return self.behind
+        return Examples.behind(self.update, self.model, self.inputs, self.labels, kind=self.kind)
 
     def _again(self, inputs: Tensor, labels: Tensor) -> "Case | None":
         """The case of an update that is made of these examples."""
         if self.train is None:
             return None
         update = {name: t.detach() for name, t in self.train(inputs, labels).items()}
-        return replace(self, update=update, inputs=inputs, labels=labels)
+        return replace(self, update=update, inputs=inputs, labels=labels, behind=None).known()
+
+    def known(self) -> "Case":
+        """The case with what its examples contributed, found out once for all that is then done to it."""
+        return replace(self, behind=self.examples())
 
 
 def gradient_of(

@@ -1,9 +1,16 @@
 """Which examples stand in the rows of an update to one linear layer.
 
-Shape letters: m rows of the weight, n its columns, B examples, k vectors that are looked at.
+A row of the update is a sum of contributions, one of each example along what of it entered the layer. The
+client
+knows them all, and so it can ask what would be left of a row without one of its examples: only where an
+example's own contribution makes a row resemble it does it stand there. An example contributes little to
+most rows, and rows to which it contributed less than ``OWN`` of their length cannot stand for it: they are
+never compared.
+
+Shape letters: m rows of the weight, n its columns, B examples, k pairs of a vector and an example.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -11,25 +18,34 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.measures import OWNED, differences
+from glasshouse.guard.behaviour.measures import OWNED, UNEVEN, differences
 from glasshouse.guard.behaviour.trace import LayerTrace
+from glasshouse.guard.contributions import Contributions, What, to_scale
 
-RECOGNISED: Final = 0.5
+CLEAR: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
-_TINY: Final = torch.finfo(torch.double).tiny
-MOST: Final = 0.5
-"""Share of a row, or of a difference, from which on it may show an example."""
-HARDLY: Final = 0.01
-"""Share below which it is luck that it comes near to one."""
+RECOGNISED: Final = 0.6
+"""The same where no other example is nearly as near: what a server reads has its own scale and offset."""
+OWN: Final = 0.2
+"""Share of a vector's length that an example must have contributed: with less, the rest resembles it as
+well."""
+MOST: Final = 0.35
+"""Share of it from which on that need not be asked."""
+STRANGE: Final = CLEAR / (1 - OWN)
+"""Share of its contrast that must be missing where its own contribution is taken out."""
 APART: Final = 1.5
-"""After several steps a row that is so many times as near to one example as to any other shows it, whatever
-its share: in one of the steps it may have had a row to itself that it shares before and after."""
+"""Where contributions are only estimated, a row that is so many times as near to one example as to any
+other shows
+it: in one of several steps it may have had a row to itself that it shares before and after."""
 CLOSER: Final = 0.2
 """Where so much less is missing than may be, it does not matter who else resembles the row."""
 ALIKE: Final = 0.9
 """Cosine of what two examples differ by from the mean from which on they are one picture."""
+NEAR_PARALLEL: Final = 0.2
+"""Cosine below which the difference of two rows shows nobody whom one of them does not show."""
+_TINY: Final = torch.finfo(torch.float).tiny
+_PAIRS: Final = 2**23  # numbers that are gathered at a time
 
-What = Literal["input", "features"]
 By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
 
 
@@ -56,171 +72,233 @@ class Leak:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class _Vectors:
-    """Rows, or differences of two, beside the examples.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Shown:
+    """Pairs of a vector and the example that it shows, k in number.
 
     Attributes:
-        energy: of each example in the direction of each vector, (k, B).
-        rows: the vector is the first row, (k,),
-        others: less the second, (k,),
-        multiples: times this, (k,); 0: it is a row.
+        examples: (k,).
+        missing: (k,).
+        rows: two of each vector, or one twice, (k, 2).
+        by: what the vectors are.
     """
 
-    energy: Tensor
+    examples: Tensor
+    missing: Tensor
     rows: Tensor
-    others: Tensor
+    by: By
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Vectors:
+    """Rows, or differences of two: the first less a multiple of the second, which is 0 for rows.
+
+    Attributes:
+        first, second: numbers of rows, (v,).
+        multiples: (v,).
+        by: what they are.
+    """
+
+    first: Tensor
+    second: Tensor
     multiples: Tensor
+    by: By
 
-    def of(self, signed: Tensor) -> Tensor:
-        """(k, B): how much each example enters each vector, by how much it enters each row, (m, B)."""
-        return signed[self.rows] - self.multiples[:, None] * signed[self.others]
+    def of(self, t: Tensor) -> Tensor:
+        """The same combination of the rows of ``t``."""
+        if self.by == "a row":  # all, or some in their order
+            return t[int(self.first[0]) : int(self.first[-1]) + 1]
+        return t[self.first] - self.multiples[:, None] * t[self.second]
+
+    def parts(self, width: int) -> Iterator["_Vectors"]:
+        """So many at a time that vectors of ``width`` numbers are no burden."""
+        at_a_time = max(1, _PAIRS // max(1, width))
+        split = (torch.split(t, at_a_time) for t in (self.first, self.second, self.multiples))
+        for first, second, multiples in zip(*split, strict=True) if len(self.first) else ():
+            yield _Vectors(first=first, second=second, multiples=multiples, by=self.by)
 
 
-def _compare(rows: Tensor, goal: Tensor, of: tuple[Tensor, Tensor, Tensor]) -> _Vectors:
-    first, second, multiples = of
-    products, squares = rows @ goal.T, rows.square().sum(1)
-    cross = (rows[first] * rows[second]).sum(1)
-    length = squares[first] - 2 * multiples * cross + multiples.square() * squares[second]
-    inner = products[first] - multiples[:, None] * products[second]
-    energy = inner.square() / length.clamp_min(_TINY)[:, None]
-    return _Vectors(energy=energy, rows=first, others=second, multiples=multiples)
-
-
-def find_examples(
-    rows: Tensor,
-    one: LayerTrace,
-    what: What,
-    *,
-    passes: Sequence[LayerTrace],
-    recognised: float = RECOGNISED,
-) -> list[Leak]:
+def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGNISED) -> list[Leak]:
     """The examples that stand in ``rows``.
 
     Args:
         rows: of the update, (m, n).
-        one: a pass of the examples through the layer.
-        what: goes into it.
-        passes: of the model before and after training; what entered a row in neither is there by chance.
+        of: what the examples contributed to them.
         recognised: share of an example's contrast that may be missing.
     """
-    rows, goal = rows.detach().double(), one.inputs.double()
-    whole, spread = goal.square().sum(1), _contrast(goal)
-
-    def missing(energy: Tensor) -> Tensor:
-        return (whole - energy).clamp_min(0).sqrt() / spread
-
-    signed = torch.where(rows.any(1, keepdim=True), _signed(one), 0.0)  # rows of zeros show nobody
-    every = torch.arange(len(rows), device=rows.device)
-    found = differences(signed.T)
-    single = _compare(rows, goal, (every, every, torch.zeros_like(rows[:, 0])))
-    double = _compare(rows, goal, (found.rows, found.others, found.multiples))
-    in_order = _compare(rows, goal, _in_order_of_thresholds(one, rows))
-    luck = torch.maximum(*(_strange(vectors, passes) for vectors in (single, double)))
-    near = min(recognised, float(missing(luck).min()))
-    shares = _shares(signed)
-    looked_at: list[tuple[By, _Vectors]] = [
-        ("a row", single),
-        ("a difference of two rows", double),
-        ("a difference of two rows", in_order),
-    ]
+    rows = to_scale(rows.detach()).to(of.trace.inputs.dtype)
+    signed = of.scaled(rows)
     shown = [
-        (by, vectors, (_shares(vectors.of(signed)) >= MOST) & (missing(vectors.energy) < near))
-        for by, vectors in looked_at
+        pairs
+        for vectors in _candidates(rows, signed, of.trace)
+        for part in vectors.parts(max(rows.shape))
+        if (pairs := _compare(part, rows, signed, of, recognised)) is not None
     ]
-    if what == "input" and len(passes) > 1:  # of few features rows come near to one example by chance
-        shown += [
-            (by, vectors, _clearly_nearest(missing(vectors.energy), goal, recognised))
-            for by, vectors in looked_at
-        ]
-    summed = missing(_together(rows, goal, signed, shares))
-    by_example = (_shown_of(example, shown, missing) for example in range(len(goal)))
+    if (pairs := _several_rows(rows, signed, of, recognised)) is not None:
+        shown.append(pairs)
+    if of.what == "input" and not of.is_exact:
+        shown += _clearly_nearest(rows, of, recognised)
+    leaks = _collect(shown, of)
+    return leaks if recognised > RECOGNISED else _leave_out_lookalikes(leaks, of)
+
+
+def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
+    """What a server may look at: rows, differences that isolate, and those of neighbouring thresholds."""
+    yield _single(rows)
+    directions = F.normalize(signed, dim=1)
+    cosines = (directions @ directions.T).fill_diagonal_(0).abs()
+    top = directions.abs().amax(1)
+    uneven = (top + cosines * top[:, None]).square() >= UNEVEN * (1 - cosines.square())
+    possible = uneven & (cosines >= NEAR_PARALLEL)
+    near = possible.any(1).nonzero()[:, 0]
+    pairs = differences(signed[near].T, like=NEAR_PARALLEL, opposite=True)
+    yield _Vectors(
+        first=near[pairs.rows],
+        second=near[pairs.others],
+        multiples=pairs.multiples.to(rows.dtype),
+        by="a difference of two rows",
+    )
+    yield _in_order_of_thresholds(rows, trace)
+
+
+def _single(rows: Tensor) -> _Vectors:
+    every = torch.arange(len(rows), device=rows.device)
+    return _Vectors(first=every, second=every, multiples=torch.zeros_like(rows[:, 0]), by="a row")
+
+
+def _in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> _Vectors:
+    """Differences of rows whose units begin to fire one after the other along their own direction."""
+    weight, bias = trace.layer.weight.detach(), trace.layer.bias
+    offset = torch.zeros(len(weight), device=weight.device) if bias is None else bias.detach()
+    order = (-offset / weight.norm(dim=1).clamp_min(_TINY)).to(rows.device).argsort()
+    order = order[rows[order].any(1)]
+    return _Vectors(
+        first=order[1:],
+        second=order[:-1],
+        multiples=torch.ones(max(0, len(order) - 1), dtype=rows.dtype, device=rows.device),
+        by="a difference of two rows",
+    )
+
+
+def _compare(
+    vectors: _Vectors, rows: Tensor, signed: Tensor, of: Contributions, recognised: float
+) -> _Shown | None:
+    """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
+    looked_at, own = vectors.of(rows), vectors.of(signed)
+    length = looked_at.norm(dim=1)
+    which, who = ((own.abs() >= OWN * length[:, None]) & (length[:, None] > 0)).nonzero(as_tuple=True)
+    if not len(who):
+        return None
+    inner = _inner(looked_at, of.trace.inputs, which, who) / of.lengths[who].clamp_min(_TINY)
+    missing = _missing(inner, length[which], own[which, who], of, who)
+    least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
+    kept = (missing < recognised) & (missing <= APART * least[which])  # others are shown by other vectors
+    pairs = torch.stack([vectors.first, vectors.second], dim=1)[which[kept]]
+    return _Shown(examples=who[kept], missing=missing[kept], rows=pairs, by=vectors.by)
+
+
+def _inner(vectors: Tensor, goals: Tensor, which: Tensor, who: Tensor) -> Tensor:
+    """(k,), products of vectors (v, n) with the examples that go with them."""
+    if len(who) * 8 > len(vectors) * len(goals):
+        every: Tensor = (vectors @ goals.T)[which, who]
+        return every
+    at_a_time = max(1, _PAIRS // max(1, vectors.shape[1]))
+    parts = zip(torch.split(which, at_a_time), torch.split(who, at_a_time), strict=True)
+    return torch.cat([torch.linalg.vecdot(vectors[a], goals[b]) for a, b in parts])
+
+
+def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who: Tensor) -> Tensor:
+    """(k,), the share of an example's contrast that a vector lacks; infinite if it has it from others.
+
+    Args:
+        inner: component of each vector along the example, (k,).
+        length: of each vector, (k,).
+        own: the example's part of that component, (k,).
+        of: the contributions.
+        who: the examples, (k,).
+    """
+    across = (length.square() - inner.square()).clamp_min(0)
+    per_contrast = of.lengths[who] / of.contrasts[who]
+    missing = per_contrast * across.sqrt() / length
+    rest = (across + (inner - own).square()).sqrt().clamp_min(_TINY)
+    strange = (missing < RECOGNISED) & (per_contrast * across.sqrt() / rest >= STRANGE)
+    by_itself = (own.abs() >= MOST * length) | strange
+    return torch.where(by_itself, missing, torch.inf)
+
+
+def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: float) -> _Shown | None:
+    """Examples in the sum of the rows that are their own, so that noise averages out."""
+    sizes = signed.abs()
+    top, whose = sizes.max(1)
+    mine = (top >= OWNED * sizes.sum(1).clamp_min(_TINY)).nonzero()[:, 0]
+    who, place = torch.unique(whose[mine], return_inverse=True)
+    if len(who) == len(mine):  # nobody has two
+        return None
+    weights = signed[mine, whose[mine]]
+    total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, weights[:, None] * rows[mine])
+    own = rows.new_zeros(len(who)).index_add_(0, place, weights.square())
+    inner = torch.linalg.vecdot(total, of.trace.inputs[who]) / of.lengths[who].clamp_min(_TINY)
+    missing = _missing(inner, total.norm(dim=1).clamp_min(_TINY), own, of, who)
+    kept = (missing < recognised)[place]
+    pairs = torch.stack([mine, mine], dim=1)[kept]
+    return _Shown(examples=whose[mine][kept], missing=missing[place][kept], rows=pairs, by="several rows")
+
+
+def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iterator[_Shown]:
+    """Rows, and differences in the order of thresholds, that come near to a single example."""
+    goals = of.trace.inputs
+    if len(goals) < 2:
+        return
+    centred = F.normalize(goals - goals.mean(0), dim=1)
+    both = _single(rows), _in_order_of_thresholds(rows, of.trace)
+    for vectors in (part for one in both for part in one.parts(max(*rows.shape, len(goals)))):
+        looked_at = vectors.of(rows)
+        energy = (F.normalize(looked_at, dim=1, eps=_TINY) @ goals.T).square()
+        missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+        first, who = missing.min(1)
+        near = (first < recognised).nonzero()[:, 0]
+        others = centred[who[near]] @ centred.T <= ALIKE
+        second = torch.where(others, missing[near], torch.inf).amin(1)
+        clear = near[(second > APART * first[near]) | (first[near] < recognised - CLOSER)]
+        pairs = torch.stack([vectors.first, vectors.second], dim=1)[clear]
+        yield _Shown(examples=who[clear], missing=first[clear], rows=pairs, by=vectors.by)
+
+
+def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
+    """One leak for each example, by the vector that shows it most clearly."""
     leaks = []
-    for example, (least, where) in enumerate(by_example):
-        if summed[example] < near:
-            least.append((float(summed[example]), "several rows"))
-            where.append((shares[:, example] >= OWNED).nonzero()[:, 0])
-        if least:
-            nearest, by = min(least)
-            numbers = tuple(torch.unique(torch.cat(where)).tolist())
-            leaks.append(
-                Leak(example=example, what=what, layer=one.name, by=by, missing=nearest, rows=numbers)
+    examples = torch.cat([torch.empty(0, dtype=torch.long), *(one.examples.cpu() for one in shown)])
+    for example in torch.unique(examples).tolist():
+        mine = [(one, one.examples == example) for one in shown]
+        mine = [(one, chosen) for one, chosen in mine if chosen.any()]
+        least, by = min((float(one.missing[chosen].min()), one.by) for one, chosen in mine)
+        numbers = torch.unique(torch.cat([one.rows[chosen].flatten() for one, chosen in mine]))
+        leaks.append(
+            Leak(
+                example=example,
+                what=of.what,
+                layer=of.trace.name,
+                by=by,
+                missing=least,
+                rows=tuple(numbers.tolist()),
             )
+        )
     return leaks
 
 
-def _strange(vectors: _Vectors, passes: Sequence[LayerTrace]) -> Tensor:
-    """(B,), the largest energy of each example in a vector that it hardly entered in any pass."""
-    shares = torch.stack([_shares(vectors.of(_signed(each))) for each in passes]).amax(0)
-    return _most(vectors.energy, shares < HARDLY)
-
-
-def _together(rows: Tensor, goal: Tensor, signed: Tensor, shares: Tensor) -> Tensor:
-    """(B,), energy of each example in the sum of the rows that are its own, so that noise averages out."""
-    total = torch.where(shares >= OWNED, signed, 0.0).T @ rows
-    energy: Tensor = (F.normalize(total, dim=1, eps=_TINY) * goal).sum(1).square()
-    return energy
-
-
-def _shown_of(
-    example: int, shown: list[tuple[By, _Vectors, Tensor]], missing: Callable[[Tensor], Tensor]
-) -> tuple[list[tuple[float, By]], list[Tensor]]:
-    """How much of an example is missing in the vectors that show it, and the rows behind these."""
-    least: list[tuple[float, By]] = []
-    where = []
-    for by, vectors, counted in shown:
-        mine = counted[:, example]
-        if mine.any():
-            least.append((float(missing(vectors.energy[mine])[:, example].min()), by))
-            where += [vectors.rows[mine], vectors.others[mine]]
-    return least, where
-
-
-def _in_order_of_thresholds(one: LayerTrace, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Differences of rows whose units begin to fire one after the other along their own direction."""
-    weight, bias = one.layer.weight.detach(), one.layer.bias
-    offset = torch.zeros(len(weight), device=weight.device) if bias is None else bias.detach()
-    length = weight.flatten(1).norm(dim=1).clamp_min(torch.finfo(weight.dtype).tiny)
-    order = (-offset / length).to(rows.device).argsort()
-    order = order[rows[order].any(1)]
-    return order[1:], order[:-1], torch.ones(max(0, len(order) - 1), dtype=rows.dtype, device=rows.device)
-
-
-def _signed(one: LayerTrace) -> Tensor:
-    """(m, B), how much each example adds to the gradient of each row, with its sign."""
-    signed: Tensor = one.pulls.double().T * one.inputs.double().norm(dim=1)
-    return signed
-
-
-def _shares(signed: Tensor) -> Tensor:
-    """Of each row of (k, B): whose it is."""
-    return F.normalize(signed.abs(), p=1, dim=1, eps=_TINY)
-
-
-def _most(energies: Tensor, counted: Tensor) -> Tensor:
-    """(B,), the largest of (k, B) that counts; 0 if none does."""
-    if not len(energies):
-        return energies.new_zeros(energies.shape[1])
-    return torch.where(counted, energies, 0.0).amax(0)
-
-
-def _clearly_nearest(missing: Tensor, goals: Tensor, recognised: float) -> Tensor:
-    """(k, B), of bool: which vector shows which example and no other nearly as well."""
-    if not len(missing):
-        return torch.zeros_like(missing, dtype=torch.bool)
-    centred = F.normalize(goals - goals.mean(0), dim=1)
-    first, who = missing.min(1)
-    others = centred[who] @ centred.T <= ALIKE
-    second = torch.where(others, missing, torch.inf).amin(1)
-    distinct = (second > APART * first) | (first < recognised - CLOSER)
-    shown = (first < recognised) & distinct & (len(goals) > 1)
-    clear = torch.zeros_like(missing, dtype=torch.bool)
-    clear[shown, who[shown]] = True
-    return clear
-
-
-def _contrast(goals: Tensor) -> Tensor:
-    """(B,), how far each is from a flat one, or from the mean of all, whichever is nearer."""
-    flat = (goals - goals.mean(1, keepdim=True)).norm(dim=1)
-    mean = (goals - goals.mean(0)).norm(dim=1) if len(goals) > 1 else flat
-    return torch.minimum(flat, mean).clamp_min(1e-12)
+def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
+    """Those that are clear, or of examples from which every other one is ``APART`` times as far away."""
+    unclear = [leak for leak in leaks if leak.missing >= CLEAR]
+    if not unclear:
+        return leaks
+    who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
+    goals = of.trace.inputs
+    energy = (F.normalize(goals[who], dim=1) @ goals.T).square()
+    missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+    missing[torch.arange(len(who)), who] = torch.inf
+    nearest = missing.amin(1).tolist()
+    similar = {
+        leak.example for leak, other in zip(unclear, nearest, strict=True) if other < APART * leak.missing
+    }
+    return [leak for leak in leaks if leak.missing < CLEAR or leak.example not in similar]

@@ -52,12 +52,21 @@ def _takers(scenario: Scenario) -> Iterator[Problem]:
             "federation.dropout": (federation.dropout > 0, "0", str(federation.dropout)),
             "federation.secure_sum": (federation.secure_sum, "false", "true"),
             "threat.changes": (bool(threat.changes), "[]", str(list(threat.changes))),
+            "guard.models": (scenario.guard.models != "trusted", "trusted", scenario.guard.models),
+            "guard.updates": (scenario.guard.updates != "sent", "sent", scenario.guard.updates),
         }
         for path, (bad, needs, got) in wrong.items():
             if bad:
                 words = f"{needs} under {federation.protocol}: every client shares its logits with the server"
                 yield Problem(path=path, needs=words, got=got)
         return
+    if registered and scenario.guard.updates == "mitigated" and federation.kind == "parameters":
+        yield Problem(
+            path="guard.updates",
+            needs="gradients or changes of parameters on the wire",
+            got='"mitigated" where clients send their parameters',
+            hint='set federation.sends = "delta", or guard.updates = "sent"',
+        )
     if federation.secure_sum and federation.cohort_size == 1:
         yield Problem(
             path="federation.secure_sum",

@@ -15,6 +15,7 @@ from glasshouse.scenario.table import (
     Arguments,
     Clients,
     Epsilon,
+    Guard,
     Message,
     Model,
     Name,
@@ -312,6 +313,7 @@ class Scenario(Table):
     model: Model = Model()
     federation: Federation = Federation()
     defenses: tuple[Plugin, ...] = ()
+    guard: Guard = Guard()
     threat: Threat = Threat()
     grants: Grants = Grants()
     attacks: tuple[Plugin, ...] = ()

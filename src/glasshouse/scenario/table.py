@@ -182,3 +182,16 @@ class Epsilon(Table):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     unit: Literal["", "example", "client"] = ""
     canaries: Annotated[int, Field(ge=20)] = 1000
+
+
+@final
+class Guard(Table):
+    """``[guard]``: what clients check before they train, and before they send.
+
+    Attributes:
+        models: what becomes of a received model that ``glasshouse guard`` finds odd.
+        updates: what becomes of an update in which examples stand.
+    """
+
+    models: Literal["trusted", "watched", "refused"] = "trusted"
+    updates: Literal["sent", "mitigated"] = "sent"

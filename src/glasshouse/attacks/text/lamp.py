@@ -161,7 +161,8 @@ class Lamp:
 
     def _pull(self, matching: Matching, points: Tensor) -> Tensor:
         """How far vectors (R, B, L, D) are from the usual length, (R,)."""
-        return self.norm * (points.norm(dim=-1).mean((1, 2)) / matching.usual_norm - 1).square()
+        away: Tensor = points.norm(dim=-1).mean((1, 2)) / matching.usual_norm - 1
+        return self.norm * away.square()
 
     def _move(
         self, matching: Matching, prior: NGrams, now: Candidates, draws: torch.Generator

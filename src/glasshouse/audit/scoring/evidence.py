@@ -18,6 +18,7 @@ from glasshouse.figures.base import (
     CellEvidence,
     Federation,
     GroupEvidence,
+    GuardDecision,
     PartyAccuracy,
     PluginSettings,
     PublicModel,
@@ -100,6 +101,7 @@ def federation_of(scenario: Scenario, folder: Path, record: GroupRecord) -> Fede
         public_model=_public_model(public) if public else None,
         parties=tuple(PartyAccuracy(**row) for row in record.parties),
         entropies=record.entropies,
+        guard=tuple(GuardDecision(**{**row, "findings": tuple(row["findings"])}) for row in record.guard),
     )
 
 

@@ -7,7 +7,7 @@ attack (which alters what the server sends, so it needs a federation of its own)
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -23,6 +23,7 @@ from glasshouse.audit.log import collect_notes
 from glasshouse.audit.simulation.accuracy import Accuracies
 from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import collect_grants
+from glasshouse.audit.simulation.guard import SimulatedGuard
 from glasshouse.audit.simulation.monitor import ModelMonitor
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
 from glasshouse.audit.simulation.recorder import BothSides
@@ -38,6 +39,7 @@ from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Guard
 from glasshouse.store import write_json, write_tensors
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.cut import cut
@@ -88,6 +90,8 @@ def simulate(group: Group) -> str:
     started = time.process_time()
     scenario = read_resolved(folder / "scenario.toml")
     built = build(scenario, seed=group.seed, device=own_device(group.device))
+    guard = _guard(built, scenario)
+    setting = replace(built.setting, guard=guard)
     log = Log(terms=built.setting.terms, keep=built.keep)
     watch = _watch(built)
     recorder = BothSides(
@@ -114,7 +118,7 @@ def simulate(group: Group) -> str:
         with collect_notes() as notes:
             try:
                 rng = built.rng.child("federation")
-                final = protocol.play(built.setting, recorder=recorder, rng=rng, tamper=tamper)
+                final = protocol.play(setting, recorder=recorder, rng=rng, tamper=tamper)
             except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
                 refusal = refusal_of(error)
         if notes:
@@ -131,6 +135,7 @@ def simulate(group: Group) -> str:
         curve=tuple(recorder.accuracies.points) if recorder.accuracies and refusal is None else (),
         parties=tuple(watch.curve()) if watch else (),
         entropies={name: tuple(v) for name, v in watch.histograms().items()} if watch else {},
+        guard=tuple(guard.decisions) if guard else (),
         rounds=scenario.federation.rounds,
         seconds=time.process_time() - started,
         facts=built.facts,
@@ -143,6 +148,13 @@ def _watch(built: Built) -> ModelMonitor | None:
     """The monitor of a logit protocol, whose models are never sent and must be measured during training."""
     logits = built.setting.terms.sends == "logits"
     return ModelMonitor(setting=built.setting, heldout=built.heldout, public=built.public) if logits else None
+
+
+def _guard(built: Built, scenario: Scenario) -> SimulatedGuard | None:
+    """The clients' guard, where the scenario has one."""
+    if scenario.guard == Guard():
+        return None
+    return SimulatedGuard(does=scenario.guard, agreed=built.setting.build(built.setting.terms.architecture))
 
 
 def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:

@@ -69,6 +69,8 @@ class GroupRecord:
         curve: (round, held-out accuracy of the global model) while it was trained.
         parties: accuracy per round and kind of party, in logit protocols.
         entropies: of the last predictions there, by party and data.
+        guard: what the clients' guards decided, a mapping each: round, client, ``about`` (model or update),
+            findings, ``outcome``.
         rounds: of the federation.
         seconds: processor time of the simulation.
         facts: for the report.
@@ -87,6 +89,7 @@ class GroupRecord:
     seconds: float
     facts: Facts
     terms: TermsCheck | None = None
+    guard: tuple[Mapping[str, Any], ...] = ()
 
 
 def write_record(record: GroupRecord, folder: Path) -> None:

@@ -26,6 +26,8 @@ CHANCE = 1e-5
 """Share of honest models in which more examples of a layer may stand alone than the limit allows."""
 MORE_ISOLATED = 0.05
 """Share of the batch by which more examples may stand alone than under any honest model that was measured."""
+MANY = 64
+"""Examples of which that share is taken at least: in smaller batches one example more says nothing."""
 MORE_NARROW = 0.1
 """Narrowness beyond that of honest models from which on that is all that more may stand alone."""
 FEWER = 1 / 5
@@ -118,7 +120,7 @@ def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batc
     How many examples stand alone varies between honest models as a count does, or more. The limit is the
     count that a share of ``CHANCE`` of fresh ones exceeds (Poisson, overdispersed as those are that were
     measured; the predictive distribution under Jeffreys's prior), and at least ``MORE_ISOLATED`` more than
-    any model showed.
+    any model showed (of a batch below ``MANY``: as many examples as of one that large).
 
     Args:
         model: its weights are not read; all layers that can be initialised again are.
@@ -145,10 +147,15 @@ def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batc
         in_pairs = _predict_most([one[name].paired for one in measures[0]], batch)
         learnt[name] = HonestLayer(
             most=most,
-            isolated_limit=max(most.isolated + MORE_ISOLATED, alone),
-            paired_limit=max(most.paired + MORE_ISOLATED, in_pairs),
+            isolated_limit=max(most.isolated + _margin(batch), alone),
+            paired_limit=max(most.paired + _margin(batch), in_pairs),
         )
     return learnt
+
+
+def _margin(batch: int) -> float:
+    """``MORE_ISOLATED``, but never fewer examples than that is of ``MANY``."""
+    return MORE_ISOLATED * max(batch, MANY) / batch
 
 
 def _predict_most(shares: Sequence[float], batch: int) -> float:
@@ -202,7 +209,7 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
         values = {"full_at": float(seen.full_at), "width": float(seen.width), "rows": float(seen.rows)}
         return Inspection(guard=NAME, findings=(), values=values)
     observed = observe(model, inputs, labels)
-    rows = {name: one.isolated - _limit(one, honest[name]) for name, one in observed.items()}
+    rows = {name: one.isolated - _limit(one, honest[name], len(inputs)) for name, one in observed.items()}
     pairs = {name: one.paired - honest[name].paired_limit for name, one in observed.items()}
     used = {
         name: (1 - one.concentration, 1 - honest[name].most.concentration) for name, one in observed.items()
@@ -226,7 +233,7 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
         findings=tuple(findings),
         values={
             "isolated": observed[alone].isolated,
-            "isolated_limit": _limit(observed[alone], honest[alone]),
+            "isolated_limit": _limit(observed[alone], honest[alone], len(inputs)),
             "paired": observed[paired_in].paired,
             "paired_limit": honest[paired_in].paired_limit,
             "concentration": observed[few].concentration,
@@ -243,10 +250,10 @@ def _sentence(layer: str, where: str, shares: tuple[float, float], examples: int
     )
 
 
-def _limit(one: LayerBehaviour, honest: HonestLayer) -> float:
+def _limit(one: LayerBehaviour, honest: HonestLayer, batch: int) -> float:
     """Honest models that isolate more than others do so by chance, in units as wide as theirs."""
     is_narrow = one.narrowness > honest.most.narrowness + MORE_NARROW
-    return honest.most.isolated + MORE_ISOLATED if is_narrow else honest.isolated_limit
+    return honest.most.isolated + _margin(batch) if is_narrow else honest.isolated_limit
 
 
 def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:

@@ -20,6 +20,8 @@ NEIGHBOURS = 8
 WITNESSES = 2
 """Other examples that must agree on the factor between two rows: one that fits a single batch is luck."""
 AGREEMENT = 0.01
+UNEVEN = 0.2
+"""Share of a difference's energy that one example must have where it may stand alone; cheap to ask."""
 _NUMBERS = 2**22  # compared at a time
 _DISTINCT = 256  # rows, likewise
 
@@ -76,34 +78,36 @@ class Differences:
     examples: Tensor
 
 
-def differences(signed_sizes: Tensor) -> Differences:
+def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = False) -> Differences:
     """Differences of similar rows that all examples enter alike, but for one or a few.
 
     Args:
         signed_sizes: how each example adds to the gradient of each row, (B, rows), with its sign.
+        like: cosine of two rows below which their difference is not looked at.
+        opposite: rows that are similar but for their sign are looked at, too.
     """
-    numbers = _distinct(signed_sizes.T.double())
-    rows = signed_sizes.T.double()[numbers]
+    numbers = _distinct(signed_sizes.T)
+    rows = signed_sizes.T[numbers].double()
     directions = F.normalize(rows, dim=1)
     blocks = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
     at_a_time = max(1, _NUMBERS // (NEIGHBOURS * max(1, len(signed_sizes))))
     for places in torch.split(torch.arange(len(rows), device=rows.device), at_a_time):
-        some = rows[places]
         cosine = directions[places] @ directions.T
-        cosine[cosine > SAME] = -1  # itself
-        neighbours = cosine.topk(max(0, min(NEIGHBOURS, len(rows) - 1)), dim=1).indices  # (r, k)
-        near = rows[neighbours]  # (r, k, B)
-        ratios = torch.where(near != 0, some[:, None] / near, torch.nan)
-        factor = ratios.nanmedian(2).values.nan_to_num()
-        multiple = factor[..., None] * near
-        left = (some[:, None] - multiple).abs()
-        whole = some[:, None].abs() + multiple.abs()
-        agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(2, keepdim=True))
-        top, who = left.max(2)
-        confirmed = (top >= ROUNDING * whole.sum(2)) & (agree.sum(2) >= WITNESSES)
-        only = torch.where(top >= OWNED * left.sum(2), who, -1)
-        own = numbers[places][:, None].expand_as(neighbours)
-        of_pairs = (own, numbers[neighbours], factor, only)
+        likeness = cosine.abs() if opposite else cosine.clone()
+        likeness[likeness > SAME] = -1  # itself
+        neighbours = likeness.topk(max(0, min(NEIGHBOURS, len(rows) - 1)), dim=1).indices  # (r, k)
+        mine, others = _uneven(directions, places, neighbours, cosine.gather(1, neighbours), like)
+        some, near = rows[mine], rows[others]  # (pairs, B)
+        ratios = torch.where(near != 0, some / near, torch.nan)
+        factor = ratios.nanmedian(1).values.nan_to_num()
+        multiple = factor[:, None] * near
+        left = (some - multiple).abs()
+        whole = some.abs() + multiple.abs()
+        agree = (left <= AGREEMENT * whole) & (whole > ROUNDING * whole.amax(1, keepdim=True))
+        top, who = left.max(1)
+        confirmed = (top >= ROUNDING * whole.sum(1)) & (agree.sum(1) >= WITNESSES)
+        only = torch.where(top >= OWNED * left.sum(1), who, -1)
+        of_pairs = (numbers[mine], numbers[others], factor, only)
         blocks.append(torch.stack([t[confirmed].double() for t in of_pairs], dim=1))
     pairs = torch.cat(blocks)
     return Differences(
@@ -114,12 +118,37 @@ def differences(signed_sizes: Tensor) -> Differences:
     )
 
 
+def _uneven(
+    directions: Tensor, places: Tensor, neighbours: Tensor, cosine: Tensor, like: float
+) -> tuple[Tensor, Tensor]:
+    """The pairs of rows whose difference, at the least squares' factor, some example shapes more than others.
+
+    Args:
+        directions: of all rows, (m, B).
+        places: of the rows, (r,).
+        neighbours: of each, (r, k).
+        cosine: between them, (r, k).
+        like: its size below which a pair is left out.
+
+    Returns:
+        Numbers of the rows and of the others, (pairs,) each.
+    """
+    few = directions.float()
+    top = few.abs().amax(1)
+    at_most = (top[places][:, None] + cosine.abs() * top[neighbours]).square()
+    possible = (cosine.abs() >= like) & (at_most >= UNEVEN * (1 - cosine.square()))
+    mine, others = places[:, None].expand_as(neighbours)[possible], neighbours[possible]
+    left = (few[mine] - cosine[possible].float()[:, None] * few[others]).square()
+    uneven = left.amax(1) >= UNEVEN * left.sum(1)
+    return mine[uneven], others[uneven]
+
+
 def _distinct(rows: Tensor) -> Tensor:
     """Numbers of the rows that are neither zero nor a multiple of an earlier one."""
     numbers = rows.any(1).nonzero()[:, 0]
-    directions = F.normalize(rows[numbers], dim=1)
     if not len(numbers):
         return numbers
+    directions = F.normalize(rows[numbers].double(), dim=1)
     first = [(some @ directions.T > SAME).int().argmax(1) for some in torch.split(directions, _DISTINCT)]
     return numbers[torch.cat(first) == torch.arange(len(numbers), device=rows.device)]
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
+from glasshouse.guard.watch import Watched, watch
 from glasshouse.integrations.flower.examiner import Examples
 from glasshouse.integrations.flower.lookout import Lookout
 from glasshouse.integrations.flower.records import arrays_of, put_tensors, stage_of, tensors_of
@@ -72,7 +73,7 @@ class _Preflight:
             return call_next(message, context)
         settings = self.settings.at(context)
         report = Report(settings.folder, message, context)
-        with _shared_lookout(context.node_id, tensors_of(arrays)) as lookout:
+        with _shared_lookout(context.node_id, tensors_of(arrays)) as lookout, watch() as layers:
             reply = call_next(message, context)
             lookout.finish()
             if lookout.findings:
@@ -81,15 +82,16 @@ class _Preflight:
             if sent is None:
                 report.add("not checked: nothing is sent, or only what is masked", [])
                 return reply
-            reply = self._checked(reply, sent, lookout, settings, report)
+            reply = self._checked(reply, sent, lookout, layers, report)
         lookout.decided = True
         lookout.refusal = None if reply.has_content() else reply
         return reply
 
     def _checked(
-        self, reply: Message, sent: ArrayRecord, lookout: Lookout, settings: Settings, report: Report
+        self, reply: Message, sent: ArrayRecord, lookout: Lookout, layers: Watched, report: Report
     ) -> Message:
         """``reply``, what may be sent of it, or a refusal."""
+        settings = self.settings.at(report.context)
         network = self.network
         if network is None:
             unexamined = lookout.examiner is not None and not lookout.tried
@@ -104,13 +106,13 @@ class _Preflight:
         examples = self._used(report.context, lookout)
         parameters = [name for name, _ in network.named_parameters() if name in trained and name in received]
         update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
-        outcome = preflight(update, network, *examples)
+        outcome = preflight(update, network, *examples, watched=layers)
         standing = {leak.example for leak in outcome.leaks}
         also = [lookout.summary] if lookout.tried else []
         if len(standing) <= settings.most and outcome.controlled:
             report.add("sent", [outcome.summary, *also])
             return reply
-        closed = mitigate(update, network, examples) if settings.mitigated else None
+        closed = mitigate(update, network, (*examples, layers)) if settings.mitigated else None
         if closed is not None and closed.update is not None:
             changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
             put_tensors(sent, list(changed.values()))

@@ -92,7 +92,7 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
             subject,
             needs="the sum of a round, or its updates",
             got=f"round {view.round}: neither",
-            fix='let the adversary see them: threat.role = "server"',
+            fix='let the adversary see them (threat.role = "server"); under [guard] all may have refused',
         )
     if missing := [name for name in names if name not in total]:
         raise Inapplicable(

@@ -1,0 +1,77 @@
+"""Simulated clients that look at models before they train, and at updates before they send."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
+from glasshouse.guard.inspect import inspect
+from glasshouse.guard.mitigate import mitigate
+from glasshouse.models.build import state
+from glasshouse.models.text.base import TextModel
+from glasshouse.scenario.table import Guard
+from glasshouse.wire import Batch, Update
+
+EXAMPLES, BATCH = 256, 64
+"""Of its own, from which a client learns what honest models do, and on which it tries a received one."""
+
+
+@final
+@dataclass(kw_only=True, eq=False)
+class SimulatedGuard:
+    """A :class:`glasshouse.interfaces.ClientGuard` at the shipped limits.
+
+    Args:
+        does: the scenario's table.
+        agreed: the model that was agreed on; its weights are not read.
+        decisions: what was decided so far: round, client, findings, and what became of model or update.
+    """
+
+    does: Guard
+    agreed: nn.Module
+    decisions: list[Mapping[str, Any]] = field(default_factory=list)
+    _honest: dict[int, HonestRanges] = field(default_factory=dict)
+
+    def accepts(self, model: nn.Module, data: Batch, *, round: int, client: int) -> bool:
+        """Rules, and behaviour on the client's own examples where the structure is the agreed one."""
+        if self.does.models == "trusted":
+            return True
+        findings = self._inspect(state(model), model, data, client)
+        refused = bool(findings) and self.does.models == "refused"
+        word = "refused" if refused else "trained on"
+        self.decisions.append(
+            {"round": round, "client": client, "about": "model", "findings": findings, "outcome": word}
+        )
+        return not refused
+
+    def _inspect(
+        self, tensors: Mapping[str, Tensor], model: nn.Module, data: Batch, client: int
+    ) -> tuple[str, ...]:
+        rules = inspect(tensors, agreed=state(self.agreed)).findings
+        if isinstance(model, TextModel) or any(found.startswith("structure") for found in rules):
+            return rules
+        inputs, labels = data.inputs[:EXAMPLES], data.labels[:EXAMPLES]
+        batch = min(BATCH, len(labels))
+        if client not in self._honest:
+            self._honest[client] = learn_honest_ranges(self.agreed, inputs, labels, batch=batch)
+        behaviour = inspect_in_modes(model, inputs[:batch], labels[:batch], honest=self._honest[client])
+        return (*behaviour.findings, *rules)
+
+    def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
+        """The update after the remedy that changes it least; None where no remedy helps."""
+        if self.does.updates == "sent":
+            return update
+        closed = mitigate(update.tensors, model, (batch.inputs, batch.labels), kind=update.kind)
+        word = "not sent" if closed.update is None else closed.remedy or "sent as it was"
+        self.decisions.append(
+            {
+                "round": update.round,
+                "client": update.client,
+                "about": "update",
+                "findings": (closed.before.summary,) if closed.remedy or closed.update is None else (),
+                "outcome": word,
+            }
+        )
+        return None if closed.update is None else replace(update, tensors=closed.update)

@@ -1,0 +1,65 @@
+"""``glasshouse guard --self-test``: does the guard notice the attacks that ship with it, in disguise?"""
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from glasshouse.api.self_test import CASES, HONEST, MISS, Trial, examples, run_cases
+from glasshouse.guard.evasions import EVASIONS
+from glasshouse.progress import track
+
+EXPLANATION = (
+    "Read: share of a batch of 64 that the attack's own read-out recovers from the update of a model that "
+    "passed; in brackets, from an honest model's update. A miss is a crafted model that passes and gives "
+    f"away {MISS:.0%} of the batch more than an honest one does, or an honest model that is refused."
+)
+
+
+def self_test(data: str = "", *, as_json: bool = False) -> int:
+    """Print what is caught and what passes; 1 if there is a miss.
+
+    Args:
+        data: see :func:`glasshouse.api.self_test.examples`; empty: built-in digits.
+        as_json: print all trials as JSON instead.
+    """
+    batch, classes = examples(data or "digits")
+    total = len(CASES) * (len(EVASIONS) + 1)
+    trials = [*track(run_cases(batch, classes=classes), "self-test of the guard", total=total)]
+    missed = [one for one in trials if one.missed]
+    if as_json:
+        print(json.dumps([{**asdict(one), "missed": one.missed} for one in trials]))
+    else:
+        _print(trials)
+        _sum_up(trials, missed)
+    return 1 if missed else 0
+
+
+def _print(trials: list[Trial]) -> None:
+    table = Table(title="attacks in disguise, at the guard's shipped limits")
+    for column in ("attack", "disguise", "guard", "read (honest)"):
+        table.add_column(column)
+    for case in dict.fromkeys(one.case for one in trials):
+        some = [one for one in trials if one.case == case]
+        caught = [one for one in some if one.findings and one.evasion != HONEST]
+        crafted = [one for one in some if one.evasion != HONEST]
+        table.add_row(case, f"{len(crafted)} tried", f"{len(caught)} caught", "")
+        for one in some:
+            if one.missed or not (one.findings or one.evasion == HONEST):
+                word = "MISS" if one.missed else "passed"
+                table.add_row("", one.evasion, word, f"{one.leak:.0%} ({one.usual:.0%})")
+    console = Console()
+    console.print(table)
+    console.print(EXPLANATION, soft_wrap=True, highlight=False)
+
+
+def _sum_up(trials: list[Trial], missed: list[Trial]) -> None:
+    crafted = [one for one in trials if one.evasion != HONEST]
+    honest = [one for one in trials if one.evasion == HONEST]
+    caught = sum(bool(one.findings) for one in crafted)
+    refused = sum(bool(one.findings) for one in honest)
+    print(
+        f"{caught} of {len(crafted)} crafted models caught, {len(crafted) - caught} passed; "
+        f"{refused} of {len(honest)} honest models refused; misses: {len(missed)}."
+    )

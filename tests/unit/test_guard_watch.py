@@ -1,0 +1,104 @@
+"""Training that was watched says what each example added: no pass is needed, and steps are told apart."""
+
+import copy
+
+import pytest
+import torch
+from test_preflight import digits, gradient, network  # noqa: F401  (a fixture)
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules import module as hooks
+
+from glasshouse.guard import preflight as checks
+from glasshouse.guard.mitigate import mitigate
+from glasshouse.guard.preflight import preflight
+from glasshouse.guard.watch import Watched, watch
+
+Data = tuple[Tensor, Tensor]
+
+
+def train(model: nn.Module, images: Tensor, labels: Tensor, *, batch: int) -> dict[str, Tensor]:
+    """One epoch of SGD; what the parameters changed by."""
+    before = copy.deepcopy(dict(model.named_parameters()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for rows in torch.randperm(len(images), generator=torch.Generator().manual_seed(0)).split(batch):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images[rows]), labels[rows]).backward()
+        optimizer.step()
+    return {name: (p - before[name]).detach() for name, p in model.named_parameters()}
+
+
+def watched_epoch(images: Tensor, labels: Tensor, *, batch: int = 8) -> tuple[dict[str, Tensor], Watched]:
+    model = network()
+    with watch() as seen:
+        change = train(model, images, labels, batch=batch)
+    return change, seen
+
+
+def test_what_was_watched_adds_up_to_the_update(digits: Data) -> None:  # noqa: F811
+    images, labels = digits[0][:48], digits[1][:48]
+    change, seen = watched_epoch(images, labels)
+    layers = seen.layers(network(), images)
+    assert layers is not None
+    assert [one.name for one in layers] == ["1", "3", "5"]
+    for one in layers:
+        torch.testing.assert_close(
+            -0.05 * one.pulls.T @ one.inputs, change[f"{one.name}.weight"], atol=1e-6, rtol=1e-4
+        )
+
+
+def test_no_pass_is_made_where_training_was_watched(
+    digits: Data,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images, labels = digits[0][:48], digits[1][:48]
+    change, seen = watched_epoch(images, labels)
+    monkeypatch.setattr(checks, "trace", lambda *_: pytest.fail("a pass"))
+    outcome = preflight(change, network(), images, labels, watched=seen)
+    assert outcome.controlled
+    assert outcome.standing("input")
+    closed = mitigate(change, network(), (images, labels, seen))
+    assert closed.before == outcome
+
+
+def test_one_step_that_was_watched_is_its_gradient(digits: Data) -> None:  # noqa: F811
+    images, labels = digits[0][:32], digits[1][:32]
+    change, seen = watched_epoch(images, labels, batch=32)
+    model = network()
+    by_pass = preflight(gradient(model, images, labels), model, images, labels, kind="gradient")
+    assert preflight(change, model, images, labels, watched=seen).standing("input") == by_pass.standing(
+        "input"
+    )
+
+
+def test_other_examples_or_another_network_need_a_pass(digits: Data) -> None:  # noqa: F811
+    images, labels = digits[0][:48], digits[1][:48]
+    change, seen = watched_epoch(images, labels)
+    assert seen.layers(network(), digits[0][48:96]) is None
+    assert seen.layers(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), images) is None
+    assert preflight(change, network(), images, labels, watched=Watched()).controlled
+
+
+def test_evaluation_is_not_watched_and_no_hook_is_left(digits: Data) -> None:  # noqa: F811
+    model = network()
+    with watch() as seen:
+        model.eval()(digits[0][:4])
+        with torch.no_grad():
+            model.train()(digits[0][:4])
+    assert not seen.marks
+    assert not hooks._global_forward_pre_hooks
+    with watch(model) as seen:
+        model(digits[0][:4]).sum().backward()
+    assert not model._forward_pre_hooks
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_tiny_gradients_are_read_like_large_ones(digits: Data) -> None:  # noqa: F811
+    """A crafted last layer leaves 1e-22 of a gradient: its rows show the same examples."""
+    images, labels = digits[0][:16], digits[1][:16]
+    model = network()
+    update = gradient(model, images, labels)
+    tiny = {name: t * 1e-22 for name, t in update.items()}
+    large = preflight(update, model, images, labels, kind="gradient").standing("input")
+    assert large
+    assert preflight(tiny, model, images, labels, kind="gradient").standing("input") == large
