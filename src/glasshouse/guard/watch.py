@@ -46,7 +46,7 @@ class Watched:
 
     marks: list[Tensor] = field(default_factory=list)
     calls: dict[str, list[_Call]] = field(default_factory=dict)
-    entered: Tensor | None = None
+    _entered: Tensor | None = None
 
     def follow(self, model: nn.Module) -> list[RemovableHandle]:
         """Hooks on ``model`` and its linear layers."""
