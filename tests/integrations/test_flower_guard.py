@@ -15,7 +15,7 @@ from glasshouse.integrations.flower import capture, guard_mod, guarded, prefligh
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 from glasshouse.models import build as models
 from glasshouse.rng import Rng
-from glasshouse.store import read_jsonl
+from glasshouse.store import read_json, read_jsonl
 from glasshouse.transcript.files import read_transcript
 from glasshouse.wire import Architecture
 
@@ -165,8 +165,10 @@ def test_an_update_is_sent_without_what_shows_examples(tmp_path):
     made = [line["decision"] for line in decisions(tmp_path / "guard")]
     assert made == ["sent"] * 3  # 16 digits each: less than half of every update goes
     assert len(record.updates) == 3
+    clients = read_json(tmp_path / "run" / "nodes.json")  # in the order in which they were asked
+    shards = {clients[str(node)]: apps.shard(number) for number, node in enumerate(NODES)}
     for update in record.updates:
-        inputs, labels = apps.shard(update.client)
+        inputs, labels = shards[update.client]
         network = models.build(small)
         broadcast = record.broadcasts[0].tensors
         models.load(network, broadcast)
