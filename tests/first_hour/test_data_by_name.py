@@ -22,7 +22,7 @@ from glasshouse.data.kinds import zipped
 from glasshouse.data.named import NAMED, Download, find
 from glasshouse.data.sources import load
 from glasshouse.data.survey import survey
-from glasshouse.errors import BadFile, BadScenario
+from glasshouse.errors import BadFile, BadScenario, BadValue
 from glasshouse.progress import listen
 from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.load import load as load_scenario
@@ -143,7 +143,7 @@ def test_no_folder_named_at_all_is_said(monkeypatch, place):
 
 
 def test_a_name_takes_no_path(place):
-    with pytest.raises(BadFile, match="write 'mnist' alone"):
+    with pytest.raises(BadValue, match="write 'mnist' alone"):
         load("mnist:somewhere")
 
 
@@ -274,7 +274,7 @@ def test_no_preset_names_a_folder_of_ours(name):
     assert not re.search(r"shared/|\.\./|npz:|zip:|folder:cifar", text)
     for scenario in load_scenario(name).scenarios:
         source = scenario.data.source
-        assert source in ("digits", "photos") or source in NAMED or name == "pli-paper"
+        assert source in ("digits", "photos", "sentences") or source in NAMED or name == "pli-paper"
 
 
 @REAL

@@ -32,7 +32,7 @@ from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 
 sys.path += [str(Path(__file__).parents[1] / part) for part in ("unit", "contract")]
-from linear_attacks import AUXILIARY, attacked
+from linear_attacks import attacked
 from test_attack_contract import CASES
 
 PLAIN = {
@@ -68,7 +68,7 @@ def test_every_attack_runs_or_refuses_by_name(name, how, monkeypatch, tmp_path):
     assert attack.needs.optimizers <= ANY
     accounted = how.traits <= attack.needs.optimizers
     threat = Threat(changes=attack.needs.changes, sees=frozenset({"broadcast", "update", "aggregate", "own"}))
-    given = Grants(auxiliary=AUXILIARY, challenge=case.challenge)
+    given = Grants(auxiliary=case.auxiliary, challenge=case.challenge)
     if case.kind != "crafted" or not accounted:
         played = toy(**settings)
         refusal = find_refusal(attack, name, threat, given, played.setting.terms)

@@ -96,7 +96,7 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--jobs", "-3"], "a number >= 1, or 0 for one per core"), (["--out", ""], "the path of a folder")],
+    [(["--jobs", "-3"], "fix    0 for one per core"), (["--out", ""], "the path of a folder")],
 )
 def test_options_that_mean_nothing(options, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -112,7 +112,7 @@ def _check_jobs(jobs: int) -> None:
     Raises:
         BadValue: below 0.
     """
-    hint = Annotated[Natural, Fix("leave it out for one per core")]
+    hint = Annotated[Natural, Fix("0 for one per core, or a number of processes")]
     check_value("worker processes", "jobs", jobs, hint)
 
 

@@ -104,8 +104,8 @@ def mitigate(
 
     Examples:
         >>> import torch
-        >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-        >>> one = torch.tensor([[0.0, 1.0, 0.5, 0.2]]), torch.tensor([1])
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> one = torch.tensor([[[[0.0, 1.0], [0.5, 0.2]]]]), torch.tensor([1])
         >>> seen = mitigate(gradient_of(model, *one), model, one, kind="gradient")
         >>> seen.update is None, len(seen.before.standing("input"))
         (True, 1)

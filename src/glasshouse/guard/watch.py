@@ -59,17 +59,22 @@ class Watched:
 
     def enter(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Before the network runs: note its examples."""
+        if torch.compiler.is_compiling():  # a pass has to tell
+            return
         if model.training and torch.is_grad_enabled() and inputs and isinstance(inputs[0], Tensor):
             self._entered = inputs[0].detach()
             self.marks.append(_some_entries(self._entered).clone())
 
     def _leave(self, model: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
         del model, inputs, output
-        self._entered = None
+        if not torch.compiler.is_compiling():
+            self._entered = None
 
     def _leave_layer(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep what entered a linear layer, and ask for the pull on what came out."""
         del layer
+        if torch.compiler.is_compiling():
+            return
         entered, seen = self._entered, inputs[0].detach()
         if entered is None or not output.requires_grad or seen.ndim != 2 or len(seen) != len(entered):
             return

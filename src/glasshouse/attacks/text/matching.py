@@ -203,8 +203,8 @@ class Matching:
     def tokens(self, candidates: Candidates) -> Tensor:
         """The token nearest in angle to every point, marks where they are known: (N, B, L)."""
         table = F.normalize(self.table, dim=-1)
-        likeness = candidates.points.detach() @ table.T
-        likeness[..., list(self.model.vocabulary.marks)] = -torch.inf
+        marks = torch.tensor(sorted(self.model.vocabulary.marks)).to(self.client.device)
+        likeness = (candidates.points.detach() @ table.T).index_fill(-1, marks, -torch.inf)
         return torch.where(candidates.marks == FREE, likeness.argmax(-1), candidates.marks)
 
     def claim(self, tokens: Tensor, *, loss: float) -> Sequences:
