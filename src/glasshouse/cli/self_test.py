@@ -64,3 +64,9 @@ def _sum_up(trials: list[Trial], missed: list[Trial]) -> None:
         f"{caught} of {len(crafted)} crafted models caught, {len(crafted) - caught} passed; "
         f"{refused} of {len(honest)} honest models refused; misses: {len(missed)}."
     )
+    leaking = sum(not one.findings and one.leak >= MISS and not one.missed for one in crafted)
+    if leaking:
+        print(
+            f"{leaking} of those that passed give away {MISS:.0%} of the batch or more, as honest models "
+            "do: look at the update before it is sent (preflight)."
+        )
