@@ -104,12 +104,12 @@ def mitigate(
 
     Examples:
         >>> import torch
-        >>> _ = torch.manual_seed(0)
+        >>> _ = torch.manual_seed(1)
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
         >>> one = torch.tensor([[[[0.0, 1.0], [0.5, 0.2]]]]), torch.tensor([1])
         >>> seen = mitigate(gradient_of(model, *one), model, one, kind="gradient")
-        >>> len(seen.before.standing("input")), seen.update is None or not seen.after.leaks
-        (1, True)
+        >>> seen.update is None, len(seen.before.standing("input"))
+        (True, 1)
     """
     if train is None and kind == "gradient":
 
