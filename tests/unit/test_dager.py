@@ -10,7 +10,7 @@ from glasshouse.attacks.base import About
 from glasshouse.attacks.text.candidates import candidates, received
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.prefixes import Limits, grow
-from glasshouse.attacks.text.reading import Answer, found_span, input_span
+from glasshouse.attacks.text.reading import Answer, heads_span, input_span
 from glasshouse.attacks.text.span import span_of, with_directions, within_reach
 from glasshouse.audit.run import audit
 from glasshouse.errors import Inapplicable
@@ -152,7 +152,7 @@ def test_kept_keys_and_values_find_what_whole_prefixes_find():
         sets = list(itertools.takewhile(len, (which.at(place) for place in range(10))))
         slow = prefixes_by_force(net, second, sets)
         limits = Limits(least=LEAST, beam=100, length=10)
-        for found in (None, found_span(net, 0, sent)):
+        for found in (None, heads_span(net, 0, sent)):
             assert {one.tokens for one in grow(net, second, found, which.at, limits=limits)} == slow
     assert set(SENTENCES) <= slow
 

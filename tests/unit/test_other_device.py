@@ -67,8 +67,7 @@ CASES = [
 """Searches, where a second step follows on the rounding of the first: few of them."""
 
 ALONE = {n for n in contract.ours() if any(type(a) is registry.load("attacks", n) for a, _ in CASES)}
-STILL = Descent(iterations=2, learning_rate=1e-3, restarts=2)
-SHORT = {"maui": {"inversion": PIXELS}, "tag": {"search": STILL}, "lamp": {"search": STILL}}
+SHORT = {"maui": {"inversion": PIXELS}}
 """Where rounding would be amplified: the settings that replace the contract's."""
 
 

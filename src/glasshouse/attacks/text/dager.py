@@ -30,7 +30,7 @@ from glasshouse.attacks.text.reading import (
     answers,
     check_depth,
     check_sentences,
-    found_span,
+    heads_span,
     input_span,
 )
 from glasshouse.attacks.text.sentences import assemble
@@ -133,14 +133,14 @@ class Dager:
                 )
             if not first.free or not second.free:
                 return []
-            found = found_span(model, 0, sent) if model.anatomy.causal else None
+            shared = heads_span(model, 0, sent) if model.anatomy.causal else None
             if answer.steps > 1:  # parameters that moved and were rounded are no white noise
                 first, second = (replace(span, allowance=MOVED) for span in (first, second))
-                found = replace(found, allowance=MOVED) if found else None
+                shared = replace(shared, allowance=MOVED) if shared else None
             which = candidates(model, first, length=length, least=self.least)
             if model.anatomy.causal:
                 limits = Limits(least=self.least, beam=self.beam * answer.examples, length=length)
-                return grow(model, second, found, which.at, limits=limits)
+                return grow(model, second, shared, which.at, limits=limits)
             sets = list(takewhile(len, (which.at(place) for place in range(length))))
             return assemble(
                 model,

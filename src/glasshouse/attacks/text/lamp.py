@@ -121,7 +121,7 @@ class Lamp:
         tokens, lowest = torch.empty(0), torch.inf
         for part in range(self.parts):
             rate = self.search.learning_rate * self.search.pace(part / self.parts)
-            found = adam(
+            searched = adam(
                 matching.loss(now.marks),
                 now.points,
                 replace(self.search, iterations=share, learning_rate=rate, schedule="constant"),
@@ -130,7 +130,7 @@ class Lamp:
                 pulls=[partial(self._pull, matching)],
                 before=part * share,
             )
-            now, losses = self._move(matching, prior, replace(now, points=found.points), draws)
+            now, losses = self._move(matching, prior, replace(now, points=searched.points), draws)
             best = Found(points=now.points, losses=losses).best()
             if float(losses[best]) < lowest:
                 tokens, lowest = matching.tokens(now)[best], float(losses[best])
@@ -175,10 +175,10 @@ class Lamp:
             for _ in range(self.moves):
                 order = rearrangement(now.marks[row] == FREE, generator=draws).to(tokens.device)
                 moved = replace(now, points=points).permuted(row, order)
-                said = tokens[row].flatten()[order].reshape(1, *tokens.shape[1:])
-                loss = (matching.losses(moved) + self._prior(prior, said))[0]
+                sentences = tokens[row].flatten()[order].reshape(1, *tokens.shape[1:])
+                loss = (matching.losses(moved) + self._prior(prior, sentences))[0]
                 if loss < losses[row]:
-                    points[row], tokens[row], losses[row] = moved.points[0], said[0], loss
+                    points[row], tokens[row], losses[row] = moved.points[0], sentences[0], loss
         return replace(now, points=points), losses
 
     def _prior(self, prior: NGrams, tokens: Tensor) -> Tensor:

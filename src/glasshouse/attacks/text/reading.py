@@ -26,7 +26,7 @@ __all__ = [
     "answers",
     "check_depth",
     "check_sentences",
-    "found_span",
+    "heads_span",
     "input_span",
     "text_model",
 ]
@@ -181,8 +181,8 @@ def _known(model: TextModel, layer: int, span: Span) -> Span:
     return within_reach(span, model.anatomy.blocks[layer].attended(hidden).flatten(0, 1))
 
 
-def found_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
-    """The span of what a layer's heads found, side by side; None: the layer behind them was not sent."""
+def heads_span(model: TextModel, layer: int, sent: Mapping[str, Tensor]) -> Span | None:
+    """The span of the results of a layer's heads, side by side; None: the layer behind them was not sent."""
     name = _behind_heads(model, layer)
     if name is None or f"{name}.weight" not in sent:
         return None

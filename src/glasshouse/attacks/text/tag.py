@@ -91,10 +91,10 @@ class Tag:
             auxiliary=None if auxiliary is None else auxiliary.inputs,
             generator=rng.child("starts").torch(),
         )
-        found = adam(matching.loss(start.marks), start.points, self.search, box=OPEN, rngs=[rng])
-        best = found.best()
-        tokens = matching.tokens(Candidates(points=found.points, marks=start.marks))
-        return (matching.claim(tokens[best], loss=float(found.losses[best])),)
+        searched = adam(matching.loss(start.marks), start.points, self.search, box=OPEN, rngs=[rng])
+        best = searched.best()
+        tokens = matching.tokens(Candidates(points=searched.points, marks=start.marks))
+        return (matching.claim(tokens[best], loss=float(searched.losses[best])),)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
         """The distance of gradients."""

@@ -135,16 +135,16 @@ def _project(piece: Piece, attack: GenerativeAttack, view: View, truth: Truth) -
     """Each unit's images of the generator that are nearest to the truth: no search could do much better."""
     prior = attack.prior(view.terms, view.grants.auxiliary)
     claims = {task.out: _searched(read_outcome(Path(task.out))) for task in piece}
-    wanted = [next(_true_orders(claim, truth)) for every in claims.values() for claim in every]
-    images, labels = (torch.cat(column) for column in zip(*wanted, strict=True))
-    starts = [draw_starts(len(one), attack.latent, rng=Rng.root(0).child("projection")) for one, _ in wanted]
+    truths = [next(_true_orders(claim, truth)) for every in claims.values() for claim in every]
+    images, labels = (torch.cat(column) for column in zip(*truths, strict=True))
+    starts = [draw_starts(len(one), attack.latent, rng=Rng.root(0).child("projection")) for one, _ in truths]
     place = next(prior.parameters(), images).device if isinstance(prior, nn.Module) else images.device
     columns = [torch.split(x, TOGETHER, d) for x, d in ((images, 0), (labels, 0), (torch.cat(starts, 1), 1))]
-    found = [
+    nearest = [
         search_latents(prior, x.to(place), y.to(place), starts=z).cpu()
         for x, y, z in zip(*columns, strict=True)
     ]
-    each = iter(torch.split(torch.cat(found), [len(one) for one, _ in wanted]))
+    each = iter(torch.split(torch.cat(nearest), [len(one) for one, _ in truths]))
     return {out: [next(each) for _ in every] for out, every in claims.items()}
 
 

@@ -69,7 +69,8 @@ class Examiner:
     def _range(self, node: int, model: nn.Module, examples: Examples) -> HonestRange:
         size = min(BATCH, len(examples[1]))
         layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
-        digest = hashlib.sha256(repr([size, layout]).encode()).hexdigest()[:8]
+        modes = [part.training for part in model.modules()]  # batch norm may be frozen
+        digest = hashlib.sha256(repr([size, layout, modes]).encode()).hexdigest()[:8]
         name = f"{node}.{digest}.honest.json"
         if name not in self._honest and (self.folder / name).exists():
             self._honest[name] = {

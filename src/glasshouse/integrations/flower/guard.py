@@ -136,7 +136,7 @@ class _Guard:
             with watching(lookout):
                 reply = call_next(message, context)
             lookout.finish()
-        except Exception:
+        except Exception:  # whatever an app makes of a refusal in its training
             if not lookout.findings and lookout.refusal is None:
                 raise
         if lookout.refusal is not None:
