@@ -190,3 +190,18 @@ def test_only_adapters_travel_and_the_base_is_known(tmp_path):
 def test_other_data_need_another_model():
     with pytest.raises(Exception, match="images"):
         build(from_dict(merged(RAW, model={"name": "convnet"})), seed=0)
+
+
+@pytest.mark.parametrize("attack", [{"name": "tag"}, {"name": "lamp", "starts": 2, "every": 1, "moves": 1}])
+def test_searches_that_are_cut_short_are_called_unfinished(tmp_path, attack):
+    result = run(
+        tmp_path / "run",
+        model={"task": "class"},
+        federation={"clients": 2, "batch_size": 1},
+        attacks=[{**attack, "search": {"iterations": 2, "restarts": 1}}],
+        audit={"metrics": ["token_accuracy"], "victims": 2, "utility": False},
+    )
+    (finding,) = result.findings
+    assert [search.finished for search in finding.searches] == [False, False]
+    assert finding.unfinished == 2
+    assert finding.verdict != "no leak found"

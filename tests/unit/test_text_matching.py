@@ -226,9 +226,9 @@ def test_an_audit_finds_the_leak_with_its_control_and_says_whether_the_search_wa
         {
             "name": "letters",
             "data": {"source": "sentences", "auxiliary": 200, "heldout": 80, "images_are_public": False},
-            "model": {"name": "small_gpt", "width": 64, "task": "class"},
+            "model": {"name": "small_gpt", "width": 192, "task": "class"},
             "federation": {"clients": 6, "batch_size": 1},
-            "attacks": [{"name": attack, "search": {"iterations": 200, "restarts": 1, "learning_rate": 0.3}}],
+            "attacks": [{"name": attack, "search": {"iterations": 400, "restarts": 1, "learning_rate": 0.3}}],
             "audit": {"metrics": ["token_accuracy"], "victims": 6, "distractors": 60, "utility": False},
         }
     )

@@ -50,7 +50,7 @@ class Tag:
             "setting": "a small GPT that tells classes, one sentence, no defence",
             "scenario": {
                 "data": {"source": "sentences"},
-                "model": {"name": "small_gpt", "width": 64, "task": "class"},
+                "model": {"name": "small_gpt", "width": 192, "task": "class"},
             },
             "metric": "token_accuracy",
         },

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ Piece = tuple[AttackTask, ...]
 """Units of one attack in one group."""
 
 Searched = Reconstruction | ClassRepresentatives | Sequences
+SEARCHED: Final = frozenset(claim.kind for claim in get_args(Searched))
+"""The kinds of these claims."""
 
 
 def certify(task: AttackTask) -> tuple[str, tuple[Search, ...] | Refusal]:

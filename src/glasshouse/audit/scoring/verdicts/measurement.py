@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from glasshouse.attacks.base import ClassRepresentatives, Reconstruction
+from glasshouse.audit.scoring.certificate import SEARCHED
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.verdicts.bounds import with_bound
@@ -136,7 +136,7 @@ def _weakest(runs: Sequence[Run]) -> Guarantee | None:
 
 def _searches(measurement: Measurement, runs: Sequence[Run]) -> tuple[Search, ...]:
     """Certificates of the claims that were scored, from all federations."""
-    if measurement.claim not in (Reconstruction.kind, ClassRepresentatives.kind):
+    if measurement.claim not in SEARCHED:
         return ()
     several = len(runs) > 1
     return tuple(
