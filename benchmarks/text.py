@@ -1,6 +1,6 @@
 """What gradients of language models give away: DAGER over models, batches, protocols and defences.
 
-    python -m benchmarks.text FOLDER [--tables decoder,llama] [--device cuda] [--batches 20] [--data FOLDER]
+    python -m benchmarks.text FOLDER [--tables decoder,llama] [--only bert] [--device cuda] [--batches 20]
 
 Every batch is a piece, a file in FOLDER; pieces that are there are not computed again.
 ``benchmarks.text_tables FOLDER`` prints them. Models have random weights of the full architectures; tokens
@@ -277,6 +277,8 @@ def compute(arguments: argparse.Namespace) -> None:
     for setting in settings(arguments.batches):
         if arguments.tables and setting.table not in arguments.tables.split(","):
             continue
+        if not setting.name.startswith(arguments.only):
+            continue
         missing = [i for i in range(setting.batches) if not _path(arguments, setting, i).exists()]
         if not missing:
             continue
@@ -312,6 +314,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tables", default="")
+    parser.add_argument("--only", default="", help="what the names of pieces begin with")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("GLASSHOUSE_DATA", ".")) / "text")

@@ -37,6 +37,7 @@ from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.lamp import Lamp
 from glasshouse.attacks.text.tag import Tag
+from glasshouse.metrics.statistics.interval import mean_interval
 from glasshouse.metrics.text.sentences import pair_sentences
 from glasshouse.models.text.base import TextModel
 from glasshouse.models.text.small import small_gpt
@@ -82,8 +83,7 @@ class Setting:
 SETTINGS = (
     Setting(table="same", batch=1),
     Setting(table="same", batch=4),
-    *(Setting(table="long", noise=n, attacks=("lamp",), seconds=12.0) for n in (0.0, 1e-4, 1e-3)),
-    Setting(table="long", noise=1e-2, attacks=()),
+    *(Setting(table="long", noise=n, attacks=("lamp",), seconds=12.0) for n in (0.0, 1e-4, 1e-3, 1e-2)),
 )
 
 
@@ -259,20 +259,23 @@ def scores(true: Sequence[Sequence[int]], found: Sequence[Sequence[int]]) -> lis
 
 
 def show(records: Sequence[Mapping[str, Any]]) -> None:
-    """A line per attack, over all pieces of a setting."""
+    """A line per attack, over all pieces of a setting; batches are the units of the interval."""
     first = {"dager": {"found": None}}
     for name in {**first, **records[0]["others"]}:
-        rows, spent, iterations = [], 0.0, 0
+        rows, placed, spent, iterations = [], [], 0.0, 0
         for record in records:
             one = {"found": record["found"], "seconds": record["seconds"]["attack"]}
             one = one if name == "dager" else record["others"][name]
-            rows += scores(record["truth"], one["found"])
+            here = scores(record["truth"], one["found"])
+            rows += here
+            placed.append(sum(row[1] for row in here) / len(here))
             spent, iterations = spent + one.get("seconds", 0.0), iterations + one.get("iterations", 0)
         table = torch.tensor(rows, dtype=torch.float64)
-        exact, placed, *rouge = table.mean(0).tolist()
+        exact, _, *rouge = table.mean(0).tolist()
+        interval = mean_interval(placed, rng=Rng.root(0))
         print(
-            f"    {name:24s} exact {int(table[:, 0].sum())}/{len(table)} = {exact:.2f}  in place {placed:.3f}"
-            "  rouge "
+            f"    {name:24s} exact {int(table[:, 0].sum())}/{len(table)} = {exact:.2f}"
+            f"  in place {interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]  rouge "
             + ", ".join(f"{value:.3f}" for value in rouge)
             + f"  {spent / len(records):6.2f} CPU s  {iterations / len(records):5.0f} iterations",
             flush=True,
