@@ -221,6 +221,13 @@ class Attribute:
 
     label: int = 0
 
+    @property
+    def name(self) -> str:
+        return f"attribute {self.label}"
+
+    def holds(self, labels: Tensor) -> bool:
+        return float((labels == self.label).double().mean()) > 0.5
+
     def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
         labels, b = scene.auxiliary.labels, scene.examples
         inside, outside = (labels == self.label).nonzero()[:, 0], (labels != self.label).nonzero()[:, 0]

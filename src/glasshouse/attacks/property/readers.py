@@ -13,6 +13,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.data_property import DataProperty
 from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.property.evidence import Evidence, Method
 from glasshouse.attacks.property.gathering import gather
@@ -85,15 +86,24 @@ class SumReader(ABC):
 
     @property
     def needs(self) -> Needs:
-        what: Property = create(load("properties", self.looks_for), self.settings)
         linear = self.method.detector == "discriminant"
         return Needs(
             sees=frozenset({"broadcast", "aggregate"}),
             scope="run",
             optimizers=frozenset({"sgd", "schedule"}) if linear else ANY,
             repeats=True,
-            grants=frozenset({"auxiliary"}) | what.grants,
+            grants=frozenset({"auxiliary"}) | self._property.grants,
         )
+
+    @property
+    def data_property(self) -> DataProperty | None:
+        what = self._property
+        return what if isinstance(what, DataProperty) else None
+
+    @property
+    def _property(self) -> Property:
+        what: Property = create(load("properties", self.looks_for), self.settings)
+        return what
 
     @property
     def budget(self) -> Budget:

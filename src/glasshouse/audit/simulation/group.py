@@ -25,6 +25,7 @@ from glasshouse.audit.simulation.build import Built, build
 from glasshouse.audit.simulation.grants import collect_grants
 from glasshouse.audit.simulation.guard import SimulatedGuard
 from glasshouse.audit.simulation.monitor import ModelMonitor
+from glasshouse.audit.simulation.property import data_properties
 from glasshouse.audit.simulation.record import GroupRecord, has_record, write_record
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.cache import digest
@@ -78,7 +79,7 @@ def federation_digest(scenario: Scenario) -> str:
 
     Only the property that an attack looks for is: who has it is part of the truth.
     """
-    properties = [[a.arguments.get(key) for key in ("looks_for", "settings")] for a in scenario.attacks]
+    properties = [what.name for what in data_properties(scenario)]
     return digest([scenario.model_dump(mode="json", exclude={"attacks"}), properties])
 
 

@@ -4,6 +4,8 @@ import dataclasses
 
 import torch
 
+from glasshouse.attacks.data_property import DataProperty, PropertyAttack
+from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.errors import BadValue
 from glasshouse.federation.setting import Setting
 from glasshouse.rng import Rng
@@ -43,12 +45,17 @@ def with_members(setting: Setting, members: int, *, rng: Rng) -> tuple[Setting, 
     return changed, setting.private.pick(target[None]), {"membership": tuple(sorted(members_of))}
 
 
+def data_properties(scenario: Scenario) -> tuple[DataProperty, ...]:
+    """The properties that attacks ask for and clients' examples show."""
+    attacks = (attack_of(one.name, one.arguments) for one in scenario.attacks)
+    asked = (attack.data_property for attack in attacks if isinstance(attack, PropertyAttack))
+    return tuple(one for one in asked if one is not None)
+
+
 def holders(scenario: Scenario, setting: Setting) -> Marked:
-    """For every attack on ``attribute``: the clients with more than half of their data in its class."""
-    rows_by_client: Marked = {}
-    for attack in scenario.attacks:
-        if attack.arguments.get("looks_for") == "attribute":
-            label = int(attack.arguments.get("settings", {}).get("label", 0))
-            shares = [(setting.private.labels[rows] == label).double().mean() for rows in setting.shards]
-            rows_by_client[f"attribute {label}"] = tuple(c for c, share in enumerate(shares) if share > 0.5)
-    return rows_by_client
+    """For every one of :func:`data_properties`: the clients that have it."""
+    labels = [setting.private.labels[rows] for rows in setting.shards]
+    return {
+        what.name: tuple(client for client, own in enumerate(labels) if what.holds(own))
+        for what in data_properties(scenario)
+    }
