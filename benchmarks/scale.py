@@ -29,6 +29,7 @@ from glasshouse.scenario.load import from_dict, write_resolved
 AXES: Final[dict[str, tuple[int, ...]]] = {
     "clients": (10, 100, 316, 1000),
     "rounds": (3, 10, 30, 100),
+    "rounds_of_1000": (3, 30, 300),
     "batch": (1, 4, 16),
     "side": (32, 64, 128, 224),
     "restarts": (1, 4, 16),
@@ -59,7 +60,9 @@ def scenario_of(axis: str, value: int, place: Path) -> dict[str, Any]:
         raw["federation"]["batch_size"] = raw["data"]["examples"] = value
     if axis == "clients":
         raw["federation"]["clients"] = value
-    if axis == "rounds":  # PROLIN's setting: a fifth answers, and only sums are seen
+    if axis == "rounds_of_1000":
+        raw["federation"]["clients"] = 1000
+    if axis in ("rounds", "rounds_of_1000"):  # PROLIN's setting: a fifth answers, and only sums are seen
         raw["federation"] |= {"rounds": value, "cohort": 0.2, "secure_sum": True, "keep": {"rounds": "all"}}
         raw["audit"]["rounds"] = [-1]
     raw["attacks"] = [{"name": "linear_input"}]
@@ -102,7 +105,7 @@ def play(raw: dict[str, Any], axis: str, folder: Path) -> float:
     started = time.process_time()
     group = Group(folder=str(folder), seed=scenario.seed)
     simulate(group)
-    if axis in ("clients", "rounds"):
+    if axis in ("clients", "rounds", "rounds_of_1000"):
         return time.process_time() - started
     started = time.process_time()
     for piece in pieces(group_tasks(scenario, group, "cpu")):
