@@ -196,7 +196,7 @@ def run_page(page: str, out: Path) -> int:
         if done.exists():
             continue
         print(f"== {number} of {len(PAGES[page])}: {' '.join(piece.command)} ({price(piece)})", flush=True)
-        started = time.time()
+        started, busy = time.time(), _children()
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         with text.open("w", encoding="utf-8") as file:
             status = subprocess.run(
@@ -207,10 +207,17 @@ def run_page(page: str, out: Path) -> int:
                 check=False,
             ).returncode
         if status in (0, 1, 3):  # 1 and 3: a finished audit with a broken or an open limit
-            facts = {"command": piece.command, "status": status, "seconds": round(time.time() - started)}
+            spent = {"seconds": round(time.time() - started), "cpu_seconds": round(_children() - busy)}
+            facts = {"command": piece.command, "status": status, **spent}
             done.write_text(json.dumps(facts) + "\n", encoding="utf-8")
         failed += status not in (0, 1, 3)
     return failed
+
+
+def _children() -> float:
+    """Processor time of all commands that ended so far."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
 
 
 def price(piece: Piece) -> str:
