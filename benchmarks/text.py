@@ -107,8 +107,8 @@ DEFENCES: Mapping[str, tuple[float, ...]] = {
     "dp_sgd": (0.41, 0.6),
     "half": (0.0,),
 }
-"""By strength: standard deviation, norm, share set to 0, noise multiplier at a clip norm of 1 (0.41: ε = 8 over
-the rounds of ``benchmarks.text_utility``); float16."""
+"""By strength: standard deviation, norm, share set to 0, noise multiplier at a clip norm of 1 (0.41: ε = 8
+over the rounds of ``benchmarks.text_utility``); float16."""
 
 
 class Corpus:
