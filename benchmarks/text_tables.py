@@ -1,6 +1,8 @@
 """The tables of docs/results/text.md from the pieces that ``benchmarks.text`` left.
 
-python -m benchmarks.text_tables FOLDER
+    python -m benchmarks.text_tables FOLDER [--chart FILE]
+
+``--chart``: the share of sentences read against the tokens of a batch, GPT-2 on Rotten Tomatoes, as SVG.
 """
 
 import argparse
@@ -66,7 +68,58 @@ def _rouge(true: list[int], found: list[list[int]]) -> tuple[float, float]:
     return one, two
 
 
+WIDTH, HEIGHT, LEFT, BOTTOM = 620, 250, 46, 206
+FULL = 768
+"""Width of GPT-2's layers: with as many tokens their gradient says nothing of single ones."""
+
+
+def chart(folder: Path) -> str:
+    """Share of sentences read word for word, with 95 % intervals, against the mean tokens of a batch."""
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for path in (*folder.glob("decoder-gpt2-rotten*.json"), *folder.glob("beyond-gpt2-rotten*.json")):
+        record = json.loads(path.read_text())
+        rows.setdefault(record["setting"]["batch"], []).append(record)
+    points = []
+    for records in rows.values():
+        hits, total = (sum(part) for part in zip(*map(exact, records), strict=True))
+        points.append((sum(r["tokens"] for r in records) / len(records), proportion_interval(hits, total)))
+    points.sort(key=lambda point: point[0])
+    most = max(tokens for tokens, _ in points) * 1.04
+
+    def x(tokens: float) -> float:
+        return LEFT + tokens / most * (WIDTH - LEFT - 10)
+
+    def y(share: float) -> float:
+        return BOTTOM - share * (BOTTOM - 16)
+
+    def text(at: float, up: float, words: str, anchor: str = "middle") -> str:
+        return f'<text x="{at:.1f}" y="{up:.1f}" text-anchor="{anchor}">{words}</text>'
+
+    def line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
+        return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {look}/>'
+
+    blue, grey = 'stroke="#1f5fa8" stroke-width="1.5"', 'stroke="#999"'
+    parts = [line(LEFT, y(v), WIDTH - 10, y(v), 'stroke="#ddd"') for v in (0, 0.25, 0.5, 0.75, 1)]
+    parts += [text(LEFT - 6, y(v) + 4, f"{v:g}", "end") for v in (0, 0.25, 0.5, 0.75, 1)]
+    parts += [line(x(FULL), y(0), x(FULL), y(1), f'{grey} stroke-dasharray="4 3"')]
+    parts += [text(x(FULL) + 5, y(0.9), f"width of a layer, {FULL}", "start")]
+    path = " ".join(f"{x(tokens):.1f},{y(share.value):.1f}" for tokens, share in points)
+    parts += [f'<polyline points="{path}" fill="none" {blue}/>']
+    for tokens, share in points:
+        parts += [line(x(tokens), y(share.low), x(tokens), y(share.high), blue)]
+        parts += [f'<circle cx="{x(tokens):.1f}" cy="{y(share.value):.1f}" r="3" fill="#1f5fa8"/>']
+    parts += [text(x(t), BOTTOM + 16, f"{t:,}") for t in range(0, int(most), 250)]
+    parts += [text((LEFT + WIDTH) / 2, BOTTOM + 34, "tokens of a batch, mean")]
+    parts += [text(LEFT, 10, "share of sentences read word for word", "start")]
+    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {head}>{"".join(parts)}</svg>\n'
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    show(parser.parse_args().folder)
+    parser.add_argument("--chart", type=Path)
+    arguments = parser.parse_args()
+    show(arguments.folder)
+    if arguments.chart:
+        arguments.chart.write_text(chart(arguments.folder), encoding="utf-8")
