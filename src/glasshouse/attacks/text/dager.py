@@ -11,7 +11,8 @@ Where we differ: how the span is found and judged (``span``), one pass over the 
 keys and values that are kept (``prefixes``), and encoders (``sentences``).
 
 Breaks when: a batch has as many distinct beginnings of sentences as the second attention layer is wide;
-clients step by Adam; noise is as large as the gradient of a single token.
+clients step by Adam; noise is as large as the gradient of a single token: a search that matches gradients
+(``lamp``) reads on there, at sixty times the price.
 """
 
 from dataclasses import dataclass, replace
