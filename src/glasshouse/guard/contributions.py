@@ -51,8 +51,9 @@ class Contributions:
         goals, mean = trace.inputs, trace.inputs.mean(0)
         squares = goals.square().sum(1)
         apart = squares - goals.sum(1).square() / goals.shape[1]  # from a flat one
-        if len(goals) > 1:
-            apart = torch.minimum(apart, squares - 2 * goals @ mean + mean.square().sum())
+        if (b := len(goals)) > 1:  # Bessel's correction: each example is part of the mean
+            from_mean = squares - 2 * goals @ mean + mean.square().sum()
+            apart = torch.minimum(apart, from_mean * b / (b - 1))
         lengths = squares.sqrt()
         contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
         return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, contrasts=contrasts)
@@ -61,12 +62,13 @@ class Contributions:
         """(m, B), the signed length of each example's contribution in each row of the update.
 
         A row that was clipped, or scaled by an optimizer, is a multiple of the sum of contributions; the
-        factor is fitted on some columns. A row of zeros has none.
+        factor is fitted on some columns, to entries that are not zero: others may be pruned. A row of zeros
+        has none.
         """
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, goals = rows[:, ::every], self.trace.inputs[:, ::every]
         pulls = to_scale(self.trace.pulls).T
-        expected = pulls @ goals
+        expected = (pulls @ goals) * (seen != 0)
         factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
         signed: Tensor = factors[:, None] * pulls * self.lengths
         return signed

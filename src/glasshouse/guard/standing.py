@@ -11,7 +11,8 @@ Shape letters: m rows of the weight, n its columns, B examples, k pairs of a vec
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, final
 
 import torch
@@ -41,6 +42,7 @@ other shows
 it: in one of several steps it may have had a row to itself that it shares before and after."""
 CLOSER: Final = 0.2
 """Where so much less is missing than may be, it does not matter who else resembles the row."""
+LOOK = 1.0
 ALIKE: Final = 0.9
 """Cosine of what two examples differ by from the mean from which on they are one picture."""
 NEAR_PARALLEL: Final = 0.2
@@ -121,27 +123,36 @@ class _Vectors:
             yield _Vectors(first=first, second=second, multiples=multiples, by=self.by)
 
 
-def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGNISED) -> list[Leak]:
+def find_examples(
+    rows: Tensor, of: Contributions, *, bias: Tensor | None = None, recognised: float = RECOGNISED
+) -> list[Leak]:
     """The examples that stand in ``rows``.
 
     Args:
         rows: of the update, (m, n).
         of: what the examples contributed to them.
+        bias: of the update, (m,): tells a server the scale of an input.
         recognised: share of an example's contrast that may be missing.
     """
+    scale = rows.detach().abs().amax().clamp_min(_TINY)
     rows = to_scale(rows.detach()).to(of.trace.inputs.dtype)
     signed = of.scaled(rows)
+    looks = [partial(_compare, rows=rows, signed=signed, of=of, recognised=recognised)]
+    if bias is not None and of.what == "input":
+        offsets = (bias.detach() / scale).to(rows)
+        looks.append(partial(_compare_quotients, offsets=offsets, rows=rows, signed=signed, of=of, recognised=recognised))
     shown = [
         pairs
         for vectors in _candidates(rows, signed, of.trace)
         for part in vectors.parts(max(rows.shape))
-        if (pairs := _compare(part, rows, signed, of, recognised)) is not None
+        for look in looks
+        if (pairs := look(part)) is not None
     ]
     if (pairs := _several_rows(rows, signed, of, recognised)) is not None:
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
-    return _leave_out_lookalikes(_collect(shown, of), of)
+    return _collect(shown, of)
 
 
 def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
@@ -183,7 +194,7 @@ def _in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> _Vectors:
 
 
 def _compare(
-    vectors: _Vectors, rows: Tensor, signed: Tensor, of: Contributions, recognised: float
+    vectors: _Vectors, *, rows: Tensor, signed: Tensor, of: Contributions, recognised: float
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
     looked_at, own = vectors.of(rows), vectors.of(signed)
@@ -195,8 +206,51 @@ def _compare(
     missing = _missing(inner, length[which], own[which, who], of, who)
     least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
     kept = (missing < recognised) & (missing <= APART * least[which])  # others are shown by other vectors
+    kept = _leave_out_lookalikes(kept, missing, looked_at, which, who, of.trace.inputs, of)
     pairs = torch.stack([vectors.first, vectors.second], dim=1)[which[kept]]
     return _Shown(examples=who[kept], missing=missing[kept], rows=pairs, by=vectors.by)
+
+
+def _compare_quotients(
+    vectors: _Vectors, *, offsets: Tensor, rows: Tensor, signed: Tensor, of: Contributions, recognised: float
+) -> _Shown | None:
+    """The same of the inputs that a server makes of vectors: divided by the bias, and cut to what inputs are.
+
+    Scale and offset are right then; where most entries of a row were pruned, the others do not matter.
+    """
+    goals = of.trace.inputs
+    low, high = float(goals.min()), float(goals.max())
+    total = vectors.of(offsets[:, None])[:, 0]
+    shares = vectors.of(signed / of.lengths.clamp_min(_TINY)) / total[:, None]
+    enough = (shares.abs() >= OWN) & (total != 0)[:, None]
+    if not bool(enough.any()):
+        return None
+    used = enough.any(1).nonzero()[:, 0]
+    middle = (low + high) / 2
+    pictures = (vectors.of(rows)[used] / total[used, None]).clamp(low, high) - middle
+    which, who = enough[used].nonzero(as_tuple=True)
+    centred = goals - middle
+    about = replace(of, lengths=centred.norm(dim=1))
+    length = pictures.norm(dim=1).clamp_min(_TINY)
+    inner = _inner(pictures, centred, which, who) / about.lengths[who].clamp_min(_TINY)
+    own = shares[used][which, who] * about.lengths[who]
+    missing = _missing(inner, length[which], own, about, who)
+    kept = _leave_out_lookalikes(missing < recognised, missing, pictures, which, who, centred, about)
+    pairs = torch.stack([vectors.first, vectors.second], dim=1)[used[which[kept]]]
+    return _Shown(examples=who[kept], missing=missing[kept], rows=pairs, by=vectors.by)
+
+
+def _leave_out_lookalikes(kept, missing, vectors, which, who, goals, of):
+    unclear = (kept & (missing >= CLEAR)).nonzero()[:, 0]
+    if not len(unclear):
+        return kept
+    some = F.normalize(vectors[which[unclear]], dim=1, eps=_TINY)
+    energy = (some @ goals.T).square()
+    others = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+    others[torch.arange(len(unclear)), who[unclear]] = torch.inf
+    kept = kept.clone()
+    kept[unclear] = others.amin(1) > LOOK * missing[unclear]
+    return kept
 
 
 def _inner(vectors: Tensor, goals: Tensor, which: Tensor, who: Tensor) -> Tensor:
@@ -236,12 +290,15 @@ def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: f
     who, place = torch.unique(whose[mine], return_inverse=True)
     if len(who) == len(mine):  # nobody has two
         return None
-    weights = signed[mine, whose[mine]]
-    total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, weights[:, None] * rows[mine])
+    largest = rows[mine].abs().amax(1).clamp_min(_TINY)  # squares of faint rows vanish
+    weights = signed[mine, whose[mine]] / largest
+    summands = weights[:, None] * (rows[mine] / largest[:, None])
+    total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, summands)
     own = rows.new_zeros(len(who)).index_add_(0, place, weights.square())
     inner = torch.linalg.vecdot(total, of.trace.inputs[who]) / of.lengths[who].clamp_min(_TINY)
     missing = _missing(inner, total.norm(dim=1).clamp_min(_TINY), own, of, who)
-    kept = (missing < recognised)[place]
+    kept = (missing < recognised) & total.any(1)
+    kept = _leave_out_lookalikes(kept, missing, total, torch.arange(len(who)), who, of.trace.inputs, of)[place]
     pairs = torch.stack([mine, mine], dim=1)[kept]
     return _Shown(examples=whose[mine][kept], missing=missing[place][kept], rows=pairs, by="several rows")
 
@@ -286,20 +343,3 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
             )
         )
     return leaks
-
-
-def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
-    """Those that are clear, or of examples from which every other one is ``APART`` times as far away."""
-    unclear = [leak for leak in leaks if leak.missing >= CLEAR]
-    if not unclear:
-        return leaks
-    who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
-    goals = of.trace.inputs
-    energy = (F.normalize(goals[who], dim=1) @ goals.T).square()
-    missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
-    missing[torch.arange(len(who)), who] = torch.inf
-    nearest = missing.amin(1).tolist()
-    similar = {
-        leak.example for leak, other in zip(unclear, nearest, strict=True) if other < APART * leak.missing
-    }
-    return [leak for leak in leaks if leak.missing < CLEAR or leak.example not in similar]
