@@ -154,7 +154,13 @@ def run(piece: Piece, folder: Path) -> Path:
             for batch, known in honest.items():
                 first = own[0][:batch], own[1][:batch]
                 seen = inspect_in_modes(model, *first, honest=known)
-                row = {**facts, "batch": batch, "rules": rules, "beside": beside, "findings": list(seen.findings)}
+                row = {
+                    **facts,
+                    "batch": batch,
+                    "rules": rules,
+                    "beside": beside,
+                    "findings": list(seen.findings),
+                }
                 if seen.findings:
                     row |= {"standing": standing(model, *first), "values": seen.values}
                 rows.append(row)

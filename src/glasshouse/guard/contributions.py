@@ -3,7 +3,7 @@
 Shape letters: m rows of the weight, n its columns, B examples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
 import torch
@@ -57,6 +57,11 @@ class Contributions:
         lengths = squares.sqrt()
         contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
         return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, contrasts=contrasts)
+
+    def about(self, origin: Tensor) -> "Contributions":
+        """The same, with inputs as they are seen from a flat one of value ``origin``."""
+        inputs = self.trace.inputs - origin
+        return replace(self, trace=replace(self.trace, inputs=inputs), lengths=inputs.norm(dim=1))
 
     def scaled(self, rows: Tensor) -> Tensor:
         """(m, B), the signed length of each example's contribution in each row of the update.

@@ -238,9 +238,10 @@ def inspect_behaviour(
             stand alone than ``honest`` allows.
 
     Returns:
-        Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that reads sentences no findings, for honest ones give whole sentences away as well; its
-        value ``full_at`` is how many of these in one update fill the first attention layer, so that it says
-        nothing (:mod:`glasshouse.guard.sentences`).
+        Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that
+        reads sentences no findings, for honest ones give whole sentences away as well; its value ``full_at``
+        is how many of these in one update fill the first attention layer, so that it says nothing
+        (:mod:`glasshouse.guard.sentences`).
     """
     if isinstance(model, ReadsSentences):
         seen = preflight_sentences(

@@ -10,10 +10,9 @@ LEAST = 0.5
 
 
 def low_entropy(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -> list[str]:
-    """Layers with vectors below ``LEAST``; those that ``reference`` has too, below half of what they have there.
+    """Layers with vectors below ``LEAST``, or below half of what the same vector has in ``reference``.
 
-    Kernels of a pruned ``reference`` lose their entries by chance: there the numbers below ``LEAST`` are
-    compared.
+    Kernels of a pruned ``reference`` lose their entries by chance: how many are below ``LEAST`` is compared.
     """
     honest = {(v.layer, v.kind): v for v in reference}
     sentences = []

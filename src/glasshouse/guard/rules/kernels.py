@@ -23,7 +23,9 @@ def odd_kernels(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -
         usual = _filled(pruned[v.layer]) if v.layer in pruned else None
         for count, words in ((1, "identity kernels (one entry, zeros around it)"), (0, "all-zero kernels")):
             number = int((filled == count).sum())
-            if number > (0 if usual is None else most_by_sparsity(int((usual == count).sum()), pruned[v.layer])):
+            if number > (
+                0 if usual is None else most_by_sparsity(int((usual == count).sum()), pruned[v.layer])
+            ):
                 sentences.append(f"{v.layer}: {number} of {len(filled)} are {words}")
     return sentences
 

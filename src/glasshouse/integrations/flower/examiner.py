@@ -71,9 +71,7 @@ class Examiner:
         except BadValue as error:
             return [str(error)]
 
-    def _range(
-        self, node: int, model: nn.Module, examples: Examples, steps: tuple[int, ...]
-    ) -> HonestRange:
+    def _range(self, node: int, model: nn.Module, examples: Examples, steps: tuple[int, ...]) -> HonestRange:
         size = min(BATCH, len(examples[1]))
         layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
         modes = [part.training for part in model.modules()]  # batch norm may be frozen
