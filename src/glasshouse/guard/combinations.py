@@ -45,6 +45,10 @@ class RowCombinations:
             return t[int(self.first[0]) : int(self.first[-1]) + 1]
         return t[self.first] - self.multiples[:, None] * t[self.second]
 
+    def least(self, t: Tensor) -> Tensor:
+        """Of numbers of the rows, (m,), the lesser of each two."""
+        return torch.minimum(t[self.first], t[self.second])
+
     def parts(self, width: int) -> Iterator["RowCombinations"]:
         """So many at a time that vectors of ``width`` numbers are no burden."""
         at_a_time = max(1, PAIRS // max(1, width))

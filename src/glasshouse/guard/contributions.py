@@ -8,11 +8,14 @@ from typing import Final, Literal, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from glasshouse.guard.behaviour.trace import LayerTrace
 
 ROUNDED: Final = 1e-3
 """Share of an example's length below which its contrast is float32's rounding."""
+EXPLAINED: Final = 0.95
+"""Cosine of a row and the sum of the contributions from which on nothing else was added to speak of."""
 _COLUMNS: Final = 64  # of the weight, by which contributions are set to scale
 _TINY: Final = torch.finfo(torch.float).tiny
 
@@ -70,10 +73,18 @@ class Contributions:
         factor is fitted on some columns, to entries that are not zero: others may be pruned. A row of zeros
         has none.
         """
+        seen, expected = self._on_some_columns(rows)
+        factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
+        signed: Tensor = factors[:, None] * to_scale(self.trace.pulls).T * self.lengths
+        return signed
+
+    def explain(self, rows: Tensor) -> Tensor:
+        """(m,) of bool, which rows are the sum of the contributions, up to a factor and what was pruned."""
+        seen, expected = self._on_some_columns(rows)
+        return F.cosine_similarity(seen, expected, dim=1, eps=_TINY).abs() >= EXPLAINED
+
+    def _on_some_columns(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows, and sums of the contributions where these are not zero, (m, c)."""
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, goals = rows[:, ::every], self.trace.inputs[:, ::every]
-        pulls = to_scale(self.trace.pulls).T
-        expected = (pulls @ goals) * (seen != 0)
-        factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
-        signed: Tensor = factors[:, None] * pulls * self.lengths
-        return signed
+        return seen, (to_scale(self.trace.pulls).T @ goals) * (seen != 0)

@@ -1,9 +1,8 @@
 """Which examples stand in the rows of an update to one linear layer.
 
 A row of the update is a sum of contributions, one of each example along what of it entered the layer. The
-client
-knows them all, and so it can ask what would be left of a row without one of its examples: only where an
-example's own contribution makes a row resemble it does it stand there. An example contributes little to
+client knows them all, and so it can ask what would be left of a row without one of its examples: only where
+an example's own contribution makes a row resemble it does it stand there. An example contributes little to
 most rows, and rows to which it contributed less than ``OWN`` of their length cannot stand for it: they are
 never compared.
 
@@ -44,13 +43,14 @@ HALF: Final = 0.5
 STRANGE: Final = CLEAR / (1 - OWN)
 """Share of its contrast that must be missing where its own contribution is taken out."""
 APART: Final = 1.5
-"""Where contributions are only estimated, a row that is so many times as near to one example as to any
-other shows
-it: in one of several steps it may have had a row to itself that it shares before and after."""
+"""Where contributions are only estimated, a row that is so many times as near to one example as to any other
+shows it: in one of several steps it may have had a row to itself that it shares before and after."""
 CLOSER: Final = 0.2
 """Where so much less is missing than may be, it does not matter who else resembles the row."""
-BESIDE: Final = 1.1
-"""Where more than ``CLEAR`` is missing, a vector is so many times as far from every other example."""
+BESIDE: Final = 1.2
+"""Where more than ``CLEAR`` is missing, every other example is so many times as far away."""
+UNEXPLAINED: Final = 0.1
+"""Share of a bias that may be other than what the examples contributed."""
 ALIKE: Final = 0.9
 """Cosine of what two examples differ by from the mean from which on they are one picture."""
 _TINY: Final = torch.finfo(torch.float).tiny
@@ -105,12 +105,15 @@ def find_examples(
         rows: of the update, (m, n).
         of: what the examples contributed to them.
         bias: of the update, (m,): tells a server the scale of an input.
-        recognised: share of an example's contrast that may be missing.
+        recognised: share of an input's contrast that may be missing; at most ``CLEAR`` of features, and where
+            something else was added to the rows.
     """
     scale = rows.detach().abs().amax().clamp_min(_TINY)
     rows = to_scale(rows.detach()).to(of.trace.inputs.dtype)
     signed = of.scaled(rows)
-    looks = [partial(_compare, rows=rows, signed=signed, of=of, recognised=recognised)]
+    wide = of.explain(rows) & (of.what == "input")
+    limits = torch.where(wide, recognised, min(recognised, CLEAR))
+    looks = [partial(_compare, rows=rows, signed=signed, of=of, limits=limits)]
     if bias is not None and of.what == "input":
         looks.append(
             partial(
@@ -119,7 +122,7 @@ def find_examples(
                 bias=(bias.detach() / scale).to(rows),
                 pulls=signed / of.lengths.clamp_min(_TINY),
                 of=of,
-                recognised=recognised,
+                limits=limits,
             )
         )
     shown = [
@@ -129,15 +132,15 @@ def find_examples(
         for look in looks
         if (pairs := look(part)) is not None
     ]
-    if (pairs := _several_rows(rows, signed, of, recognised)) is not None:
+    if (pairs := _several_rows(rows, signed, of, limits)) is not None:
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
-    return _collect(shown, of)
+    return _leave_out_lookalikes(_collect(shown, of), of)
 
 
 def _compare(
-    vectors: RowCombinations, *, rows: Tensor, signed: Tensor, of: Contributions, recognised: float
+    vectors: RowCombinations, *, rows: Tensor, signed: Tensor, of: Contributions, limits: Tensor
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
     looked_at, own = vectors.of(rows), vectors.of(signed)
@@ -145,7 +148,7 @@ def _compare(
     which, who = ((own.abs() >= OWN * length) & (length > 0)).nonzero(as_tuple=True)
     if not len(who):
         return None
-    missing = _recognise(looked_at, own[which, who], (which, who), of, recognised)
+    missing = _recognise(looked_at, own[which, who], (which, who), of, vectors.least(limits))
     return _shown(vectors, (which, who), missing)
 
 
@@ -156,7 +159,7 @@ def _compare_quotients(
     bias: Tensor,
     pulls: Tensor,
     of: Contributions,
-    recognised: float,
+    limits: Tensor,
 ) -> _Shown | None:
     """The same of what a server makes of vectors: divided by the bias, and cut to the range of inputs.
 
@@ -168,11 +171,12 @@ def _compare_quotients(
         bias: of the update, in the units of ``rows``.
         pulls: what the bias would be of each example, (m, B).
         of: the contributions.
-        recognised: as in :func:`find_examples`.
+        limits: of each row, what may be missing.
     """
     total = vectors.of(bias[:, None])
     shares = vectors.of(pulls) / total
-    which, who = ((shares.abs() >= OWN) & (total != 0)).nonzero(as_tuple=True)
+    explained = (shares.sum(1, keepdim=True) - 1).abs() <= UNEXPLAINED
+    which, who = ((shares.abs() >= OWN) & explained & (total != 0)).nonzero(as_tuple=True)
     if not len(who):
         return None
     used, place = torch.unique(which, return_inverse=True)
@@ -180,7 +184,9 @@ def _compare_quotients(
     middle = (low + high) / 2
     pictures = (vectors.of(rows)[used] / total[used]).clamp(low, high) - middle
     about = of.about(middle)
-    missing = _recognise(pictures, shares[which, who] * about.lengths[who], (place, who), about, recognised)
+    missing = _recognise(
+        pictures, shares[which, who] * about.lengths[who], (place, who), about, vectors.least(limits)[used]
+    )
     return _shown(vectors, (which, who), missing)
 
 
@@ -192,31 +198,25 @@ def _shown(vectors: RowCombinations, pairs: tuple[Tensor, Tensor], missing: Tens
 
 
 def _recognise(
-    vectors: Tensor, own: Tensor, pairs: tuple[Tensor, Tensor], of: Contributions, recognised: float
+    vectors: Tensor, own: Tensor, pairs: tuple[Tensor, Tensor], of: Contributions, limits: Tensor
 ) -> Tensor:
     """(k,), the share of an example's contrast that a vector lacks; infinite where it is not recognised.
 
-    Nor is one that other examples resemble better: others that contributed, which are shown by it instead, or
-    where the likeness is not clear, any.
+    Where others that contributed resemble it far better, it shows them.
 
     Args:
         vectors: (v, n).
         own: the example's part of its component of the vector, (k,).
         pairs: numbers of vectors and examples, (k,) each.
         of: the contributions.
-        recognised: as in :func:`find_examples`.
+        limits: share that may be missing of each vector, (v,).
     """
     which, who = pairs
     goals, length = of.trace.inputs, vectors.norm(dim=1)
     inner = _inner(vectors, goals, which, who) / of.lengths[who].clamp_min(_TINY)
     missing = _missing(inner, length[which].clamp_min(_TINY), own, of, who)
     least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
-    kept = (missing < recognised) & (missing <= APART * least[which]) & (length > 0)[which]
-    unclear = (kept & (missing >= CLEAR)).nonzero()[:, 0]
-    energy = (F.normalize(vectors[which[unclear]], dim=1, eps=_TINY) @ goals.T).square()
-    others = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
-    others[torch.arange(len(unclear), device=who.device), who[unclear]] = torch.inf
-    kept[unclear] = others.amin(1) >= BESIDE * missing[unclear]
+    kept = (missing < limits[which]) & (missing <= APART * least[which]) & (length > 0)[which]
     return torch.where(kept, missing, torch.inf)
 
 
@@ -249,7 +249,7 @@ def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who:
     return torch.where(by_itself, missing, torch.inf)
 
 
-def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: float) -> _Shown | None:
+def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, limits: Tensor) -> _Shown | None:
     """Examples in the sum of the rows that are their own, so that noise averages out."""
     sizes = signed.abs()
     top, whose = sizes.max(1)
@@ -264,7 +264,8 @@ def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: f
     total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, summands)
     own = rows.new_zeros(len(who)).index_add_(0, place, weights.square())
     every = torch.arange(len(who), device=who.device)
-    missing = _recognise(total, own, (every, who), of, recognised)[place]
+    least = torch.full_like(own, torch.inf).scatter_reduce(0, place, limits[mine], "amin")
+    missing = _recognise(total, own, (every, who), of, least)[place]
     kept = missing.isfinite()
     pairs = torch.stack([mine, mine], dim=1)[kept]
     return _Shown(examples=whose[mine][kept], missing=missing[kept], rows=pairs, by="several rows")
@@ -310,3 +311,20 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
             )
         )
     return leaks
+
+
+def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
+    """Those that are clear, or of examples from which every other one is ``BESIDE`` times as far away."""
+    unclear = [leak for leak in leaks if leak.missing >= CLEAR]
+    if not unclear:
+        return leaks
+    who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
+    goals = of.trace.inputs
+    energy = (F.normalize(goals[who], dim=1) @ goals.T).square()
+    missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+    missing[torch.arange(len(who)), who] = torch.inf
+    nearest = missing.amin(1).tolist()
+    similar = {
+        leak.example for leak, other in zip(unclear, nearest, strict=True) if other < BESIDE * leak.missing
+    }
+    return [leak for leak in leaks if leak.missing < CLEAR or leak.example not in similar]
