@@ -143,14 +143,24 @@ def run(piece: Piece, folder: Path) -> Path:
         network = NETWORKS[piece.network](tuple(images.shape[1:]), int(labels.max()) + 1)
         honest = {batch: learn_honest_ranges(network, *own, batch=batch) for batch in piece.batches}
         rows = []
+        last: dict[object, dict[str, Tensor]] = {}
         for facts, model in broadcasts(network, server, piece.seeds):
             if not all(bool(t.isfinite().all()) for t in model.state_dict().values()):
                 continue  # its training diverged: nobody would send it
-            rules = list(inspect(model.state_dict()).findings)
+            tensors = {name: t.clone() for name, t in model.state_dict().items()}
+            rules = list(inspect(tensors).findings)
+            known_honest, last[facts["variant"]] = last.get(facts["variant"]), tensors
+            beside = list(inspect(tensors, reference=known_honest).findings) if known_honest else None
             for batch, known in honest.items():
                 first = own[0][:batch], own[1][:batch]
                 seen = inspect_in_modes(model, *first, honest=known)
-                row = {**facts, "batch": batch, "rules": rules, "findings": list(seen.findings)}
+                row = {
+                    **facts,
+                    "batch": batch,
+                    "rules": rules,
+                    "beside": beside,
+                    "findings": list(seen.findings),
+                }
                 if seen.findings:
                     row |= {"standing": standing(model, *first), "values": seen.values}
                 rows.append(row)

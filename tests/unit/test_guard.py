@@ -151,6 +151,40 @@ def test_what_is_odd_in_the_reference_too_is_no_finding(honest):
     assert not any("entropy" in s for s in beside.inspection.findings)
 
 
+def pruned(model, share=0.5):
+    """The smallest half of each weight is zero."""
+    kept = {n: t.abs() >= t.abs().flatten().quantile(share) for n, t in model.items() if t.ndim > 1}
+    return {n: t * kept[n] if n in kept else t for n, t in model.items()}
+
+
+def four_bits(model):
+    return {n: (t / t.abs().max() * 7).round() * t.abs().max() / 7 for n, t in model.items()}
+
+
+@pytest.mark.parametrize("change", [pruned, four_bits])
+def test_an_honest_model_of_a_federation_that_compresses_is_silenced_by_the_last_one(change):
+    """Another model, compressed alike: the rules alone refuse it, but not beside the reference."""
+    few = Architecture(name="lenet5", input_shape=(1, 28, 28), classes=10)
+    last, now = (change(state(build(few, rng=Rng.root(seed)))) for seed in (1, 2))
+    assert inspect(now).findings
+    assert inspect(now, reference=last).findings == ()
+
+
+def test_a_pruned_reference_does_not_silence_what_was_crafted(honest):
+    odd = crafted(pruned(honest), lambda h: {**identity(h), **same_rows(h)})
+    findings = inspect(odd, reference=pruned(honest)).findings
+    assert any("31 of 32 rows repeat another" in s for s in findings)
+    assert any(
+        "are identity kernels" in s for s in inspect(crafted(honest, identity), reference=honest).findings
+    )
+
+
+def test_whether_a_model_is_the_agreed_one_is_told_apart_from_other_findings(honest):
+    assert inspect(crafted(honest, constant_bias), agreed=honest).fits
+    assert not inspect({**honest, "more.weight": torch.randn(4, 16)}, agreed=honest).fits
+    assert inspect({**honest, "more.weight": torch.randn(4, 16)}).fits
+
+
 def test_a_model_without_weights_is_refused():
     with pytest.raises(BadValue, match="2 or more dimensions"):
         inspect({"bias": torch.zeros(3)})

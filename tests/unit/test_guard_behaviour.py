@@ -6,7 +6,14 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.behaviour.inspect import initialise_again, inspect_behaviour, learn_honest_range
+from glasshouse.guard.behaviour.inspect import (
+    LONGER,
+    HonestRange,
+    initialise_again,
+    inspect_behaviour,
+    learn_honest_range,
+    widen,
+)
 from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
 
@@ -168,6 +175,42 @@ def test_an_honest_network_with_statistics_and_dropout_passes(digits: tuple[Tens
     honest = learn_honest_range(network(), pixels[:200], labels[:200], batch=BATCH)
     model = initialise_again(network(), seed=50)
     assert not inspect_behaviour(model, pixels[:BATCH], labels[:BATCH], honest=honest).findings
+
+
+def test_nothing_is_told_of_fewer_than_six_examples(digits: tuple[Tensor, Tensor]) -> None:
+    """A unit that is dead for the only example is no finding, and no honest model is tried."""
+    pixels, labels = digits
+    model = with_one_class(classifier())
+    one = pixels[:1], labels[:1]
+    honest = learn_honest_range(model, pixels, labels, batch=1)
+    assert honest == {}
+    seen = inspect_behaviour(model, *one, honest=honest)
+    assert (seen.findings, seen.values) == ((), {})
+
+
+def test_models_trained_longer_are_asked_only_where_more_examples_stand_alone(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    pixels, labels = digits
+    honest = learn_honest_range(classifier(), pixels[:200], labels[:200], batch=BATCH)
+    asked: list[HonestRange] = []
+
+    def longer() -> HonestRange:
+        asked.append(learn_honest_range(classifier(), pixels, labels, batch=BATCH, steps=LONGER))
+        return asked[-1]
+
+    first = pixels[:BATCH], labels[:BATCH]
+    assert not inspect_behaviour(
+        initialise_again(classifier(), seed=100), *first, honest=honest, longer=longer
+    ).findings
+    assert inspect_behaviour(with_one_class(classifier()), *first, honest=honest, longer=longer).findings
+    assert not asked
+    bins = with_bins(classifier(), pixels[200:], rows=200)
+    assert inspect_behaviour(bins, *first, honest=honest, longer=longer).findings
+    (known,) = asked
+    wide = widen(honest, known)
+    assert all(wide[n].paired_limit == max(honest[n].paired_limit, known[n].paired_limit) for n in honest)
+    assert all(wide[n].most.narrowness == honest[n].most.narrowness for n in honest)
 
 
 def test_refuses_an_empty_batch_and_logits_that_overflow(digits: tuple[Tensor, Tensor]) -> None:

@@ -89,6 +89,32 @@ def test_what_a_crafted_layer_gives_away_is_what_its_server_reads(digits: tuple[
     assert not preflight(update, model, others, labels, kind="gradient").standing("input")
 
 
+def test_bins_of_a_pruned_update_are_read_by_the_bias(digits: tuple[Tensor, Tensor]) -> None:
+    """Where one of two neighbouring rows lost an entry, their difference is far off: a server cuts it."""
+    pixels, labels = digits[0][:48], digits[1][:48]
+    model = with_bins(digits[0][200:])
+    update = gradient(model, pixels, labels)
+    rows = update["1.weight"]
+    update["1.weight"] = torch.where(rows.abs() < rows.abs().quantile(0.3), 0, rows)
+    read = recovered(update, pixels, decibels=20)
+    assert len(read) > 10
+    assert read <= set(preflight(update, model, pixels, labels, kind="gradient").standing("input"))
+
+
+def test_a_row_that_holds_almost_nothing_shows_nobody(digits: tuple[Tensor, Tensor]) -> None:
+    """A stranger whose rows the examples hardly reach: what is left of them is not its picture."""
+    pixels, labels = digits[0][:8], digits[1][:8]
+    model = network()
+    update = gradient(model, pixels, labels)
+    fires = model[1](pixels.flatten(1)) > 0
+    mine = fires[:, 0] if bool(fires[:, 0].any()) else fires.any(1)
+    strange = pixels[mine][:1] * 0 + digits[0][100:101]
+    both = torch.cat([pixels, strange]), torch.cat([labels, labels[:1]])
+    alone = (model[1](both[0].flatten(1)) > 0)[-1] & ~fires.any(0)
+    update["1.weight"][alone] = 1e-30 * torch.rand(int(alone.sum()), 64)
+    assert 8 not in preflight(update, model, *both, kind="gradient").standing("input")
+
+
 def test_noise_that_hides_the_rows_is_noticed(digits: tuple[Tensor, Tensor]) -> None:
     pixels, labels = digits[0][:48], digits[1][:48]
     model = with_bins(digits[0][200:])

@@ -13,6 +13,7 @@ from glasshouse.api.guard import FORM, agreed_tensors, architecture, own_example
 from glasshouse.api.guard import guard as inspect_model
 from glasshouse.cli.self_test import self_test
 from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.inspect import FEWEST
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
@@ -36,6 +37,10 @@ TRIED = (
     "Not covered: what honest models of this architecture give away as well (rarely firing units, labels, "
     "small batches), a leak of a few examples more than theirs, layers that are neither linear nor "
     "convolutions, and what gradient inversion would find. Check your update before you send it (preflight)."
+)
+TOO_FEW = (
+    "Not covered: what the model does to your data. "
+    f"Of fewer than {FEWEST} examples nothing can be told, for they stand alone in any update: give more."
 )
 UNTRIED = (
     "Not covered: what the model does to your data. A model that was made to leak can pass every rule that "
@@ -80,7 +85,8 @@ def guard(
         inspected[name] = inspect_model(path, **{"agreed": expected or "", "reference": honest, **tried})
     if reference and honest is not None:
         inspected[f"{reference.stem} (reference)"] = inspect_model(honest)
-    judged = _verdict(dict(list(inspected.items())[: len(models)]), compared=bool(agreed), tried=bool(data))
+    own = dict(list(inspected.items())[: len(models)])
+    judged = _verdict(own, compared=bool(agreed), tried=bool(data))
     if page is not None:
         write_page(
             page, verdict=judged, tagline="models as a client received them", exhibits=exhibits(inspected)
@@ -92,8 +98,7 @@ def guard(
         print(f"{judged.title}. {judged.lead}")
         if page is not None:
             print(f"report: {page}")
-    own = list(inspected.values())[: len(models)]
-    return 1 if any(one.inspection.findings for one in own) else 0
+    return 1 if any(one.inspection.findings for one in own.values()) else 0
 
 
 def _trial(agreed: str, data: str, *, trust_factory: bool) -> dict[str, Any]:
@@ -126,7 +131,8 @@ def _verdict(models: dict[str, Seen], *, compared: bool, tried: bool) -> Verdict
         lead += " The others passed, which is no proof." if len(odd) < len(models) else ""
     else:
         title = "Nothing odd was found"
-        lead = f"No rule found anything in {total}. {TRIED if tried else UNTRIED}"
+        too_few = tried and not all("isolated" in one.inspection.values for one in models.values())
+        lead = f"No rule found anything in {total}. {TOO_FEW if too_few else TRIED if tried else UNTRIED}"
     if not compared:
         lead += " Names and shapes were not compared: no architecture was given (--agreed)."
     return Verdict(title=title, lead=lead, kind="leaks" if odd else "no leak found", terms=TERMS)

@@ -31,6 +31,7 @@ class Seen:
         vectors: its weight vectors that were measured.
         apart: names of the weights, biases and other floating tensors that are in no vector: of these the
             rules say only whether they are finite.
+        fits: its tensors are those of the agreed architecture; True where none was given.
         inspection: findings, and of the entropies ``minimum``, ``percentile_3`` and ``median`` (not there if
             no vector was measured); ``vectors`` and ``skipped`` count what was measured, and what was too
             small for it, ``apart`` the tensors in no vector.
@@ -38,6 +39,7 @@ class Seen:
 
     vectors: tuple[Vectors, ...]
     apart: tuple[str, ...]
+    fits: bool
     inspection: Inspection
 
     @property
@@ -63,8 +65,7 @@ def inspect(
     Args:
         tensors: its state_dict.
         agreed: the state_dict (any values) of the architecture that was agreed on.
-        reference: the state_dict of an honest model of that architecture: what is odd there too is no finding
-            of the entropy rule.
+        reference: the state_dict of an honest model of that architecture: what is as odd there is no finding.
 
     Raises:
         BadValue: no weight of a convolution or linear layer among ``tensors``, or a tensor cannot be read.
@@ -83,12 +84,14 @@ def inspect(
             got=", ".join(list(tensors)[:4]) or "nothing",
             fix="give the model's state_dict",
         )
+    honest = vectors_of(dense(reference)) if reference is not None else ()
+    structure = other_structure(tensors, agreed) if agreed is not None else []
     findings = [
-        *(other_structure(tensors, agreed) if agreed is not None else ()),
+        *structure,
         *not_finite(read),
-        *odd_kernels(vectors),
-        *identical_rows(vectors),
-        *low_entropy(vectors, dense(reference) if reference is not None else None),
+        *odd_kernels(vectors, honest),
+        *identical_rows(vectors, honest),
+        *low_entropy(vectors, honest),
     ]
     apart = not_looked_at(read)
     every = torch.cat([v.entropies for v in vectors]).numpy()
@@ -106,5 +109,6 @@ def inspect(
     return Seen(
         vectors=tuple(v for v in vectors if len(v.entropies)),
         apart=apart,
+        fits=not structure,
         inspection=Inspection(guard=NAME, findings=tuple(findings), values=values),
     )

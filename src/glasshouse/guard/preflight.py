@@ -201,8 +201,8 @@ class Examples:
         assert self.head is not None
         leaks: dict[tuple[int, What], Leak] = {}
         for one in self.layers:
-            rows = update.get(one.trace.named("weight"))
-            for leak in () if rows is None else find_examples(rows, one, recognised=recognised):
+            rows, bias = (update.get(one.trace.named(part)) for part in ("weight", "bias"))
+            for leak in () if rows is None else find_examples(rows, one, bias=bias, recognised=recognised):
                 key = leak.example, one.what
                 leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
         classes = _named_classes(update, self.head, self.labels, self.kind)

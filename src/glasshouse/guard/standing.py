@@ -1,9 +1,8 @@
 """Which examples stand in the rows of an update to one linear layer.
 
 A row of the update is a sum of contributions, one of each example along what of it entered the layer. The
-client
-knows them all, and so it can ask what would be left of a row without one of its examples: only where an
-example's own contribution makes a row resemble it does it stand there. An example contributes little to
+client knows them all, and so it can ask what would be left of a row without one of its examples: only where
+an example's own contribution makes a row resemble it does it stand there. An example contributes little to
 most rows, and rows to which it contributed less than ``OWN`` of their length cannot stand for it: they are
 never compared.
 
@@ -12,20 +11,28 @@ Shape letters: m rows of the weight, n its columns, B examples, k pairs of a vec
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from functools import partial
+from typing import Final, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.measures import OWNED, UNEVEN, differences
-from glasshouse.guard.behaviour.trace import LayerTrace
+from glasshouse.guard.behaviour.measures import OWNED
+from glasshouse.guard.combinations import (
+    PAIRS,
+    By,
+    RowCombinations,
+    candidates,
+    in_order_of_thresholds,
+    single,
+)
 from glasshouse.guard.contributions import Contributions, What, to_scale
 
 CLEAR: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
 RECOGNISED: Final = 0.6
-"""The same where no other example is nearly as near: what a server reads has its own scale and offset."""
+"""The same where no other example is as near: what a server reads has its own scale, offset and contrast."""
 OWN: Final = 0.2
 """Share of a vector's length that an example must have contributed: with less, the rest resembles it as
 well."""
@@ -36,19 +43,17 @@ HALF: Final = 0.5
 STRANGE: Final = CLEAR / (1 - OWN)
 """Share of its contrast that must be missing where its own contribution is taken out."""
 APART: Final = 1.5
-"""Where contributions are only estimated, a row that is so many times as near to one example as to any
-other shows
-it: in one of several steps it may have had a row to itself that it shares before and after."""
+"""Where contributions are only estimated, a row that is so many times as near to one example as to any other
+shows it: in one of several steps it may have had a row to itself that it shares before and after."""
 CLOSER: Final = 0.2
 """Where so much less is missing than may be, it does not matter who else resembles the row."""
+BESIDE: Final = 1.2
+"""Where more than ``CLEAR`` is missing, every other example is so many times as far away."""
+UNEXPLAINED: Final = 0.1
+"""Share of a bias that may be other than what the examples contributed."""
 ALIKE: Final = 0.9
 """Cosine of what two examples differ by from the mean from which on they are one picture."""
-NEAR_PARALLEL: Final = 0.2
-"""Cosine below which the difference of two rows shows nobody whom one of them does not show."""
 _TINY: Final = torch.finfo(torch.float).tiny
-_PAIRS: Final = 2**23  # numbers that are gathered at a time
-
-By = Literal["a row", "several rows", "a difference of two rows", "all rows"]
 
 
 @final
@@ -91,112 +96,128 @@ class _Shown:
     by: By
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Vectors:
-    """Rows, or differences of two: the first less a multiple of the second, which is 0 for rows.
-
-    Attributes:
-        first, second: numbers of rows, (v,).
-        multiples: (v,).
-        by: what they are.
-    """
-
-    first: Tensor
-    second: Tensor
-    multiples: Tensor
-    by: By
-
-    def of(self, t: Tensor) -> Tensor:
-        """The same combination of the rows of ``t``."""
-        if self.by == "a row":  # all, or some in their order
-            return t[int(self.first[0]) : int(self.first[-1]) + 1]
-        return t[self.first] - self.multiples[:, None] * t[self.second]
-
-    def parts(self, width: int) -> Iterator["_Vectors"]:
-        """So many at a time that vectors of ``width`` numbers are no burden."""
-        at_a_time = max(1, _PAIRS // max(1, width))
-        split = (torch.split(t, at_a_time) for t in (self.first, self.second, self.multiples))
-        for first, second, multiples in zip(*split, strict=True) if len(self.first) else ():
-            yield _Vectors(first=first, second=second, multiples=multiples, by=self.by)
-
-
-def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGNISED) -> list[Leak]:
+def find_examples(
+    rows: Tensor, of: Contributions, *, bias: Tensor | None = None, recognised: float = RECOGNISED
+) -> list[Leak]:
     """The examples that stand in ``rows``.
 
     Args:
         rows: of the update, (m, n).
         of: what the examples contributed to them.
-        recognised: share of an example's contrast that may be missing.
+        bias: of the update, (m,): tells a server the scale of an input.
+        recognised: share of an input's contrast that may be missing; at most ``CLEAR`` of features, and where
+            something else was added to the rows.
     """
+    scale = rows.detach().abs().amax().clamp_min(_TINY)
     rows = to_scale(rows.detach()).to(of.trace.inputs.dtype)
     signed = of.scaled(rows)
+    wide = of.explain(rows) & (of.what == "input")
+    limits = torch.where(wide, recognised, min(recognised, CLEAR))
+    looks = [partial(_compare, rows=rows, signed=signed, of=of, limits=limits)]
+    if bias is not None and of.what == "input":
+        looks.append(
+            partial(
+                _compare_quotients,
+                rows=rows,
+                bias=(bias.detach() / scale).to(rows),
+                pulls=signed / of.lengths.clamp_min(_TINY),
+                of=of,
+                limits=limits,
+            )
+        )
     shown = [
         pairs
-        for vectors in _candidates(rows, signed, of.trace)
+        for vectors in candidates(rows, signed, of.trace)
         for part in vectors.parts(max(rows.shape))
-        if (pairs := _compare(part, rows, signed, of, recognised)) is not None
+        for look in looks
+        if (pairs := look(part)) is not None
     ]
-    if (pairs := _several_rows(rows, signed, of, recognised)) is not None:
+    if (pairs := _several_rows(rows, signed, of, limits)) is not None:
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
     return _leave_out_lookalikes(_collect(shown, of), of)
 
 
-def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
-    """What a server may look at: rows, differences that isolate, and those of neighbouring thresholds."""
-    yield _single(rows)
-    directions = F.normalize(signed, dim=1)
-    cosines = (directions @ directions.T).fill_diagonal_(0).abs()
-    top = directions.abs().amax(1)
-    uneven = (top + cosines * top[:, None]).square() >= UNEVEN * (1 - cosines.square())
-    possible = uneven & (cosines >= NEAR_PARALLEL)
-    near = possible.any(1).nonzero()[:, 0]
-    pairs = differences(signed[near].T, like=NEAR_PARALLEL, opposite=True)
-    yield _Vectors(
-        first=near[pairs.rows],
-        second=near[pairs.others],
-        multiples=pairs.multiples.to(rows.dtype),
-        by="a difference of two rows",
-    )
-    yield _in_order_of_thresholds(rows, trace)
-
-
-def _single(rows: Tensor) -> _Vectors:
-    every = torch.arange(len(rows), device=rows.device)
-    return _Vectors(first=every, second=every, multiples=torch.zeros_like(rows[:, 0]), by="a row")
-
-
-def _in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> _Vectors:
-    """Differences of rows whose units begin to fire one after the other along their own direction."""
-    weight, bias = trace.layer.weight.detach(), trace.layer.bias
-    offset = torch.zeros(len(weight), device=weight.device) if bias is None else bias.detach()
-    order = (-offset / weight.norm(dim=1).clamp_min(_TINY)).to(rows.device).argsort()
-    order = order[rows[order].any(1)]
-    return _Vectors(
-        first=order[1:],
-        second=order[:-1],
-        multiples=torch.ones(max(0, len(order) - 1), dtype=rows.dtype, device=rows.device),
-        by="a difference of two rows",
-    )
-
-
 def _compare(
-    vectors: _Vectors, rows: Tensor, signed: Tensor, of: Contributions, recognised: float
+    vectors: RowCombinations, *, rows: Tensor, signed: Tensor, of: Contributions, limits: Tensor
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
     looked_at, own = vectors.of(rows), vectors.of(signed)
-    length = looked_at.norm(dim=1)
-    which, who = ((own.abs() >= OWN * length[:, None]) & (length[:, None] > 0)).nonzero(as_tuple=True)
+    length = looked_at.norm(dim=1, keepdim=True)
+    which, who = ((own.abs() >= OWN * length) & (length > 0)).nonzero(as_tuple=True)
     if not len(who):
         return None
-    inner = _inner(looked_at, of.trace.inputs, which, who) / of.lengths[who].clamp_min(_TINY)
-    missing = _missing(inner, length[which], own[which, who], of, who)
+    missing = _recognise(looked_at, own[which, who], (which, who), of, vectors.least(limits))
+    return _shown(vectors, (which, who), missing)
+
+
+def _compare_quotients(
+    vectors: RowCombinations,
+    *,
+    rows: Tensor,
+    bias: Tensor,
+    pulls: Tensor,
+    of: Contributions,
+    limits: Tensor,
+) -> _Shown | None:
+    """The same of what a server makes of vectors: divided by the bias, and cut to the range of inputs.
+
+    Scale and offset are right then, and what pruning took from one of two rows is cut off.
+
+    Args:
+        vectors: of the update.
+        rows: of the update.
+        bias: of the update, in the units of ``rows``.
+        pulls: what the bias would be of each example, (m, B).
+        of: the contributions.
+        limits: of each row, what may be missing.
+    """
+    total = vectors.of(bias[:, None])
+    shares = vectors.of(pulls) / total
+    explained = (shares.sum(1, keepdim=True) - 1).abs() <= UNEXPLAINED
+    which, who = ((shares.abs() >= OWN) & explained & (total != 0)).nonzero(as_tuple=True)
+    if not len(who):
+        return None
+    used, place = torch.unique(which, return_inverse=True)
+    low, high = of.trace.inputs.aminmax()
+    middle = (low + high) / 2
+    pictures = (vectors.of(rows)[used] / total[used]).clamp(low, high) - middle
+    about = of.about(middle)
+    missing = _recognise(
+        pictures, shares[which, who] * about.lengths[who], (place, who), about, vectors.least(limits)[used]
+    )
+    return _shown(vectors, (which, who), missing)
+
+
+def _shown(vectors: RowCombinations, pairs: tuple[Tensor, Tensor], missing: Tensor) -> _Shown:
+    """Those of the pairs of which not all is missing."""
+    kept = missing.isfinite()
+    numbers = torch.stack([vectors.first, vectors.second], dim=1)
+    return _Shown(examples=pairs[1][kept], missing=missing[kept], rows=numbers[pairs[0][kept]], by=vectors.by)
+
+
+def _recognise(
+    vectors: Tensor, own: Tensor, pairs: tuple[Tensor, Tensor], of: Contributions, limits: Tensor
+) -> Tensor:
+    """(k,), the share of an example's contrast that a vector lacks; infinite where it is not recognised.
+
+    Where others that contributed resemble it far better, it shows them.
+
+    Args:
+        vectors: (v, n).
+        own: the example's part of its component of the vector, (k,).
+        pairs: numbers of vectors and examples, (k,) each.
+        of: the contributions.
+        limits: share that may be missing of each vector, (v,).
+    """
+    which, who = pairs
+    goals, length = of.trace.inputs, vectors.norm(dim=1)
+    inner = _inner(vectors, goals, which, who) / of.lengths[who].clamp_min(_TINY)
+    missing = _missing(inner, length[which].clamp_min(_TINY), own, of, who)
     least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
-    kept = (missing < recognised) & (missing <= APART * least[which])  # others are shown by other vectors
-    pairs = torch.stack([vectors.first, vectors.second], dim=1)[which[kept]]
-    return _Shown(examples=who[kept], missing=missing[kept], rows=pairs, by=vectors.by)
+    kept = (missing < limits[which]) & (missing <= APART * least[which]) & (length > 0)[which]
+    return torch.where(kept, missing, torch.inf)
 
 
 def _inner(vectors: Tensor, goals: Tensor, which: Tensor, who: Tensor) -> Tensor:
@@ -204,7 +225,7 @@ def _inner(vectors: Tensor, goals: Tensor, which: Tensor, who: Tensor) -> Tensor
     if len(who) * 8 > len(vectors) * len(goals):
         every: Tensor = (vectors @ goals.T)[which, who]
         return every
-    at_a_time = max(1, _PAIRS // max(1, vectors.shape[1]))
+    at_a_time = max(1, PAIRS // max(1, vectors.shape[1]))
     parts = zip(torch.split(which, at_a_time), torch.split(who, at_a_time), strict=True)
     return torch.cat([torch.linalg.vecdot(vectors[a], goals[b]) for a, b in parts])
 
@@ -228,7 +249,7 @@ def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who:
     return torch.where(by_itself, missing, torch.inf)
 
 
-def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: float) -> _Shown | None:
+def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, limits: Tensor) -> _Shown | None:
     """Examples in the sum of the rows that are their own, so that noise averages out."""
     sizes = signed.abs()
     top, whose = sizes.max(1)
@@ -236,14 +257,18 @@ def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: f
     who, place = torch.unique(whose[mine], return_inverse=True)
     if len(who) == len(mine):  # nobody has two
         return None
-    weights = signed[mine, whose[mine]]
-    total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, weights[:, None] * rows[mine])
+    largest = rows.new_zeros(len(who)).scatter_reduce(0, place, rows[mine].abs().amax(1), "amax")
+    scale = largest.clamp_min(_TINY)[place]  # squares of faint rows vanish
+    weights = signed[mine, whose[mine]] / scale
+    summands = weights[:, None] * (rows[mine] / scale[:, None])
+    total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, summands)
     own = rows.new_zeros(len(who)).index_add_(0, place, weights.square())
-    inner = torch.linalg.vecdot(total, of.trace.inputs[who]) / of.lengths[who].clamp_min(_TINY)
-    missing = _missing(inner, total.norm(dim=1).clamp_min(_TINY), own, of, who)
-    kept = (missing < recognised)[place]
+    every = torch.arange(len(who), device=who.device)
+    least = torch.full_like(own, torch.inf).scatter_reduce(0, place, limits[mine], "amin")
+    missing = _recognise(total, own, (every, who), of, least)[place]
+    kept = missing.isfinite()
     pairs = torch.stack([mine, mine], dim=1)[kept]
-    return _Shown(examples=whose[mine][kept], missing=missing[place][kept], rows=pairs, by="several rows")
+    return _Shown(examples=whose[mine][kept], missing=missing[kept], rows=pairs, by="several rows")
 
 
 def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iterator[_Shown]:
@@ -252,7 +277,7 @@ def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iter
     if len(goals) < 2:
         return
     centred = F.normalize(goals - goals.mean(0), dim=1)
-    both = _single(rows), _in_order_of_thresholds(rows, of.trace)
+    both = single(rows), in_order_of_thresholds(rows, of.trace)
     for vectors in (part for one in both for part in one.parts(max(*rows.shape, len(goals)))):
         looked_at = vectors.of(rows)
         energy = (F.normalize(looked_at, dim=1, eps=_TINY) @ goals.T).square()
@@ -289,7 +314,7 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
 
 
 def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
-    """Those that are clear, or of examples from which every other one is ``APART`` times as far away."""
+    """Those that are clear, or of examples from which every other one is ``BESIDE`` times as far away."""
     unclear = [leak for leak in leaks if leak.missing >= CLEAR]
     if not unclear:
         return leaks
@@ -300,6 +325,6 @@ def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
     missing[torch.arange(len(who)), who] = torch.inf
     nearest = missing.amin(1).tolist()
     similar = {
-        leak.example for leak, other in zip(unclear, nearest, strict=True) if other < APART * leak.missing
+        leak.example for leak, other in zip(unclear, nearest, strict=True) if other < BESIDE * leak.missing
     }
     return [leak for leak in leaks if leak.missing < CLEAR or leak.example not in similar]

@@ -49,15 +49,15 @@ class SimulatedGuard:
     def _inspect(
         self, tensors: Mapping[str, Tensor], model: nn.Module, data: Batch, client: int
     ) -> tuple[str, ...]:
-        rules = inspect(tensors, agreed=state(self.agreed)).findings
-        if isinstance(model, TextModel) or any(found.startswith("structure") for found in rules):
-            return rules
+        seen = inspect(tensors, agreed=state(self.agreed))
+        if isinstance(model, TextModel) or not seen.fits:
+            return seen.findings
         inputs, labels = data.inputs[:EXAMPLES], data.labels[:EXAMPLES]
         batch = min(BATCH, len(labels))
         if client not in self._honest:
             self._honest[client] = learn_honest_ranges(self.agreed, inputs, labels, batch=batch)
         behaviour = inspect_in_modes(model, inputs[:batch], labels[:batch], honest=self._honest[client])
-        return (*behaviour.findings, *rules)
+        return (*behaviour.findings, *seen.findings)
 
     def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:
         """The update after the remedy that changes it least; None where no remedy helps."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -20,6 +20,8 @@ from glasshouse.wire import Inspection
 NAME = "behaviour"
 STEPS = (0, 2, 8, 32)
 """Steps of training after which honest models are measured."""
+LONGER = (*STEPS, 64, 128)
+"""The same where a model isolates more examples than those do."""
 FRESH = 12
 """Honest models that are measured as they were initialised; as many as there are recipes are also trained."""
 CHANCE = 1e-5
@@ -28,8 +30,12 @@ MORE_ISOLATED = 0.05
 """Share of the batch by which more examples may stand alone than under any honest model that was measured."""
 MANY = 64
 """Examples of which that share is taken at least: in smaller batches one example more says nothing."""
+FEWEST = 6
+"""Examples below which nothing is told: all of them may stand alone, and one alone is a fifth of them."""
 MORE_NARROW = 0.1
 """Narrowness beyond that of honest models from which on that is all that more may stand alone."""
+COUNTS = ("isolated", "paired")
+"""Names of the values that count examples that stand alone."""
 FEWER = 1 / 5
 """A layer's update may be as if this part of the examples had been used that honest models use at least."""
 
@@ -114,7 +120,9 @@ def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
     }
 
 
-def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int) -> HonestRange:
+def learn_honest_range(
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, steps: Sequence[int] = STEPS
+) -> HonestRange:
     """How far honest models of the same architecture go: fresh ones, and some that are trained a little.
 
     How many examples stand alone varies between honest models as a count does, or more. The limit is the
@@ -127,13 +135,15 @@ def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batc
         inputs: the client's own examples, or public ones like them.
         labels: their classes.
         batch: examples in a batch.
+        steps: of training after which models are measured, rising from 0.
 
     Returns:
-        By layer; empty where the model reads sentences: nothing is tried there.
+        By layer; empty where nothing is tried: the model reads sentences, or the batch has fewer than
+        ``FEWEST`` examples.
     """
-    if isinstance(model, ReadsSentences):
+    if isinstance(model, ReadsSentences) or batch < FEWEST:
         return {}
-    measures = watch_honest_models(model, inputs, labels, batch=batch)
+    measures = watch_honest_models(model, inputs, labels, batch=batch, steps=steps)
     every = [one for observed in measures.values() for one in observed]
     learnt = {}
     for name in every[0]:
@@ -153,6 +163,26 @@ def learn_honest_range(model: nn.Module, inputs: Tensor, labels: Tensor, *, batc
     return learnt
 
 
+def widen(honest: HonestRange, longer: HonestRange) -> HonestRange:
+    """``honest``, but as many examples may stand alone as in models that were trained longer.
+
+    How narrow units are, and how few examples an update may be, stays as it is: crafted models that are
+    narrow or fish for one example would hide behind models that fit the client's examples by heart.
+    """
+    return {
+        name: HonestLayer(
+            most=replace(
+                one.most,
+                isolated=max(one.most.isolated, longer[name].most.isolated),
+                paired=max(one.most.paired, longer[name].most.paired),
+            ),
+            isolated_limit=max(one.isolated_limit, longer[name].isolated_limit),
+            paired_limit=max(one.paired_limit, longer[name].paired_limit),
+        )
+        for name, one in honest.items()
+    }
+
+
 def _margin(batch: int) -> float:
     """``MORE_ISOLATED``, but never fewer examples than that is of ``MANY``."""
     return MORE_ISOLATED * max(batch, MANY) / batch
@@ -168,7 +198,7 @@ def _predict_most(shares: Sequence[float], batch: int) -> float:
 
 
 def watch_honest_models(
-    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, steps: Sequence[int] = STEPS
 ) -> dict[int, list[Behaviour]]:
     """What honest models do with a batch, by the number of steps for which they were trained.
 
@@ -177,18 +207,26 @@ def watch_honest_models(
         inputs: as there; the first ``batch`` are the batch.
         labels: their classes.
         batch: examples in a batch.
+        steps: as there.
     """
-    seen: dict[int, list[Behaviour]] = {step: [] for step in STEPS}
+    seen: dict[int, list[Behaviour]] = {step: [] for step in steps}
     for seed in range(FRESH):
         fresh = initialise_again(model, seed=seed)
         recipe = RECIPES[seed] if seed < len(RECIPES) else None
-        models = _train(fresh, inputs, labels, batch=batch, recipe=recipe) if recipe else [fresh]
-        for step, one in zip(STEPS, models, strict=False):
+        models = _train(fresh, inputs, labels, recipe=recipe, steps=steps) if recipe else [fresh]
+        for step, one in zip(steps, models, strict=False):
             seen[step].append(observe(one, inputs[:batch], labels[:batch]))
     return seen
 
 
-def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest: HonestRange) -> Inspection:
+def inspect_behaviour(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    honest: HonestRange,
+    longer: Callable[[], HonestRange] | None = None,
+) -> Inspection:
     """Findings: one sentence for each way in which ``model`` goes beyond ``honest``, for the worst layer.
 
     Args:
@@ -196,11 +234,14 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
         inputs: one batch of the client's own examples.
         labels: their classes.
         honest: of the same architecture and batch size.
+        longer: learns the range of models that are trained longer (``LONGER``); asked where more examples
+            stand alone than ``honest`` allows.
 
     Returns:
-        Of a model that reads sentences no findings, for honest ones give whole sentences away as well; its
-        value ``full_at`` is how many of these in one update fill the first attention layer, so that it says
-        nothing (:mod:`glasshouse.guard.sentences`).
+        Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that
+        reads sentences no findings, for honest ones give whole sentences away as well; its value ``full_at``
+        is how many of these in one update fill the first attention layer, so that it says nothing
+        (:mod:`glasshouse.guard.sentences`).
     """
     if isinstance(model, ReadsSentences):
         seen = preflight_sentences(
@@ -208,8 +249,17 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
         )
         values = {"full_at": float(seen.full_at), "width": float(seen.width), "rows": float(seen.rows)}
         return Inspection(guard=NAME, findings=(), values=values)
+    if len(inputs) < FEWEST:
+        return Inspection(guard=NAME, findings=())
     observed = observe(model, inputs, labels)
-    rows = {name: one.isolated - _limit(one, honest[name], len(inputs)) for name, one in observed.items()}
+    found = _judge(observed, honest, len(inputs))
+    if longer is not None and any(found.values[name] > found.values[f"{name}_limit"] for name in COUNTS):
+        found = _judge(observed, widen(honest, longer()), len(inputs))
+    return found
+
+
+def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
+    rows = {name: one.isolated - _limit(one, honest[name], batch) for name, one in observed.items()}
     pairs = {name: one.paired - honest[name].paired_limit for name, one in observed.items()}
     used = {
         name: (1 - one.concentration, 1 - honest[name].most.concentration) for name, one in observed.items()
@@ -219,10 +269,10 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
     findings = []
     if rows[alone] > 0:
         shares = observed[alone].isolated, honest[alone].most.isolated
-        findings.append(_sentence(alone, "a row of the update", shares, len(inputs)))
+        findings.append(_sentence(alone, "a row of the update", shares, batch))
     if pairs[paired_in] > 0:
         shares = observed[paired_in].paired, honest[paired_in].most.paired
-        findings.append(_sentence(paired_in, "the difference of two rows", shares, len(inputs)))
+        findings.append(_sentence(paired_in, "the difference of two rows", shares, batch))
     if used[few][0] < FEWER * used[few][1]:
         findings.append(
             f"the update of {few} would be as if only {used[few][0]:.0%} of your examples had been used "
@@ -233,7 +283,7 @@ def inspect_behaviour(model: nn.Module, inputs: Tensor, labels: Tensor, *, hones
         findings=tuple(findings),
         values={
             "isolated": observed[alone].isolated,
-            "isolated_limit": _limit(observed[alone], honest[alone], len(inputs)),
+            "isolated_limit": _limit(observed[alone], honest[alone], batch),
             "paired": observed[paired_in].paired,
             "paired_limit": honest[paired_in].paired_limit,
             "concentration": observed[few].concentration,
@@ -269,18 +319,18 @@ def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:
 
 
 def _train(
-    model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, recipe: Recipe
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, recipe: Recipe, steps: Sequence[int]
 ) -> Iterator[nn.Module]:
-    """``model`` after each of ``STEPS``."""
+    """``model`` after each of ``steps`` on batches of ``MANY``."""
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = recipe.optimizer(weights)
     generator = torch.Generator().manual_seed(0)
     few = torch.unique(labels)[:: recipe.every]
     known = torch.isin(labels, few).nonzero()[:, 0]
-    for step in range(max(STEPS) + 1):
-        if step in STEPS:
+    for step in range(max(steps) + 1):
+        if step in steps:
             yield model
-        rows = known[torch.randint(len(known), (batch,), generator=generator)]
+        rows = known[torch.randint(len(known), (MANY,), generator=generator)]
         optimizer.zero_grad()
         torch.autograd.backward(F.cross_entropy(model(inputs[rows]), labels[rows]))
         optimizer.step()

@@ -6,18 +6,45 @@ the clients use. The guard tries both.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import final
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from glasshouse.guard.behaviour.inspect import HonestRange, inspect_behaviour, learn_honest_range
+from glasshouse.guard.behaviour.inspect import (
+    LONGER,
+    HonestRange,
+    inspect_behaviour,
+    learn_honest_range,
+)
 from glasshouse.wire import Inspection
 
 TRAINING, EVALUATION = "train", "eval"
-HonestRanges = Mapping[str, HonestRange]
-"""By mode."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HonestRanges:
+    """How far honest models go, by mode.
+
+    Attributes:
+        known: of models that are fresh, or trained a little.
+        learn: the range of models that are trained longer, of a mode.
+    """
+
+    known: Mapping[str, HonestRange]
+    learn: Callable[[str], HonestRange]
+    _learnt: dict[str, HonestRange] = field(default_factory=dict)
+
+    def longer(self, mode: str) -> HonestRange:
+        """Of models that are trained longer; learnt once."""
+        if mode not in self._learnt:
+            self._learnt[mode] = self.learn(mode)
+        return self._learnt[mode]
 
 
 def modes_of(model: nn.Module) -> tuple[str, ...]:
@@ -35,10 +62,18 @@ def learn_honest_ranges(model: nn.Module, inputs: Tensor, labels: Tensor, *, bat
         labels: as there.
         batch: as there.
     """
-    return {
-        mode: learn_honest_range(_in_mode(model, mode), inputs, labels, batch=batch)
-        for mode in modes_of(model)
-    }
+    own = copy.deepcopy(model)
+    return HonestRanges(
+        known={
+            mode: learn_honest_range(_in_mode(own, mode), inputs, labels, batch=batch)
+            for mode in modes_of(model)
+        },
+        learn=partial(_learn_longer, own, inputs, labels, batch),
+    )
+
+
+def _learn_longer(model: nn.Module, inputs: Tensor, labels: Tensor, batch: int, mode: str) -> HonestRange:
+    return learn_honest_range(_in_mode(model, mode), inputs, labels, batch=batch, steps=LONGER)
 
 
 def inspect_in_modes(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest: HonestRanges) -> Inspection:
@@ -54,8 +89,10 @@ def inspect_in_modes(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest
         The inspection of the first mode that has findings, else that of training.
     """
     every = [
-        inspect_behaviour(_in_mode(model, mode), inputs, labels, honest=known)
-        for mode, known in honest.items()
+        inspect_behaviour(
+            _in_mode(model, mode), inputs, labels, honest=known, longer=partial(honest.longer, mode)
+        )
+        for mode, known in honest.known.items()
     ]
     return next((one for one in every if one.findings), every[0])
 

@@ -1,24 +1,29 @@
 """Weight vectors that are too orderly to have been trained, or drawn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from torch import Tensor
-
-from glasshouse.guard.vectors import Vectors, vectors_of
+from glasshouse.guard.rules.sparse import most_by_sparsity
+from glasshouse.guard.vectors import Vectors
 
 LEAST = 0.5
 """Normalised entropy below which the paper calls a vector crafted."""
 
 
-def low_entropy(vectors: Sequence[Vectors], reference: Mapping[str, Tensor] | None) -> list[str]:
-    """Layers with vectors below ``LEAST``, or below half of what the same vector has in ``reference``."""
-    honest = {(v.layer, v.kind): v.entropies for v in vectors_of(reference)} if reference else {}
+def low_entropy(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -> list[str]:
+    """Layers with vectors below ``LEAST``, or below half of what the same vector has in ``reference``.
+
+    Kernels of a pruned ``reference`` lose their entries by chance: how many are below ``LEAST`` is compared.
+    """
+    honest = {(v.layer, v.kind): v for v in reference}
     sentences = []
     for v in vectors:
         low = v.entropies < LEAST
-        own = honest.get((v.layer, v.kind))
-        if own is not None and own.shape == v.entropies.shape:
-            low = (v.entropies < LEAST) & (own >= LEAST) | (v.entropies < own / 2)
+        known = honest.get((v.layer, v.kind))
+        if known is not None and known.entropies.shape == v.entropies.shape:
+            usual = int((known.entropies < LEAST).sum())
+            if v.kind == "convolution" and int(low.sum()) <= most_by_sparsity(usual, known.weight):
+                continue
+            low = v.entropies < known.entropies / 2
         if bool(low.any()):
             kernels = f"{int(low.sum())} of {len(low)} kernels"
             what = {"convolution": kernels, "linear": "the weight", "bias": "the bias"}[v.kind]

@@ -2,20 +2,34 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from glasshouse.guard.rules.sparse import most_by_sparsity
 from glasshouse.guard.vectors import BIN, Vectors
 
 
-def odd_kernels(vectors: Sequence[Vectors]) -> list[str]:
+def odd_kernels(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -> list[str]:
     """Layers with kernels that are zero everywhere, or everywhere but in one place.
 
-    Of any number of spatial dimensions and entries; a kernel of one entry says nothing.
+    Of any number of spatial dimensions and entries; a kernel of one entry says nothing. Where ``reference``
+    is pruned, so many as its share of zeros makes likely are no finding.
     """
+    pruned = {v.layer: v.weight for v in reference if v.kind == "convolution"}
     sentences = []
     for v in vectors:
         if v.kind != "convolution" or v.weight[:1].numel() < 2:
             continue
-        filled = (~(v.weight.double().flatten(1).abs() <= BIN)).sum(1)  # what is not a number is not zero
+        filled = _filled(v.weight)
+        usual = _filled(pruned[v.layer]) if v.layer in pruned else None
         for count, words in ((1, "identity kernels (one entry, zeros around it)"), (0, "all-zero kernels")):
-            if number := int((filled == count).sum()):
+            number = int((filled == count).sum())
+            if number > (
+                0 if usual is None else most_by_sparsity(int((usual == count).sum()), pruned[v.layer])
+            ):
                 sentences.append(f"{v.layer}: {number} of {len(filled)} are {words}")
     return sentences
+
+
+def _filled(weight: Tensor) -> Tensor:
+    """Entries of each kernel that are not zero; what is not a number is not zero."""
+    return (~(weight.double().flatten(1).abs() <= BIN)).sum(1)

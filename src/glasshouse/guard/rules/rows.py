@@ -5,30 +5,46 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from glasshouse.guard.rules.sparse import most_by_sparsity
 from glasshouse.guard.vectors import BIN, SMALLEST, Vectors
 
 _DIGITS = 5  # of a row scaled to largest entry 1: the same measurement at another strength is the same
 
 
-def identical_rows(vectors: Sequence[Vectors]) -> list[str]:
+def identical_rows(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -> list[str]:
     """Layers with rows, or columns, that occur twice up to a factor; zero ones are named apart.
 
     Below ``SMALLEST`` entries they are not compared: two numbers up to a factor are one, and agree by chance.
-    Rows with a value that is not finite are left to their own rule.
+    Rows with a value that is not finite are left to their own rule. Where ``reference`` is pruned, so many as
+    its share of zeros makes likely are no finding.
     """
+    honest = {v.layer: v.weight for v in reference if v.kind == "linear"}
     sentences = []
     for v in vectors:
         if v.kind != "linear":
             continue
-        for word, matrix in (("rows", v.weight), ("columns", v.weight.T)):
+        pruned = honest.get(v.layer)
+        for word, matrix, usual in (
+            ("rows", v.weight, pruned),
+            ("columns", v.weight.T, None if pruned is None else pruned.T),
+        ):
             if matrix.shape[1] < 2:
                 continue
-            zero, twice = _repeated(matrix)
+            zero, twice = _more_than_usual(_repeated(matrix), usual)
             if twice and matrix.shape[1] >= SMALLEST:
                 sentences.append(f"{v.layer}: {twice} of {len(matrix)} {word} repeat another, up to a factor")
             if zero:
                 sentences.append(f"{v.layer}: {zero} of {len(matrix)} {word} are zero")
     return sentences
+
+
+def _more_than_usual(found: tuple[int, int], honest: Tensor | None) -> tuple[int, int]:
+    """The numbers of zero and of repeated rows; 0 where an honest weight makes as many likely."""
+    if honest is None or not any(found):
+        return found
+    usual = _repeated(honest)
+    zero, twice = (n if n > most_by_sparsity(u, honest) else 0 for n, u in zip(found, usual, strict=True))
+    return zero, twice
 
 
 def _repeated(matrix: Tensor) -> tuple[int, int]:

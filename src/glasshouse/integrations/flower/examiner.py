@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import (
+    LONGER,
+    STEPS,
     HonestLayer,
     HonestRange,
     LayerBehaviour,
@@ -61,16 +64,18 @@ class Examiner:
         batch = examples[0][:BATCH], examples[1][:BATCH]
         try:
             with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
-                honest = self._range(node, model, examples)
-                return list(inspect_behaviour(model, *batch, honest=honest).findings)
+                honest, longer = (
+                    partial(self._range, node, model, examples, steps) for steps in (STEPS, LONGER)
+                )
+                return list(inspect_behaviour(model, *batch, honest=honest(), longer=longer).findings)
         except BadValue as error:
             return [str(error)]
 
-    def _range(self, node: int, model: nn.Module, examples: Examples) -> HonestRange:
+    def _range(self, node: int, model: nn.Module, examples: Examples, steps: tuple[int, ...]) -> HonestRange:
         size = min(BATCH, len(examples[1]))
         layout = [(name, tuple(t.shape)) for name, t in model.state_dict().items()]
         modes = [part.training for part in model.modules()]  # batch norm may be frozen
-        digest = hashlib.sha256(repr([size, layout, modes]).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(repr([size, layout, modes, steps]).encode()).hexdigest()[:8]
         name = f"{node}.{digest}.honest.json"
         if name not in self._honest and (self.folder / name).exists():
             self._honest[name] = {
@@ -78,7 +83,7 @@ class Examiner:
                 for layer, stored in read_json(self.folder / name).items()
             }
         if name not in self._honest:
-            learnt = learn_honest_range(model, *examples, batch=size)
+            learnt = learn_honest_range(model, *examples, batch=size, steps=steps)
             write_json(self.folder / name, {layer: asdict(one) for layer, one in learnt.items()})
             self._honest[name] = learnt
         return self._honest[name]
