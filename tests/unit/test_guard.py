@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from glasshouse.api.guard import architecture, own_examples
+from glasshouse.api.guard import architecture, guard, own_examples
 from glasshouse.cli.main import main
 from glasshouse.data.sources import load
 from glasshouse.errors import BadFile, BadValue
@@ -168,6 +168,20 @@ def test_an_honest_model_of_a_federation_that_compresses_is_silenced_by_the_last
     last, now = (change(state(build(few, rng=Rng.root(seed)))) for seed in (1, 2))
     assert inspect(now).findings
     assert inspect(now, reference=last).findings == ()
+
+
+def test_a_reference_says_which_structure_is_agreed_and_one_of_another_network_is_refused(honest):
+    more = {**honest, "extra.weight": torch.ones(4, 4), "extra.bias": torch.zeros(4)}
+    assert any(s.startswith("structure") for s in inspect(more, reference=honest).findings)
+    assert inspect(more, agreed=more, reference=more).fits
+    other = state(build(Architecture(name="mlp", input_shape=(1, 28, 28), classes=10)))
+    for agreed in (None, honest):
+        with pytest.raises(BadValue, match="honest model of the same architecture"):
+            inspect(honest, agreed=agreed, reference=other)
+    arrays = [t.numpy() for t in honest.values()]
+    assert guard(arrays, reference=honest).fits
+    with pytest.raises(BadValue, match="0 of its"):
+        guard(arrays[:-1], reference=honest)
 
 
 def test_a_pruned_reference_does_not_silence_what_was_crafted(honest):

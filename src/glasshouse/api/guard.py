@@ -60,7 +60,8 @@ def guard(
             is given, only shapes to go by.
         agreed: the architecture that was agreed on: a network, its state_dict, or in words, as
             ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared.
-        reference: an honest model of that architecture; what is odd there too is no finding.
+        reference: an honest model of that architecture; what is odd there too is no finding. Without
+            ``agreed``, its structure is compared.
         data: one's own examples, as they enter the model, and their classes. The model is then tried on up to
             64 of them and compared with honest ones of its architecture, which are trained for that; needs
             ``agreed`` as a network or in words. A model of sentences (tokens (B, L)) is not tried: the value
@@ -71,8 +72,8 @@ def guard(
 
     Raises:
         BadFile: a file cannot be read, or holds no model.
-        BadValue: the model has no weights of convolutions or linear layers, or data are given without an
-            architecture.
+        BadValue: the model has no weights of convolutions or linear layers, the reference is of another
+            architecture, or data are given without one.
 
     Examples:
         >>> len(guard([torch.ones(8, 16), torch.zeros(8)]).findings)
@@ -82,9 +83,10 @@ def guard(
         expected = agreed_tensors(agreed) if agreed else None
     else:
         expected = state(agreed) if isinstance(agreed, nn.Module) else dict(agreed)
-    names = list(expected or ())
-    honest = None if reference is None else tensors_of(reference, names)
-    tensors = tensors_of(model, names)
+    honest = None if reference is None else tensors_of(reference, list(expected or ()))
+    tensors = tensors_of(model, list(expected or honest or ()))
+    if expected is None and honest is not None and not _fits(tensors, honest):
+        tensors = tensors_of(model)  # a file may keep tensors in another order than a list does
     try:
         outcome = inspect(tensors, agreed=expected, reference=honest)
         return outcome if data is None else with_behaviour(outcome, tensors, _network(agreed), data)
@@ -93,6 +95,10 @@ def guard(
             raise
         subject = f"file '{model}', {error.subject}"
         raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
+
+
+def _fits(tensors: Mapping[str, Tensor], honest: Mapping[str, Tensor]) -> bool:
+    return all(name not in honest or t.shape == honest[name].shape for name, t in tensors.items())
 
 
 def named_source(name: str) -> str:

@@ -86,7 +86,7 @@ def guard(
     if reference and honest is not None:
         inspected[f"{reference.stem} (reference)"] = inspect_model(honest)
     own = dict(list(inspected.items())[: len(models)])
-    judged = _verdict(own, compared=bool(agreed), tried=bool(data))
+    judged = _verdict(own, compared=bool(agreed or reference), tried=bool(data))
     if page is not None:
         write_page(
             page, verdict=judged, tagline="models as a client received them", exhibits=exhibits(inspected)

@@ -15,7 +15,7 @@ from glasshouse.guard.rules.entropy import low_entropy
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.rules.kernels import odd_kernels
 from glasshouse.guard.rules.rows import identical_rows
-from glasshouse.guard.rules.structure import other_structure
+from glasshouse.guard.rules.structure import check_related, other_structure
 from glasshouse.guard.vectors import Vectors, not_looked_at, vectors_of
 from glasshouse.wire import Inspection
 
@@ -66,9 +66,11 @@ def inspect(
         tensors: its state_dict.
         agreed: the state_dict (any values) of the architecture that was agreed on.
         reference: the state_dict of an honest model of that architecture: what is as odd there is no finding.
+            Without ``agreed``, its structure is the one agreed on.
 
     Raises:
-        BadValue: no weight of a convolution or linear layer among ``tensors``, or a tensor cannot be read.
+        BadValue: no weight of a convolution or linear layer among ``tensors``, a tensor cannot be read, or
+            the reference is of another architecture.
 
     Examples:
         >>> seen = inspect({"fc.weight": torch.ones(8, 16)})
@@ -84,6 +86,9 @@ def inspect(
             got=", ".join(list(tensors)[:4]) or "nothing",
             fix="give the model's state_dict",
         )
+    if reference is not None:
+        check_related(reference, tensors if agreed is None else agreed)
+        agreed = reference if agreed is None else agreed
     honest = vectors_of(dense(reference)) if reference is not None else ()
     structure = other_structure(tensors, agreed) if agreed is not None else []
     findings = [

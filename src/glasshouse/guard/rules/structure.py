@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from glasshouse.errors import BadValue
+
 _SHOWN = 4
 
 
@@ -31,6 +33,22 @@ def other_structure(tensors: Mapping[str, Tensor], agreed: Mapping[str, Tensor])
         ("another kind of numbers", types),
     )
     return [f"structure: {words}: {_some(names)}" for words, names in differences if names]
+
+
+def check_related(reference: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
+    """Refuse a reference that shares less than half of its tensors, by name and shape, with the model.
+
+    Raises:
+        BadValue: it is of another architecture.
+    """
+    alike = sum(name in model and model[name].shape == t.shape for name, t in reference.items())
+    if 2 * alike < len(reference):
+        raise BadValue(
+            "reference model",
+            needs="an honest model of the same architecture",
+            got=f"{alike} of its {len(reference)} tensors have the name and shape of one in the model",
+            fix="give the last model that you accepted, in the same form, or leave --reference out",
+        )
 
 
 def _some(names: list[str]) -> str:
