@@ -49,11 +49,11 @@ class Contributions:
     def of(cls, trace: LayerTrace, what: What, *, is_exact: bool) -> "Contributions":
         """Those of one layer."""
         goals, mean = trace.inputs, trace.inputs.mean(0)
-        squares = goals.square().sum(1)
+        lengths = goals.norm(dim=1)
+        squares = lengths.square()
         apart = squares - goals.sum(1).square() / goals.shape[1]  # from a flat one
         if len(goals) > 1:
             apart = torch.minimum(apart, squares - 2 * goals @ mean + mean.square().sum())
-        lengths = squares.sqrt()
         contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
         return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, contrasts=contrasts)
 
@@ -65,8 +65,10 @@ class Contributions:
         """
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, goals = rows[:, ::every], self.trace.inputs[:, ::every]
-        pulls = to_scale(self.trace.pulls).T
+        pulls = self.trace.pulls.T
         expected = pulls @ goals
-        factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
+        scale = expected.abs().amax().clamp_min(_TINY)
+        expected = expected / scale
+        factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY) / scale
         signed: Tensor = factors[:, None] * pulls * self.lengths
         return signed

@@ -93,6 +93,28 @@ class _Shown:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
+class _Sizes:
+    """What examples contributed to rows.
+
+    Attributes:
+        signed: length of each contribution, with its sign, (m, B).
+        top: the largest in each row, (m,).
+        length: of each row of ``signed``, (m,).
+    """
+
+    signed: Tensor
+    top: Tensor
+    length: Tensor
+
+    @classmethod
+    def of(cls, signed: Tensor) -> "_Sizes":
+        """Those of :meth:`~glasshouse.guard.contributions.Contributions.scaled`."""
+        low, high = signed.aminmax(dim=1)
+        return cls(signed=signed, top=torch.maximum(high, -low), length=signed.norm(dim=1))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Vectors:
     """Rows, or differences of two: the first less a multiple of the second, which is 0 for rows.
 
@@ -109,9 +131,14 @@ class _Vectors:
 
     def of(self, t: Tensor) -> Tensor:
         """The same combination of the rows of ``t``."""
-        if self.by == "a row":  # all, or some in their order
-            return t[int(self.first[0]) : int(self.first[-1]) + 1]
+        if self.by == "a row":
+            return t[self.first]
         return t[self.first] - self.multiples[:, None] * t[self.second]
+
+    def pick(self, some: Tensor) -> "_Vectors":
+        """Those with these numbers."""
+        first, second, multiples = self.first[some], self.second[some], self.multiples[some]
+        return _Vectors(first=first, second=second, multiples=multiples, by=self.by)
 
     def parts(self, width: int) -> Iterator["_Vectors"]:
         """So many at a time that vectors of ``width`` numbers are no burden."""
@@ -131,29 +158,31 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
     """
     rows = to_scale(rows.detach()).to(of.trace.inputs.dtype)
     signed = of.scaled(rows)
+    sizes = _Sizes.of(signed)
     shown = [
         pairs
-        for vectors in _candidates(rows, signed, of.trace)
+        for vectors in _candidates(rows, sizes, of.trace)
         for part in vectors.parts(max(rows.shape))
-        if (pairs := _compare(part, rows, signed, of, recognised)) is not None
+        if (pairs := _compare(part, rows, sizes, of, recognised)) is not None
     ]
-    if (pairs := _several_rows(rows, signed, of, recognised)) is not None:
+    if (pairs := _several_rows(rows, sizes, of, recognised)) is not None:
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
     return _leave_out_lookalikes(_collect(shown, of), of)
 
 
-def _candidates(rows: Tensor, signed: Tensor, trace: LayerTrace) -> Iterator[_Vectors]:
+def _candidates(rows: Tensor, sizes: _Sizes, trace: LayerTrace) -> Iterator[_Vectors]:
     """What a server may look at: rows, differences that isolate, and those of neighbouring thresholds."""
     yield _single(rows)
-    directions = F.normalize(signed, dim=1)
-    cosines = (directions @ directions.T).fill_diagonal_(0).abs()
-    top = directions.abs().amax(1)
+    length = sizes.length.clamp_min(_TINY)
+    scaled = sizes.signed / length[:, None]
+    cosines = (scaled @ scaled.T).fill_diagonal_(0).abs()
+    top = sizes.top / length
     uneven = (top + cosines * top[:, None]).square() >= UNEVEN * (1 - cosines.square())
     possible = uneven & (cosines >= NEAR_PARALLEL)
     near = possible.any(1).nonzero()[:, 0]
-    pairs = differences(signed[near].T, like=NEAR_PARALLEL, opposite=True)
+    pairs = differences(sizes.signed[near].T, like=NEAR_PARALLEL, opposite=True)
     yield _Vectors(
         first=near[pairs.rows],
         second=near[pairs.others],
@@ -183,12 +212,18 @@ def _in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> _Vectors:
 
 
 def _compare(
-    vectors: _Vectors, rows: Tensor, signed: Tensor, of: Contributions, recognised: float
+    vectors: _Vectors, rows: Tensor, sizes: _Sizes, of: Contributions, recognised: float
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
-    looked_at, own = vectors.of(rows), vectors.of(signed)
+    looked_at = vectors.of(rows)
     length = looked_at.norm(dim=1)
-    which, who = ((own.abs() >= OWN * length[:, None]) & (length[:, None] > 0)).nonzero(as_tuple=True)
+    at_most = sizes.top[vectors.first] + vectors.multiples.abs() * sizes.top[vectors.second]
+    some = ((at_most >= OWN * length) & (length > 0)).nonzero()[:, 0]
+    if not len(some):
+        return None
+    vectors, looked_at, length = vectors.pick(some), looked_at[some], length[some]
+    own = vectors.of(sizes.signed)
+    which, who = (own.abs() >= OWN * length[:, None]).nonzero(as_tuple=True)
     if not len(who):
         return None
     inner = _inner(looked_at, of.trace.inputs, which, who) / of.lengths[who].clamp_min(_TINY)
@@ -228,22 +263,23 @@ def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who:
     return torch.where(by_itself, missing, torch.inf)
 
 
-def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, recognised: float) -> _Shown | None:
+def _several_rows(rows: Tensor, sizes: _Sizes, of: Contributions, recognised: float) -> _Shown | None:
     """Examples in the sum of the rows that are their own, so that noise averages out."""
-    sizes = signed.abs()
-    top, whose = sizes.max(1)
-    mine = (top >= OWNED * sizes.sum(1).clamp_min(_TINY)).nonzero()[:, 0]
-    who, place = torch.unique(whose[mine], return_inverse=True)
+    mine = (sizes.top >= OWNED * sizes.length.clamp_min(_TINY)).nonzero()[:, 0]  # the sum is no less
+    own = sizes.signed[mine]
+    mine = mine[sizes.top[mine] >= OWNED * own.abs().sum(1).clamp_min(_TINY)]
+    whose = sizes.signed[mine].abs().argmax(1)
+    who, place = torch.unique(whose, return_inverse=True)
     if len(who) == len(mine):  # nobody has two
         return None
-    weights = signed[mine, whose[mine]]
+    weights = sizes.signed[mine, whose]
     total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, weights[:, None] * rows[mine])
     own = rows.new_zeros(len(who)).index_add_(0, place, weights.square())
     inner = torch.linalg.vecdot(total, of.trace.inputs[who]) / of.lengths[who].clamp_min(_TINY)
     missing = _missing(inner, total.norm(dim=1).clamp_min(_TINY), own, of, who)
     kept = (missing < recognised)[place]
     pairs = torch.stack([mine, mine], dim=1)[kept]
-    return _Shown(examples=whose[mine][kept], missing=missing[place][kept], rows=pairs, by="several rows")
+    return _Shown(examples=whose[kept], missing=missing[place][kept], rows=pairs, by="several rows")
 
 
 def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iterator[_Shown]:
