@@ -4,6 +4,7 @@ Shape letters: m rows of the weight, n its columns, B examples.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal, final
 
 import torch
@@ -33,29 +34,37 @@ class Contributions:
         trace: the layer's inputs and the pulls on its outputs.
         what: the inputs are.
         is_exact: the pulls are those of the steps that made the update; else they are those of the models
-        before
-            and after it.
+            before and after it.
         lengths: of the inputs, (B,).
-        contrasts: how far each is from a flat one, or from the mean of all, (B,).
     """
 
     trace: LayerTrace
     what: What
     is_exact: bool
     lengths: Tensor
-    contrasts: Tensor
 
     @classmethod
     def of(cls, trace: LayerTrace, what: What, *, is_exact: bool) -> "Contributions":
         """Those of one layer."""
-        goals, mean = trace.inputs, trace.inputs.mean(0)
-        lengths = goals.norm(dim=1)
+        return cls(trace=trace, what=what, is_exact=is_exact, lengths=trace.inputs.norm(dim=1))
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self.trace.inputs.mean(0)
+
+    def contrasts(self, who: Tensor | None = None) -> Tensor:
+        """How far the inputs of these examples are from a flat one, or from the mean of all, (k,).
+
+        Args:
+            who: numbers of the examples, (k,); None: all.
+        """
+        every, mean = self.trace.inputs, self._mean
+        goals, lengths = (every, self.lengths) if who is None else (every[who], self.lengths[who])
         squares = lengths.square()
         apart = squares - goals.sum(1).square() / goals.shape[1]  # from a flat one
-        if len(goals) > 1:
+        if len(every) > 1:
             apart = torch.minimum(apart, squares - 2 * goals @ mean + mean.square().sum())
-        contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
-        return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, contrasts=contrasts)
+        return apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
 
     def scaled(self, rows: Tensor) -> Tensor:
         """(m, B), the signed length of each example's contribution in each row of the update.
@@ -70,5 +79,5 @@ class Contributions:
         scale = expected.abs().amax().clamp_min(_TINY)
         expected = expected / scale
         factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY) / scale
-        signed: Tensor = factors[:, None] * pulls * self.lengths
+        signed: Tensor = (pulls * self.lengths).mul_(factors[:, None])
         return signed

@@ -100,17 +100,22 @@ class _Sizes:
         signed: length of each contribution, with its sign, (m, B).
         top: the largest in each row, (m,).
         length: of each row of ``signed``, (m,).
+        cosines: between these rows, of either sign, (m, m).
     """
 
     signed: Tensor
     top: Tensor
     length: Tensor
+    cosines: Tensor
 
     @classmethod
     def of(cls, signed: Tensor) -> "_Sizes":
         """Those of :meth:`~glasshouse.guard.contributions.Contributions.scaled`."""
-        low, high = signed.aminmax(dim=1)
-        return cls(signed=signed, top=torch.maximum(high, -low), length=signed.norm(dim=1))
+        products = signed @ signed.T
+        length = products.diagonal().sqrt()
+        known = length.clamp_min(_TINY)
+        cosines = (products / known / known[:, None]).abs().fill_diagonal_(0)
+        return cls(signed=signed, top=signed.abs().amax(1), length=length, cosines=cosines)
 
 
 @final
@@ -175,10 +180,7 @@ def find_examples(rows: Tensor, of: Contributions, *, recognised: float = RECOGN
 def _candidates(rows: Tensor, sizes: _Sizes, trace: LayerTrace) -> Iterator[_Vectors]:
     """What a server may look at: rows, differences that isolate, and those of neighbouring thresholds."""
     yield _single(rows)
-    length = sizes.length.clamp_min(_TINY)
-    scaled = sizes.signed / length[:, None]
-    cosines = (scaled @ scaled.T).fill_diagonal_(0).abs()
-    top = sizes.top / length
+    top, cosines = sizes.top / sizes.length.clamp_min(_TINY), sizes.cosines
     uneven = (top + cosines * top[:, None]).square() >= UNEVEN * (1 - cosines.square())
     possible = uneven & (cosines >= NEAR_PARALLEL)
     near = possible.any(1).nonzero()[:, 0]
@@ -255,7 +257,7 @@ def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who:
         who: the examples, (k,).
     """
     across = (length.square() - inner.square()).clamp_min(0)
-    per_contrast = of.lengths[who] / of.contrasts[who]
+    per_contrast = of.lengths[who] / of.contrasts(who)
     missing = per_contrast * across.sqrt() / length
     rest = (across + (inner - own).square()).sqrt().clamp_min(_TINY)
     strange = (own.abs() >= MOST * length) | (per_contrast * across.sqrt() / rest >= STRANGE)
@@ -292,7 +294,7 @@ def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iter
     for vectors in (part for one in both for part in one.parts(max(*rows.shape, len(goals)))):
         looked_at = vectors.of(rows)
         energy = (F.normalize(looked_at, dim=1, eps=_TINY) @ goals.T).square()
-        missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+        missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts()
         first, who = missing.min(1)
         near = (first < recognised).nonzero()[:, 0]
         others = centred[who[near]] @ centred.T <= ALIKE
@@ -332,7 +334,7 @@ def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
     who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
     goals = of.trace.inputs
     energy = (F.normalize(goals[who], dim=1) @ goals.T).square()
-    missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+    missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts()
     missing[torch.arange(len(who)), who] = torch.inf
     nearest = missing.amin(1).tolist()
     similar = {
