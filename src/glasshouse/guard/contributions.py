@@ -54,8 +54,9 @@ class Contributions:
         goals, mean = trace.inputs, trace.inputs.mean(0)
         squares = goals.square().sum(1)
         apart = squares - goals.sum(1).square() / goals.shape[1]  # from a flat one
-        if len(goals) > 1:
-            apart = torch.minimum(apart, squares - 2 * goals @ mean + mean.square().sum())
+        if (b := len(goals)) > 1:  # Bessel's correction: each example is part of the mean
+            from_mean = squares - 2 * goals @ mean + mean.square().sum()
+            apart = torch.minimum(apart, from_mean * b / (b - 1))
         lengths = squares.sqrt()
         contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
         return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, contrasts=contrasts)

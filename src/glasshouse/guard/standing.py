@@ -122,7 +122,7 @@ def find_examples(
                 bias=(bias.detach() / scale).to(rows),
                 pulls=signed / of.lengths.clamp_min(_TINY),
                 of=of,
-                limits=limits.clamp_max(CLEAR),
+                limits=limits,
             )
         )
     shown = [
