@@ -36,17 +36,23 @@ class Contributions:
         is_exact: the pulls are those of the steps that made the update; else they are those of the models
             before and after it.
         lengths: of the inputs, (B,).
+        with_copies: among the examples are turned copies of others: a row that shows one resembles its
+            copies, which is no excuse.
     """
 
     trace: LayerTrace
     what: What
     is_exact: bool
     lengths: Tensor
+    with_copies: bool = False
 
     @classmethod
-    def of(cls, trace: LayerTrace, what: What, *, is_exact: bool) -> "Contributions":
+    def of(
+        cls, trace: LayerTrace, what: What, *, is_exact: bool, with_copies: bool = False
+    ) -> "Contributions":
         """Those of one layer."""
-        return cls(trace=trace, what=what, is_exact=is_exact, lengths=trace.inputs.norm(dim=1))
+        lengths = trace.inputs.norm(dim=1)
+        return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, with_copies=with_copies)
 
     @cached_property
     def _mean(self) -> Tensor:

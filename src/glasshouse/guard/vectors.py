@@ -193,7 +193,7 @@ def _entropies(rows: Tensor, precision: torch.dtype | None) -> Tensor:
 
 
 def _counts(bins: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How often each value of each row (r, n) occurs, and in which row; without sorting if that is cheaper."""
+    """How often each value of each row (r, n) occurs, and in which row; not sorted if that is cheaper."""
     low, high = bins.aminmax()
     if len(bins) == 1 and float(high - low) < _WIDE * bins.shape[1]:
         counts = torch.bincount((bins[0] - low).long()).numpy()
