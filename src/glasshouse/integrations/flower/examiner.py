@@ -1,7 +1,8 @@
 """Whether a received model is one that a client trains on: its weights, and what it does to own examples."""
 
+import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, final
@@ -17,6 +18,7 @@ from glasshouse.guard.behaviour.inspect import (
     inspect_behaviour,
     learn_honest_range,
 )
+from glasshouse.guard.behaviour.modes import TRAINING, modes_of
 from glasshouse.guard.inspect import inspect
 from glasshouse.store import read_json, write_json
 
@@ -52,19 +54,30 @@ class Examiner:
         except BadValue as error:
             return [str(error)]
 
-    def examine_behaviour(self, node: int, model: nn.Module, examples: Examples) -> list[str]:
+    def examine_behaviour(
+        self, node: int, model: nn.Module, examples: Examples, *, is_mode_known: bool = True
+    ) -> list[str]:
         """What speaks against ``model``, as received, from what it does to the first ``BATCH`` examples.
 
-        Honest models are trained for that on all ``examples``, once for a node, its network and the number of
-        examples; no random number that the client's training would draw is used up.
+        Honest models are trained for that on all ``examples``, once for a node, its network, its mode and the
+        number of examples; no random number that the client's training would draw is used up.
+
+        Args:
+            node: whose examples.
+            model: as received.
+            examples: the node's own.
+            is_mode_known: the client trains it in the mode in which it is; else every mode is tried.
         """
         batch = examples[0][:BATCH], examples[1][:BATCH]
         try:
             with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
-                honest = self._range(node, model, examples)
-                return list(inspect_behaviour(model, *batch, honest=honest).findings)
+                for one in [model] if is_mode_known else _in_all_modes(model):
+                    honest = self._range(node, one, examples)
+                    if findings := inspect_behaviour(one, *batch, honest=honest).findings:
+                        return list(findings)
         except BadValue as error:
             return [str(error)]
+        return []
 
     def _range(self, node: int, model: nn.Module, examples: Examples) -> HonestRange:
         size = min(BATCH, len(examples[1]))
@@ -82,3 +95,9 @@ class Examiner:
             write_json(self.folder / name, {layer: asdict(one) for layer, one in learnt.items()})
             self._honest[name] = learnt
         return self._honest[name]
+
+
+def _in_all_modes(model: nn.Module) -> Iterator[nn.Module]:
+    """Copies, one at a time."""
+    for mode in modes_of(model):
+        yield copy.deepcopy(model).train(mode == TRAINING)
