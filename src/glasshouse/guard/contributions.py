@@ -87,11 +87,13 @@ class Goals:
         inputs: what of them entered the layer, (e, n).
         lengths: of the inputs, (e,).
         contrasts: how far each is from a flat one, or from the mean of all examples, (e,).
+        with_copies: among all examples are turned copies of others.
     """
 
     inputs: Tensor
     lengths: Tensor
     contrasts: Tensor
+    with_copies: bool
 
     def about(self, origin: Tensor) -> "Goals":
         """The same, with inputs as they are seen from a flat one of value ``origin``."""
@@ -115,17 +117,23 @@ class Contributions:
         is_exact: the pulls are those of the steps that made the update; else they are those of the models
             before and after it.
         lengths: of the inputs, (B,).
+        with_copies: among the examples are turned copies of others: a row that shows one resembles its
+            copies, which is no excuse.
     """
 
     trace: LayerTrace
     what: What
     is_exact: bool
     lengths: Tensor
+    with_copies: bool = False
 
     @classmethod
-    def of(cls, trace: LayerTrace, what: What, *, is_exact: bool) -> "Contributions":
+    def of(
+        cls, trace: LayerTrace, what: What, *, is_exact: bool, with_copies: bool = False
+    ) -> "Contributions":
         """Those of one layer."""
-        return cls(trace=trace, what=what, is_exact=is_exact, lengths=trace.inputs.norm(dim=1))
+        lengths = trace.inputs.norm(dim=1)
+        return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, with_copies=with_copies)
 
     def goals(self, who: Tensor) -> Goals:
         """The examples with these numbers, (e,)."""
@@ -164,4 +172,4 @@ class Contributions:
             from_mean = squares - 2 * inputs @ self._mean + self._mean.square().sum()
             apart = torch.minimum(apart, from_mean * b / (b - 1))
         contrasts = apart.clamp_min(0).sqrt().maximum(ROUNDED * lengths).clamp_min(1e-12)
-        return Goals(inputs=inputs, lengths=lengths, contrasts=contrasts)
+        return Goals(inputs=inputs, lengths=lengths, contrasts=contrasts, with_copies=self.with_copies)

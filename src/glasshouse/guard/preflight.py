@@ -164,8 +164,9 @@ class Examples:
         *,
         kind: Kind,
         watched: Watched | None = None,
+        with_copies: bool = False,
     ) -> "Examples":
-        """Those behind ``update``: see :func:`preflight`."""
+        """Those behind ``update``: see :func:`preflight`; ``with_copies``: some are turned ones of others."""
         parameters = dict(model.named_parameters())
         if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
             raise BadValue(
@@ -186,6 +187,7 @@ class Examples:
                     one,
                     "input" if _is_input(one.inputs, inputs) else "features",
                     is_exact=seen is not None or kind == "gradient",
+                    with_copies=with_copies,
                 )
                 for one in traces
                 if one.is_flat

@@ -244,7 +244,7 @@ def _missing(inner: Tensor, length: Tensor, pairs: Pairs, goals: Goals) -> Tenso
     missing = per_contrast * across.sqrt() / length
     rest = (across + (inner - own).square()).sqrt().clamp_min(_TINY)
     strange = (own.abs() >= MOST * length) | (per_contrast * across.sqrt() / rest >= STRANGE)
-    by_itself = (own.abs() >= HALF * length) | (strange & (missing < RECOGNISED))
+    by_itself = (own.abs() >= HALF * length) | ((strange | goals.with_copies) & (missing < RECOGNISED))
     return torch.where(by_itself, missing, torch.inf)
 
 
@@ -314,7 +314,7 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
 def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
     """Those that are clear, or of examples from which every other one is ``BESIDE`` times as far away."""
     unclear = [leak for leak in leaks if leak.missing >= CLEAR]
-    if not unclear:
+    if not unclear or of.with_copies:
         return leaks
     who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
     missing = of.every_goal.distances(F.normalize(of.trace.inputs[who], dim=1))

@@ -79,7 +79,7 @@ def normalized_entropy(values: Tensor, *, precision: torch.dtype | None = None) 
         >>> normalized_entropy(torch.zeros(4))
         0.0
     """
-    flat = values.detach().double().flatten()
+    flat = values.detach().cpu().double().flatten()
     if len(flat) < 2 or not bool(flat.isfinite().all()):
         raise BadValue(
             "entropy of a weight vector",
@@ -110,14 +110,15 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
     """All weight vectors among ``tensors`` (a state_dict, dense), in their order; told by name and shape.
 
     ``*.weight`` with 3 or more dimensions is a convolution's, with 2 a linear layer's; ``*.bias`` with 1 is a
-    bias, left out where it is zero. Whatever the type of the numbers: a model casts them to its own.
+    bias, left out where it is zero. Whatever the type of the numbers, and wherever they lie: a model casts them
+    to its own.
     """
     vectors = []
     for name in tensors:
         kind = _kind(name, tensors)
         if kind is None or (kind == "bias" and not bool(tensors[name].double().any())):
             continue
-        t = tensors[name].detach()
+        t = tensors[name].detach().cpu()
         rows = t.flatten(1) if kind == "convolution" else t.reshape(1, -1)
         measured = rows if rows.shape[1] >= SMALLEST else rows[:0]
         vectors.append(
