@@ -33,7 +33,9 @@ from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.watch import watch
 from glasshouse.rng import Rng
 
-CLIENTS, EXAMPLES, VICTIM, LOCAL, RATE = 10, 250, 64, 32, 0.05
+CLIENTS, VICTIM, LOCAL, RATE = 10, 64, 32, 0.05
+TUNING = 100
+"""Seeds from which on a round is of training images: those that remedies were chosen on."""
 CRAFTED = ("Robbing the Fed", "LOKI", "trap weights", "class fishing")
 
 
@@ -77,7 +79,7 @@ def recovered(update: Mapping[str, Tensor], layer: str, model: nn.Module, images
 
 def attacked_round(kind: str, seed: int) -> dict[str, object]:
     """One crafted model at one client: what the server reads of the update as it is, and of what is sent."""
-    pool = cifar("test")
+    pool = cifar("train" if seed >= TUNING else "test")
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(100 + seed))
     victim, others = pool.pick(order[:VICTIM]), pool.pick(order[VICTIM : 2 * VICTIM])
     attack = ATTACKS[kind](VICTIM)
@@ -109,17 +111,17 @@ def attacked_round(kind: str, seed: int) -> dict[str, object]:
     }
 
 
-def federation(network: str, data: str, seed: int, rounds: int, *, mitigated: bool) -> dict[str, object]:
+def federation(network: str, chosen: argparse.Namespace, *, seed: int, mitigated: bool) -> dict[str, object]:
     """Accuracy after each round, and what was done to how many updates."""
-    splits = load(data).splits
+    splits = load(chosen.data).splits
     train, test = splits["train"], splits["test"].batch(torch.arange(len(splits["test"])))
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-    shards = [train.batch(rows) for rows in order[: CLIENTS * EXAMPLES].split(EXAMPLES)]
+    shards = [train.batch(rows) for rows in order[: CLIENTS * chosen.examples].split(chosen.examples)]
     shape, classes = tuple(shards[0].inputs.shape[1:]), int(test.labels.max()) + 1
     model = initialise_again(NETWORKS[network](shape, classes), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     accuracy, remedies, seconds = [], {}, 0.0
-    for _ in range(rounds):
+    for _ in range(chosen.rounds):
         states = []
         for shard in shards:
             with watch() as seen:
@@ -165,7 +167,7 @@ def run(name: str, chosen: argparse.Namespace) -> None:
     if what == "attacked":
         found = {"seed": seed, "attacked": [attacked_round(kind, int(seed)) for kind in CRAFTED]}
     else:
-        found = federation(what, chosen.data, int(seed), chosen.rounds, mitigated=rest == ["mitigated"])
+        found = federation(what, chosen, seed=int(seed), mitigated=rest == ["mitigated"])
     file.write_text(json.dumps({**found, "seconds": time.process_time() - start}))
 
 
@@ -227,16 +229,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--networks", nargs="*", default=["lenet5", "mlp-512-plain"])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--attacked", type=int, default=5, help="series, each of one round per attack")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of federations; 100 tuned")
+    parser.add_argument("--attacked", type=int, nargs="*", default=[0, 1, 2, 3, 4], help="seeds of rounds")
+    parser.add_argument("--examples", type=int, default=800, help="of a client")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/mitigation"))
     parser.add_argument("--workers", type=int, default=1)
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
-    names = [f"attacked.{seed}" for seed in range(chosen.attacked)]
+    names = [f"attacked.{seed}" for seed in chosen.attacked]
     for network in chosen.networks:
-        for seed in range(chosen.seeds):
+        for seed in chosen.seeds:
             names += [f"{network}.{seed}.plain", f"{network}.{seed}.mitigated"]
     with ProcessPoolExecutor(chosen.workers) as pool:
         for future in [pool.submit(run, name, chosen) for name in names]:

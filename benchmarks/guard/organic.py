@@ -119,7 +119,10 @@ def train(
 def standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
     """Examples whose input, or features, stand in the gradient of this batch."""
     names, weights = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
-    gradient = torch.autograd.grad(F.cross_entropy(model(images), labels), weights, allow_unused=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # preflight's pass drops the same units
+        loss = F.cross_entropy(model(images), labels)
+    gradient = torch.autograd.grad(loss, weights, allow_unused=True)
     update = {n: g for n, g in zip(names, gradient, strict=True) if g is not None}
     seen = preflight(update, model, images, labels, kind="gradient")
     return len(seen.standing("input")), len(seen.standing("features"))

@@ -163,8 +163,8 @@ def test_an_update_is_sent_without_what_shows_examples(tmp_path):
     client = message_client(small, mods=[preflight_mod(small, reports=tmp_path / "guard", mitigated=True)])
     record = run(message_server(1, small), client, tmp_path, model=small).rounds[0]
     made = [line["decision"] for line in decisions(tmp_path / "guard")]
-    assert made == ["sent"] * 3  # 16 digits each: less than half of every update goes
-    assert len(record.updates) == 3
+    assert "sent" in made  # 16 digits each, 12 rows: where more than half of an update would go, none is sent
+    assert len(record.updates) == made.count("sent")
     clients = read_json(tmp_path / "run" / "nodes.json")  # in the order in which they were asked
     shards = {clients[str(node)]: apps.shard(number) for number, node in enumerate(NODES)}
     for update in record.updates:

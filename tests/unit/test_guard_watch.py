@@ -103,3 +103,38 @@ def test_tiny_gradients_are_read_like_large_ones(digits: Data) -> None:  # noqa:
     large = preflight(update, model, images, labels, kind="gradient").standing("input")
     assert large
     assert preflight(tiny, model, images, labels, kind="gradient").standing("input") == large
+
+
+class Overwriting(nn.Module):
+    """Two layers; the first one's output is overwritten, at once or from the third step on."""
+
+    def __init__(self, *, since: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 12), nn.Linear(12, 10)
+        self.step, self.since = 0, since
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x.flatten(1))
+        self.step += 1
+        return self.last(hidden.relu_() if self.step > self.since else hidden.relu())
+
+
+@pytest.mark.parametrize("since", [0, 100])
+def test_pulls_are_those_on_what_the_layer_gave(digits: Data, since: int) -> None:  # noqa: F811
+    images, labels = digits[0][:40], digits[1][:40]
+    model = Overwriting(since=since)
+    with watch(model) as seen:
+        change = train(model, images, labels, batch=8)
+    layers = seen.layers(model, images)
+    assert layers is not None
+    for one in layers:
+        torch.testing.assert_close(
+            -0.05 * one.pulls.T @ one.inputs, change[f"{one.name}.weight"], atol=1e-6, rtol=1e-4
+        )
+
+
+def test_what_is_overwritten_later_needs_a_pass(digits: Data) -> None:  # noqa: F811
+    model = Overwriting(since=2)
+    with watch(model) as seen:
+        train(model, digits[0][:40], digits[1][:40], batch=8)
+    assert seen.layers(model, digits[0][:40]) is None

@@ -8,9 +8,13 @@ from test_preflight import digits, network, recovered, with_bins  # noqa: F401  
 from torch import Tensor, nn
 from torch.nn import functional
 
-from glasshouse.guard.mitigate import MOST, mitigate
+from glasshouse.guard import remedies
+from glasshouse.guard.behaviour.trace import LayerTrace
+from glasshouse.guard.contributions import Contributions
+from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
-from glasshouse.guard.remedies import REMEDIES, Case, distance, gradient_of
+from glasshouse.guard.remedies import MOST, REMEDIES, Case, distance, gradient_of
+from glasshouse.guard.standing import find_examples
 from glasshouse.store import read_jsonl
 
 Data = tuple[Tensor, Tensor]
@@ -89,7 +93,12 @@ def test_a_batch_of_one_is_not_sent_unless_it_grows(digits: Data, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", REMEDIES)
-def test_a_remedy_leaves_the_model_and_the_update_as_they_were(name: str, digits: Data) -> None:  # noqa: F811
+def test_a_remedy_leaves_the_model_and_the_update_as_they_were(
+    name: str,
+    digits: Data,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remedies, "MOST", 100.0)  # much noise is needed here
     model, batch = crafted(digits), part(digits, 0, 16)
     case = case_of(model, batch, more=part(digits, 100, 120))
     weights = {n: t.clone() for n, t in model.state_dict().items()}
@@ -118,3 +127,25 @@ def test_clipped_examples_pull_alike(digits: Data) -> None:  # noqa: F811
     names = [n for n in changed.update if n.endswith("weight")]
     got = torch.cat([changed.update[n].flatten() for n in names])
     torch.testing.assert_close(got, clipped, rtol=1e-3, atol=1e-5)
+
+
+def test_noise_that_would_drown_the_update_is_not_tried(digits: Data) -> None:  # noqa: F811
+    assert REMEDIES["add noise"](case_of(crafted(digits), part(digits, 0, 16))) is None
+
+
+def test_a_copy_is_no_excuse_for_its_image() -> None:
+    """A row that two copies of a picture made shows the picture, however alike the copies are."""
+    generator = torch.Generator().manual_seed(0)
+    picture, other = torch.rand(2, 64, generator=generator)
+    copies = [picture + 0.05 * torch.rand(64, generator=generator) for _ in range(4)]
+    inputs = torch.stack([*copies, other])
+    layer = nn.Linear(64, 2)
+    pulls = torch.tensor([[1.0, 0.3]] * 4 + [[0.0, 1.0]])
+    trace = LayerTrace(name="", layer=layer, inputs=inputs, pulls=pulls)
+    found = [
+        find_examples(
+            pulls.T @ inputs, Contributions.of(trace, "input", is_exact=True, with_copies=with_copies)
+        )
+        for with_copies in (False, True)
+    ]
+    assert [{leak.example for leak in leaks} - {4} for leaks in found] == [set(), {0, 1, 2, 3}]

@@ -30,6 +30,11 @@ from glasshouse.attacks.transfer.nex import Nex
 from glasshouse.audit.attacking.device import own_device, run_on
 from glasshouse.executors.local import SHARING, processes_on
 from glasshouse.federation.defenses.soteria import Soteria
+from glasshouse.guard.behaviour.trace import LayerTrace
+from glasshouse.guard.contributions import Contributions
+from glasshouse.guard.rules.rows import identical_rows
+from glasshouse.guard.standing import find_examples
+from glasshouse.guard.vectors import vectors_of
 from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
 from glasshouse.testing.toys import Recorder, toy
@@ -217,3 +222,36 @@ def test_the_pretended_device_tells_devices_apart(monkeypatch):
         with pytest.raises(RuntimeError, match="numpy"):
             away.numpy()
         assert (2 * away + torch.tensor(1.0)).tolist() == [3.0, 3.0]
+
+
+def test_an_update_is_looked_at_where_it_lies(monkeypatch):
+    """Rules and preflight on a device find what they find on the CPU."""
+    g = torch.Generator().manual_seed(1)
+    layer = torch.nn.Linear(24, 40)
+    inputs, pulls = torch.rand((6, 24), generator=g), torch.randn((6, 40), generator=g)
+    pulls[1:, :4], pulls[2:, 4:8] = 0, 0
+    weight, bias = pulls.T @ inputs, pulls.sum(0)
+
+    def look(device):
+        trace = LayerTrace(
+            name="1",
+            layer=copy_to(layer, device),
+            inputs=inputs.to(device),
+            pulls=pulls.to(device),
+        )
+        leaks = [
+            find_examples(
+                weight.to(device),
+                Contributions.of(trace, "input", is_exact=is_exact),
+                bias=bias.to(device),
+            )
+            for is_exact in (True, False)
+        ]
+        vectors = vectors_of({"1.weight": weight.to(device), "1.bias": bias.to(device)})
+        return leaks, [v.entropies.tolist() for v in vectors], identical_rows(vectors)
+
+    here = look("cpu")
+    with pretended(monkeypatch):
+        there = look(DEVICE)
+    assert {leak.example for leak in here[0][0]} >= {0, 1}
+    assert there == here

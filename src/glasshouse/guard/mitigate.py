@@ -16,7 +16,7 @@ from typing import Final, final
 from torch import Tensor, nn
 
 from glasshouse.guard.preflight import Examples, Preflight
-from glasshouse.guard.remedies import REMEDIES, Case, Train, distance, drop_rows, gradient_of
+from glasshouse.guard.remedies import MOST, REMEDIES, Case, Train, distance, drop_rows, gradient_of
 from glasshouse.guard.watch import Watched
 from glasshouse.store import append_jsonl
 from glasshouse.wire import Kind
@@ -25,8 +25,6 @@ __all__ = ["Mitigation", "Trial", "mitigate"]
 
 CHEAP: Final = 0.05
 """A remedy that changes the update by less of its length is taken at once."""
-MOST: Final = 0.5
-"""A remedy that changes it by more leaves another update, which is not worth sending."""
 
 
 @final

@@ -43,6 +43,7 @@ _SAME_AS_INPUT: Final = 0.999
 """Correlation from which on what enters a layer is the input itself, normalised or not."""
 
 _PART: Final = 256  # examples passed at a time
+_CONTROLLED: Final = 512  # entries of an example in the controls
 
 
 @final
@@ -163,8 +164,9 @@ class Examples:
         *,
         kind: Kind,
         watched: Watched | None = None,
+        with_copies: bool = False,
     ) -> "Examples":
-        """Those behind ``update``: see :func:`preflight`."""
+        """Those behind ``update``: see :func:`preflight`; ``with_copies``: some are turned ones of others."""
         parameters = dict(model.named_parameters())
         if kind not in ("gradient", "delta") or not any(name in update for name in parameters):
             raise BadValue(
@@ -185,6 +187,7 @@ class Examples:
                     one,
                     "input" if _is_input(one.inputs, inputs) else "features",
                     is_exact=seen is not None or kind == "gradient",
+                    with_copies=with_copies,
                 )
                 for one in traces
                 if one.is_flat
@@ -312,6 +315,7 @@ def _moved(model: nn.Module, update: Mapping[str, Tensor]) -> nn.Module:
 def _control(inputs: Tensor) -> bool:
     """In the gradient of the first example alone it is found, and none of the others is."""
     vectors = inputs[:8].flatten(1).detach().float().cpu()
+    vectors = vectors[:, :: max(1, vectors.shape[1] // _CONTROLLED)]
     pulls = torch.zeros(len(vectors), 2)
     pulls[0] = torch.tensor([1.0, -0.5])
     layer = nn.Linear(vectors.shape[1], 2, device="meta").to_empty(device="cpu")  # draws no random numbers

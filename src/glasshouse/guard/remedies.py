@@ -21,6 +21,8 @@ from glasshouse.wire import Batch, Kind
 Train = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 """Gives the update that training on these examples makes, from the received model."""
 
+MOST: Final = 0.5
+"""A remedy that changes the update by more of its length leaves another update, not worth sending."""
 HIDDEN: Final = 0.7
 """Share of an example's contrast that must be missing of what is sent: more than preflight asks for."""
 PASSES: Final = 6
@@ -43,6 +45,7 @@ class Case:
         train: makes the update of other examples; None: it cannot be made again.
         more: further examples of the client, and their classes.
         behind: what the examples contributed to the update; None: a pass tells.
+        with_copies: among the examples are turned copies of others.
     """
 
     update: Mapping[str, Tensor]
@@ -53,6 +56,7 @@ class Case:
     train: Train | None = None
     more: tuple[Tensor, Tensor] | None = None
     behind: Examples | None = None
+    with_copies: bool = False
 
     def check(self) -> Preflight:
         """What stands in the update, or nearly does."""
@@ -60,14 +64,21 @@ class Case:
 
     def passes(self) -> bool:
         """Whether a pass of the examples through the models before and after finds nothing either."""
-        again = Examples.behind(self.update, self.model, self.inputs, self.labels, kind=self.kind)
-        return not again.find_in(self.update).leaks
+        return not self._by_a_pass().find_in(self.update).leaks
 
     def examples(self) -> Examples:
         """What the examples contributed to the update as it was computed."""
-        if self.behind is not None:
-            return self.behind
-        return Examples.behind(self.update, self.model, self.inputs, self.labels, kind=self.kind)
+        return self._by_a_pass() if self.behind is None else self.behind
+
+    def _by_a_pass(self) -> Examples:
+        return Examples.behind(
+            self.update,
+            self.model,
+            self.inputs,
+            self.labels,
+            kind=self.kind,
+            with_copies=self.with_copies,
+        )
 
     def _again(self, inputs: Tensor, labels: Tensor) -> "Case | None":
         """The case of an update that is made of these examples."""
@@ -134,7 +145,7 @@ def add_copies(case: Case) -> Case | None:
     if images.ndim != 4 or images.shape[2] != images.shape[3]:
         return None
     copies = [images, images.flip(3), *(torch.rot90(images, turns, (2, 3)) for turns in (1, 2, 3))]
-    return case._again(torch.cat(copies), case.labels.repeat(len(copies)))
+    return replace(case, with_copies=True)._again(torch.cat(copies), case.labels.repeat(len(copies)))
 
 
 def grow_batch(case: Case) -> Case | None:
@@ -149,8 +160,9 @@ def add_noise(case: Case) -> Case | None:
     """Gaussian noise on the layers that show an example, somewhat more than hides them.
 
     A server that knows all rows which show an example averages noise out over them: the least strength that
-    hides all from preflight is multiplied by the root of the largest number of such rows. The seed is the
-    operating system's: noise that a server could draw again it could take off.
+    hides all from preflight is multiplied by the root of the largest number of such rows. None: what hides
+    them changes the update by more than ``MOST``. The seed is the operating system's: noise that a server
+    could draw again it could take off.
     """
     leaks = case.check().leaks
     if not leaks:
@@ -160,12 +172,13 @@ def add_noise(case: Case) -> Case | None:
     averaged = math.sqrt(max(len(leak.rows) for leak in leaks))
     generator = torch.Generator()
     generator.seed()
-    noisy = case
     for strength in STRENGTHS:
-        noisy = _with_noise(case, names, strength, generator)
-        if not noisy.check().leaks:
-            return _with_noise(case, names, averaged * strength, generator)
-    return noisy
+        noisy = _with_noise(case, names, averaged * strength, generator)
+        if distance(case.update, noisy.update) > MOST:
+            return None
+        if not _with_noise(case, names, strength, generator).check().leaks:
+            return noisy
+    return None
 
 
 def _with_noise(case: Case, names: Sequence[str], strength: float, generator: torch.Generator) -> Case:

@@ -10,7 +10,7 @@ Shape letters: m rows of the weight, n its columns, B examples, k pairs of a vec
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, final
 
@@ -20,22 +20,22 @@ from torch.nn import functional as F
 
 from glasshouse.guard.behaviour.measures import OWNED
 from glasshouse.guard.combinations import (
-    PAIRS,
+    AT_A_TIME,
+    OWN,
     By,
+    Pairs,
     RowCombinations,
+    ask,
     candidates,
     in_order_of_thresholds,
     single,
 )
-from glasshouse.guard.contributions import Contributions, What, to_scale
+from glasshouse.guard.contributions import Contributions, Goals, Sizes, What, largest
 
 CLEAR: Final = 0.5
 """Share of an example's contrast that may be missing; 18 dB of PSNR for an image of ordinary contrast."""
 RECOGNISED: Final = 0.6
 """The same where no other example is as near: what a server reads has its own scale, offset and contrast."""
-OWN: Final = 0.2
-"""Share of a vector's length that an example must have contributed: with less, the rest resembles it as
-well."""
 MOST: Final = 0.35
 """Share of it from which on that need not be asked, where the example is recognised."""
 HALF: Final = 0.5
@@ -108,31 +108,30 @@ def find_examples(
         recognised: share of an input's contrast that may be missing; at most ``CLEAR`` of features, and where
             something else was added to the rows.
     """
-    scale = rows.detach().abs().amax().clamp_min(_TINY)
-    rows = to_scale(rows.detach()).to(of.trace.inputs.dtype)
-    signed = of.scaled(rows)
-    wide = of.explain(rows) & (of.what == "input")
-    limits = torch.where(wide, recognised, min(recognised, CLEAR))
-    looks = [partial(_compare, rows=rows, signed=signed, of=of, limits=limits)]
+    rows, scale = rows.detach(), largest(rows.detach())
+    rows = (rows / scale).to(of.trace.inputs.dtype)
+    sizes = of.sizes(rows)
+    limits = torch.where(sizes.explained & (of.what == "input"), recognised, min(recognised, CLEAR))
+    looks = [partial(_compare, rows=rows, sizes=sizes, of=of, limits=limits)]
     if bias is not None and of.what == "input":
         looks.append(
             partial(
                 _compare_quotients,
                 rows=rows,
                 bias=(bias.detach() / scale).to(rows),
-                pulls=signed / of.lengths.clamp_min(_TINY),
+                sizes=sizes.per_length(of.lengths),
                 of=of,
                 limits=limits,
             )
         )
     shown = [
         pairs
-        for vectors in candidates(rows, signed, of.trace)
+        for vectors in candidates(rows, sizes, of.trace)
         for part in vectors.parts(max(rows.shape))
         for look in looks
         if (pairs := look(part)) is not None
     ]
-    if (pairs := _several_rows(rows, signed, of, limits)) is not None:
+    if (pairs := _several_rows(rows, sizes, of, limits)) is not None:
         shown.append(pairs)
     if of.what == "input" and not of.is_exact:
         shown += _clearly_nearest(rows, of, recognised)
@@ -140,16 +139,16 @@ def find_examples(
 
 
 def _compare(
-    vectors: RowCombinations, *, rows: Tensor, signed: Tensor, of: Contributions, limits: Tensor
+    vectors: RowCombinations, *, rows: Tensor, sizes: Sizes, of: Contributions, limits: Tensor
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
-    looked_at, own = vectors.of(rows), vectors.of(signed)
-    length = looked_at.norm(dim=1, keepdim=True)
-    which, who = ((own.abs() >= OWN * length) & (length > 0)).nonzero(as_tuple=True)
-    if not len(who):
+    looked_at = vectors.of(rows)
+    pairs = ask(vectors, sizes, looked_at.norm(dim=1))
+    if pairs is None:
         return None
-    missing = _recognise(looked_at, own[which, who], (which, who), of, vectors.least(limits))
-    return _shown(vectors, (which, who), missing)
+    used = vectors.pick(pairs.vectors)
+    missing = _recognise(looked_at[pairs.vectors], pairs, of.goals(pairs.examples), used.least(limits))
+    return _shown(used, pairs, missing)
 
 
 def _compare_quotients(
@@ -157,7 +156,7 @@ def _compare_quotients(
     *,
     rows: Tensor,
     bias: Tensor,
-    pulls: Tensor,
+    sizes: Sizes,
     of: Contributions,
     limits: Tensor,
 ) -> _Shown | None:
@@ -169,119 +168,118 @@ def _compare_quotients(
         vectors: of the update.
         rows: of the update.
         bias: of the update, in the units of ``rows``.
-        pulls: what the bias would be of each example, (m, B).
+        sizes: what the bias would be of each example.
         of: the contributions.
         limits: of each row, what may be missing.
     """
-    total = vectors.of(bias[:, None])
-    shares = vectors.of(pulls) / total
-    explained = (shares.sum(1, keepdim=True) - 1).abs() <= UNEXPLAINED
-    which, who = ((shares.abs() >= OWN) & explained & (total != 0)).nonzero(as_tuple=True)
-    if not len(who):
+    total = vectors.of(bias)
+    explained = (vectors.of(sizes.total) / total - 1).abs() <= UNEXPLAINED
+    vectors, total = vectors.pick(explained), total[explained]
+    pairs = ask(vectors, sizes, total.abs())
+    if pairs is None:
         return None
-    used, place = torch.unique(which, return_inverse=True)
+    used, total = vectors.pick(pairs.vectors), total[pairs.vectors]
     low, high = of.trace.inputs.aminmax()
     middle = (low + high) / 2
-    pictures = (vectors.of(rows)[used] / total[used]).clamp(low, high) - middle
-    about = of.about(middle)
-    missing = _recognise(
-        pictures, shares[which, who] * about.lengths[who], (place, who), about, vectors.least(limits)[used]
-    )
-    return _shown(vectors, (which, who), missing)
+    pictures = (used.of(rows) / total[:, None]).clamp(low, high) - middle
+    goals = of.goals(pairs.examples).about(middle)
+    pairs = replace(pairs, own=pairs.own / total[pairs.which] * goals.lengths[pairs.who])
+    return _shown(used, pairs, _recognise(pictures, pairs, goals, used.least(limits)))
 
 
-def _shown(vectors: RowCombinations, pairs: tuple[Tensor, Tensor], missing: Tensor) -> _Shown:
+def _shown(vectors: RowCombinations, pairs: Pairs, missing: Tensor) -> _Shown:
     """Those of the pairs of which not all is missing."""
     kept = missing.isfinite()
     numbers = torch.stack([vectors.first, vectors.second], dim=1)
-    return _Shown(examples=pairs[1][kept], missing=missing[kept], rows=numbers[pairs[0][kept]], by=vectors.by)
+    return _Shown(
+        examples=pairs.examples[pairs.who[kept]],
+        missing=missing[kept],
+        rows=numbers[pairs.which[kept]],
+        by=vectors.by,
+    )
 
 
-def _recognise(
-    vectors: Tensor, own: Tensor, pairs: tuple[Tensor, Tensor], of: Contributions, limits: Tensor
-) -> Tensor:
+def _recognise(vectors: Tensor, pairs: Pairs, goals: Goals, limits: Tensor) -> Tensor:
     """(k,), the share of an example's contrast that a vector lacks; infinite where it is not recognised.
 
     Where others that contributed resemble it far better, it shows them.
 
     Args:
-        vectors: (v, n).
-        own: the example's part of its component of the vector, (k,).
-        pairs: numbers of vectors and examples, (k,) each.
-        of: the contributions.
+        vectors: of the pairs, (v, n).
+        pairs: to be compared.
+        goals: examples of the pairs.
         limits: share that may be missing of each vector, (v,).
     """
-    which, who = pairs
-    goals, length = of.trace.inputs, vectors.norm(dim=1)
-    inner = _inner(vectors, goals, which, who) / of.lengths[who].clamp_min(_TINY)
-    missing = _missing(inner, length[which].clamp_min(_TINY), own, of, who)
+    which, length = pairs.which, vectors.norm(dim=1)
+    missing = _missing(_inner(vectors, pairs, goals), length[which].clamp_min(_TINY), pairs, goals)
     least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
     kept = (missing < limits[which]) & (missing <= APART * least[which]) & (length > 0)[which]
     return torch.where(kept, missing, torch.inf)
 
 
-def _inner(vectors: Tensor, goals: Tensor, which: Tensor, who: Tensor) -> Tensor:
-    """(k,), products of vectors (v, n) with the examples that go with them."""
-    if len(who) * 8 > len(vectors) * len(goals):
-        every: Tensor = (vectors @ goals.T)[which, who]
-        return every
-    at_a_time = max(1, PAIRS // max(1, vectors.shape[1]))
-    parts = zip(torch.split(which, at_a_time), torch.split(who, at_a_time), strict=True)
-    return torch.cat([torch.linalg.vecdot(vectors[a], goals[b]) for a, b in parts])
+def _inner(vectors: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
+    """(k,), components of vectors (v, n) along the examples that go with them."""
+    which, who, inputs = pairs.which, pairs.who, goals.inputs
+    if len(who) * 8 > len(vectors) * len(inputs):
+        products = (vectors @ inputs.T)[which, who]
+    else:
+        at_a_time = max(1, AT_A_TIME // max(1, vectors.shape[1]))
+        parts = zip(torch.split(which, at_a_time), torch.split(who, at_a_time), strict=True)
+        products = torch.cat([torch.linalg.vecdot(vectors[a], inputs[b]) for a, b in parts])
+    return products / goals.lengths[who].clamp_min(_TINY)
 
 
-def _missing(inner: Tensor, length: Tensor, own: Tensor, of: Contributions, who: Tensor) -> Tensor:
+def _missing(inner: Tensor, length: Tensor, pairs: Pairs, goals: Goals) -> Tensor:
     """(k,), the share of an example's contrast that a vector lacks; infinite if it has it from others.
 
     Args:
         inner: component of each vector along the example, (k,).
         length: of each vector, (k,).
-        own: the example's part of that component, (k,).
-        of: the contributions.
-        who: the examples, (k,).
+        pairs: of vectors and examples.
+        goals: examples of the pairs.
     """
+    own = pairs.own
     across = (length.square() - inner.square()).clamp_min(0)
-    per_contrast = of.lengths[who] / of.contrasts[who]
+    per_contrast = (goals.lengths / goals.contrasts)[pairs.who]
     missing = per_contrast * across.sqrt() / length
     rest = (across + (inner - own).square()).sqrt().clamp_min(_TINY)
     strange = (own.abs() >= MOST * length) | (per_contrast * across.sqrt() / rest >= STRANGE)
-    by_itself = (own.abs() >= HALF * length) | (strange & (missing < RECOGNISED))
+    by_itself = (own.abs() >= HALF * length) | ((strange | goals.with_copies) & (missing < RECOGNISED))
     return torch.where(by_itself, missing, torch.inf)
 
 
-def _several_rows(rows: Tensor, signed: Tensor, of: Contributions, limits: Tensor) -> _Shown | None:
+def _several_rows(rows: Tensor, sizes: Sizes, of: Contributions, limits: Tensor) -> _Shown | None:
     """Examples in the sum of the rows that are their own, so that noise averages out."""
-    sizes = signed.abs()
-    top, whose = sizes.max(1)
-    mine = (top >= OWNED * sizes.sum(1).clamp_min(_TINY)).nonzero()[:, 0]
-    who, place = torch.unique(whose[mine], return_inverse=True)
+    mine = (sizes.top >= OWNED * sizes.length.clamp_min(_TINY)).nonzero()[:, 0]  # the sum is no less
+    mine = mine[sizes.top[mine] >= OWNED * sizes.signed[mine].abs().sum(1).clamp_min(_TINY)]
+    whose = sizes.signed[mine].abs().argmax(1)
+    who, place = torch.unique(whose, return_inverse=True)
     if len(who) == len(mine):  # nobody has two
         return None
-    largest = rows.new_zeros(len(who)).scatter_reduce(0, place, rows[mine].abs().amax(1), "amax")
-    scale = largest.clamp_min(_TINY)[place]  # squares of faint rows vanish
-    weights = signed[mine, whose[mine]] / scale
+    strongest = rows.new_zeros(len(who)).scatter_reduce(0, place, rows[mine].abs().amax(1), "amax")
+    scale = strongest.clamp_min(_TINY)[place]  # squares of faint rows vanish
+    weights = sizes.signed[mine, whose] / scale
     summands = weights[:, None] * (rows[mine] / scale[:, None])
     total = rows.new_zeros(len(who), rows.shape[1]).index_add_(0, place, summands)
     own = rows.new_zeros(len(who)).index_add_(0, place, weights.square())
     every = torch.arange(len(who), device=who.device)
     least = torch.full_like(own, torch.inf).scatter_reduce(0, place, limits[mine], "amin")
-    missing = _recognise(total, own, (every, who), of, least)[place]
+    pairs = Pairs(vectors=every, examples=who, which=every, who=every, own=own)
+    missing = _recognise(total, pairs, of.goals(who), least)[place]
     kept = missing.isfinite()
-    pairs = torch.stack([mine, mine], dim=1)[kept]
-    return _Shown(examples=whose[mine][kept], missing=missing[kept], rows=pairs, by="several rows")
+    numbers = torch.stack([mine, mine], dim=1)[kept]
+    return _Shown(examples=whose[kept], missing=missing[kept], rows=numbers, by="several rows")
 
 
 def _clearly_nearest(rows: Tensor, of: Contributions, recognised: float) -> Iterator[_Shown]:
     """Rows, and differences in the order of thresholds, that come near to a single example."""
-    goals = of.trace.inputs
-    if len(goals) < 2:
+    goals = of.every_goal
+    if len(goals.inputs) < 2:
         return
-    centred = F.normalize(goals - goals.mean(0), dim=1)
+    centred = F.normalize(goals.inputs - goals.inputs.mean(0), dim=1)
     both = single(rows), in_order_of_thresholds(rows, of.trace)
-    for vectors in (part for one in both for part in one.parts(max(*rows.shape, len(goals)))):
-        looked_at = vectors.of(rows)
-        energy = (F.normalize(looked_at, dim=1, eps=_TINY) @ goals.T).square()
-        missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+    for vectors in (part for one in both for part in one.parts(max(*rows.shape, len(goals.inputs)))):
+        missing = goals.distances(F.normalize(vectors.of(rows), dim=1, eps=_TINY))
         first, who = missing.min(1)
         near = (first < recognised).nonzero()[:, 0]
         others = centred[who[near]] @ centred.T <= ALIKE
@@ -316,12 +314,10 @@ def _collect(shown: Sequence[_Shown], of: Contributions) -> list[Leak]:
 def _leave_out_lookalikes(leaks: list[Leak], of: Contributions) -> list[Leak]:
     """Those that are clear, or of examples from which every other one is ``BESIDE`` times as far away."""
     unclear = [leak for leak in leaks if leak.missing >= CLEAR]
-    if not unclear:
+    if not unclear or of.with_copies:
         return leaks
     who = torch.tensor([leak.example for leak in unclear], device=of.lengths.device)
-    goals = of.trace.inputs
-    energy = (F.normalize(goals[who], dim=1) @ goals.T).square()
-    missing = (of.lengths.square() - energy).clamp_min(0).sqrt() / of.contrasts
+    missing = of.every_goal.distances(F.normalize(of.trace.inputs[who], dim=1))
     missing[torch.arange(len(who)), who] = torch.inf
     nearest = missing.amin(1).tolist()
     similar = {

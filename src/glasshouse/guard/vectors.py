@@ -17,13 +17,14 @@ all, and so has a bias. Scales of normalisation layers, and biases of zeros, are
 model they are constant.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.errors import BadValue
@@ -34,6 +35,8 @@ NARROWEST: Final = 1e-3
 """What a vector's range is taken for at least; a fresh linear layer has less from a million inputs on."""
 SMALLEST: Final = 8
 """Vectors with fewer entries say nothing."""
+_FIRST: Final = 1024
+_WIDE: Final = 16  # bins for each value, up to which they are counted without sorting
 
 
 Kind = Literal["convolution", "linear", "bias"]
@@ -76,7 +79,7 @@ def normalized_entropy(values: Tensor, *, precision: torch.dtype | None = None) 
         >>> normalized_entropy(torch.zeros(4))
         0.0
     """
-    flat = values.detach().double().flatten()
+    flat = values.detach().cpu().double().flatten()
     if len(flat) < 2 or not bool(flat.isfinite().all()):
         raise BadValue(
             "entropy of a weight vector",
@@ -84,50 +87,47 @@ def normalized_entropy(values: Tensor, *, precision: torch.dtype | None = None) 
             got=f"{len(flat)}, {int((~flat.isfinite()).sum())} of them not finite",
             fix="leave the vector out",
         )
-    return _entropy(flat, precision)
+    return float(_entropies(flat[None], precision))
 
 
-def reachable(top: float, precision: torch.dtype | None) -> float:
+def reachable(top: Tensor, precision: torch.dtype | None) -> Tensor:
     """How many bins between ``-top`` and ``top`` hold a number of ``precision`` (floating); None: all bins.
 
     ``top`` counts as ``NARROWEST`` if it is less. Numbers of 32 or more bits are taken to be in every bin, as
     they are below 8.
 
     Examples:
-        >>> reachable(0.0, None), reachable(0.0063, torch.bfloat16)
-        (2001.0, 1669.0)
+        >>> reachable(torch.tensor(0.0), None), reachable(torch.tensor(0.0063), torch.bfloat16)
+        (tensor(2001., dtype=torch.float64), tensor(1669., dtype=torch.float64))
     """
-    top = max(top, NARROWEST)
+    highest = (top.double().clamp_min(NARROWEST) / BIN).round()
     if precision is None or precision.itemsize > 2:
-        return 2 * _round(top) + 1
-    limits = _bins_of(precision)
-    return 2 * float(torch.searchsorted(limits, torch.tensor(_round(top)).double(), right=True)) - 1
+        return 2 * highest + 1
+    return 2 * torch.searchsorted(_bins_of(precision), highest, right=True).double() - 1
 
 
 def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
     """All weight vectors among ``tensors`` (a state_dict, dense), in their order; told by name and shape.
 
     ``*.weight`` with 3 or more dimensions is a convolution's, with 2 a linear layer's; ``*.bias`` with 1 is a
-    bias, left out where it is zero. Whatever the type of the numbers: a model casts them to its own.
+    bias, left out where it is zero. Whatever the type of the numbers, and wherever they lie: a model casts them
+    to its own.
     """
     vectors = []
     for name in tensors:
         kind = _kind(name, tensors)
         if kind is None or (kind == "bias" and not bool(tensors[name].double().any())):
             continue
-        t = tensors[name].detach()
+        t = tensors[name].detach().cpu()
         rows = t.flatten(1) if kind == "convolution" else t.reshape(1, -1)
-        measured = list(rows) if rows.shape[1] >= SMALLEST else []
-        precision = _precision(t)
+        measured = rows if rows.shape[1] >= SMALLEST else rows[:0]
         vectors.append(
             Vectors(
                 layer=name.removesuffix(".bias" if kind == "bias" else ".weight"),
                 kind=kind,
                 weight=t,
                 count=len(rows) if t.numel() else 0,
-                entropies=torch.tensor(
-                    [_entropy(row.double(), precision) for row in measured], dtype=torch.float64
-                ),
+                entropies=_entropies(measured.double(), _precision(t)),
             )
         )
     return vectors
@@ -168,40 +168,43 @@ def _precision(t: Tensor) -> torch.dtype | None:
     """
     if t.is_floating_point() and t.dtype.itemsize <= 2:
         return t.dtype
-    numbers = t.double()
-    finite = numbers.isfinite()
-    for narrow in (torch.bfloat16, torch.float16):
-        if bool((~finite | (numbers.to(narrow).double() == numbers)).all()):
-            return narrow
-    return None
+    return next((narrow for narrow in (torch.bfloat16, torch.float16) if _holds(narrow, t)), None)
 
 
-def _entropy(values: Tensor, precision: torch.dtype | None) -> float:
-    """Of (n,) float64."""
-    finite = values[values.isfinite()]
-    top = float(finite.abs().max()) if len(finite) else 0.0
-    most = min(float(len(values)), reachable(top, precision))
-    if most < 2:
-        return 0.0
-    numbers = values.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # three that no weight has
-    bins = (numbers / BIN).round()
-    share = _counts(bins).double() / len(values)
-    return min(1.0, max(0.0, float(-(share * share.log()).sum()) / math.log(most)))
+def _holds(narrow: torch.dtype, t: Tensor) -> bool:
+    """Whether all finite values of ``t`` are of a type; most tensors tell by their first values."""
+    for numbers in (t.flatten()[:_FIRST].double(), t.double()):
+        if not bool((~numbers.isfinite() | (numbers.to(narrow).double() == numbers)).all()):
+            return False
+    return True
 
 
-def _counts(bins: Tensor) -> Tensor:
-    """How often each value of ``bins`` (n,) occurs, in their order; without sorting if they are close."""
+def _entropies(rows: Tensor, precision: torch.dtype | None) -> Tensor:
+    """Of rows (r, n) in float64: (r,)."""
+    if not rows.numel():
+        return torch.empty(0, dtype=torch.float64)
+    size = rows.shape[1]
+    top = torch.where(rows.isfinite(), rows.abs(), 0).amax(1)
+    most = reachable(top, precision).clamp_max(size)
+    numbers = rows.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # three that no weight has
+    counts, row = _counts((numbers / BIN).round())
+    share = counts / size
+    found = torch.from_numpy(np.bincount(row, -share * np.log(share), minlength=len(rows)))
+    return torch.where(most < 2, 0.0, (found / most.log()).clamp(0, 1))
+
+
+def _counts(bins: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How often each value of each row (r, n) occurs, and in which row; not sorted if that is cheaper."""
     low, high = bins.aminmax()
-    if float(high - low) < 2 * len(bins):
-        counts = torch.bincount((bins - low).long())
-        return counts[counts > 0]
-    sorted_counts: Tensor = torch.unique(bins, return_counts=True)[1]
-    return sorted_counts
-
-
-def _round(value: float) -> float:
-    """The bin of a value, of either sign."""
-    return float((torch.tensor(value, dtype=torch.float64) / BIN).round())
+    if len(bins) == 1 and float(high - low) < _WIDE * bins.shape[1]:
+        counts = torch.bincount((bins[0] - low).long()).numpy()
+        counts = counts[counts > 0]
+        return counts, np.zeros_like(counts)
+    ordered = np.sort(bins.numpy(), axis=1)
+    is_first = np.ones(ordered.shape, dtype=bool)
+    is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.flatnonzero(is_first)
+    return np.diff(first, append=ordered.size), first // ordered.shape[1]
 
 
 @cache

@@ -74,10 +74,10 @@ class Fishing:
             **crafting_control(
                 "parameters",
                 model={"name": "mlp"},
-                federation={"clients": 2, "batch_size": 1, "rounds": 40, "secure_sum": True},
-                audit={"rounds": list(range(40))},
+                federation={"clients": 2, "batch_size": 1, "rounds": 120, "secure_sum": True},
+                audit={"rounds": list(range(120))},
             ),
-            "setting": "2 clients with 1 digit each, 40 rounds, no defence",
+            "setting": "2 clients with 1 digit each, 120 rounds, no defence",
         },
     )
     needs: ClassVar[Needs] = crafting_needs("parameters")

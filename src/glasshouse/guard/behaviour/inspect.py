@@ -127,7 +127,8 @@ def learn_honest_range(
 
     How many examples stand alone varies between honest models as a count does, or more. The limit is the
     count that a share of ``CHANCE`` of fresh ones exceeds (Poisson, overdispersed as those are that were
-    measured; the predictive distribution under Jeffreys's prior), and at least ``MORE_ISOLATED`` more than
+    measured; the predictive distribution under Jeffreys's prior; in differences of two rows of all, because
+    units come to answer alike in training), and at least ``MORE_ISOLATED`` more than
     any model showed (of a batch below ``MANY``: as many examples as of one that large).
 
     Args:
@@ -154,7 +155,7 @@ def learn_honest_range(
             narrowness=max(one[name].narrowness for one in every),
         )
         alone = _predict_most([one[name].isolated for one in measures[0]], batch)
-        in_pairs = _predict_most([one[name].paired for one in measures[0]], batch)
+        in_pairs = _predict_most([one[name].paired for one in every], batch)
         learnt[name] = HonestLayer(
             most=most,
             isolated_limit=max(most.isolated + _margin(batch), alone),

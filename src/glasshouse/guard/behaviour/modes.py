@@ -65,7 +65,7 @@ def learn_honest_ranges(model: nn.Module, inputs: Tensor, labels: Tensor, *, bat
     own = copy.deepcopy(model)
     return HonestRanges(
         known={
-            mode: learn_honest_range(_in_mode(own, mode), inputs, labels, batch=batch)
+            mode: learn_honest_range(in_mode(own, mode), inputs, labels, batch=batch)
             for mode in modes_of(model)
         },
         learn=partial(_learn_longer, own, inputs, labels, batch),
@@ -73,7 +73,7 @@ def learn_honest_ranges(model: nn.Module, inputs: Tensor, labels: Tensor, *, bat
 
 
 def _learn_longer(model: nn.Module, inputs: Tensor, labels: Tensor, batch: int, mode: str) -> HonestRange:
-    return learn_honest_range(_in_mode(model, mode), inputs, labels, batch=batch, steps=LONGER)
+    return learn_honest_range(in_mode(model, mode), inputs, labels, batch=batch, steps=LONGER)
 
 
 def inspect_in_modes(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest: HonestRanges) -> Inspection:
@@ -90,12 +90,13 @@ def inspect_in_modes(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest
     """
     every = [
         inspect_behaviour(
-            _in_mode(model, mode), inputs, labels, honest=known, longer=partial(honest.longer, mode)
+            in_mode(model, mode), inputs, labels, honest=known, longer=partial(honest.longer, mode)
         )
         for mode, known in honest.known.items()
     ]
     return next((one for one in every if one.findings), every[0])
 
 
-def _in_mode(model: nn.Module, mode: str) -> nn.Module:
+def in_mode(model: nn.Module, mode: str) -> nn.Module:
+    """A copy of ``model`` in one of its modes."""
     return copy.deepcopy(model).train(mode == TRAINING)

@@ -211,16 +211,12 @@ def _tokens(t: Tensor) -> Tensor:
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
     """(b, C, ...) → (b, C · kernel, P)."""
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        inputs = F.pad(inputs, layer._reversed_padding_repeated_twice, mode=_padding_mode(layer))
-        padding = (0,) * len(layer.kernel_size)
-    else:
-        padding = layer.padding
-    if isinstance(layer, nn.Conv1d):  # an image of height 1
-        kernel, padding = (1, *layer.kernel_size), (0, *padding)
-        return F.unfold(inputs[:, :, None], kernel, (1, *layer.dilation), padding, (1, *layer.stride))
-    return F.unfold(inputs, layer.kernel_size, layer.dilation, padding, layer.stride)
-
-
-def _padding_mode(layer: nn.Conv1d | nn.Conv2d) -> str:
-    return "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    padded = layer.padding_mode, layer._reversed_padding_repeated_twice
+    if isinstance(layer.padding, str) or any(layer.padding):
+        inputs = F.pad(inputs, padded[1], mode="constant" if padded[0] == "zeros" else padded[0])
+    windows = inputs
+    geometry = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    for dim, (kernel, stride, dilation) in enumerate(geometry, start=2):
+        reach = windows.shape[dim] - (kernel - 1) * dilation  # places where a kernel may begin
+        windows = windows.unfold(dim, reach, dilation)[..., ::stride]
+    return windows.flatten(windows.ndim // 2 + 1).flatten(1, windows.ndim // 2)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from glasshouse.guard.rules.sparse import most_by_sparsity
@@ -57,5 +56,5 @@ def _repeated(matrix: Tensor) -> tuple[int, int]:
     if not len(rest):
         return int(empty.sum()), 0
     first = rest.gather(1, rest.abs().argmax(1, keepdim=True)).sign()
-    distinct = torch.unique((rest * first).round(decimals=_DIGITS), dim=0)
-    return int(empty.sum()), len(rest) - len(distinct)
+    rounded = (rest * first).round(decimals=_DIGITS) + 0.0  # -0 is 0
+    return int(empty.sum()), len(rest) - len({row.tobytes() for row in rounded.numpy()})

@@ -20,6 +20,7 @@ from glasshouse.guard.behaviour.inspect import (
     inspect_behaviour,
     learn_honest_range,
 )
+from glasshouse.guard.behaviour.modes import in_mode, modes_of
 from glasshouse.guard.inspect import inspect
 from glasshouse.store import read_json, write_json
 
@@ -55,21 +56,33 @@ class Examiner:
         except BadValue as error:
             return [str(error)]
 
-    def examine_behaviour(self, node: int, model: nn.Module, examples: Examples) -> list[str]:
+    def examine_behaviour(
+        self, node: int, model: nn.Module, examples: Examples, *, is_mode_known: bool = True
+    ) -> list[str]:
         """What speaks against ``model``, as received, from what it does to the first ``BATCH`` examples.
 
-        Honest models are trained for that on all ``examples``, once for a node, its network and the number of
-        examples; no random number that the client's training would draw is used up.
+        Honest models are trained for that on all ``examples``, once for a node, its network, its mode and the
+        number of examples; no random number that the client's training would draw is used up.
+
+        Args:
+            node: whose examples.
+            model: as received.
+            examples: the node's own.
+            is_mode_known: the client trains it in the mode in which it is; else every mode is tried.
         """
         batch = examples[0][:BATCH], examples[1][:BATCH]
         try:
             with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
-                honest, longer = (
-                    partial(self._range, node, model, examples, steps) for steps in (STEPS, LONGER)
-                )
-                return list(inspect_behaviour(model, *batch, honest=honest(), longer=longer).findings)
+                for one in [model] if is_mode_known else (in_mode(model, mode) for mode in modes_of(model)):
+                    honest, longer = (
+                        partial(self._range, node, one, examples, steps) for steps in (STEPS, LONGER)
+                    )
+                    found = inspect_behaviour(one, *batch, honest=honest(), longer=longer)
+                    if found.findings:
+                        return list(found.findings)
         except BadValue as error:
             return [str(error)]
+        return []
 
     def _range(self, node: int, model: nn.Module, examples: Examples, steps: tuple[int, ...]) -> HonestRange:
         size = min(BATCH, len(examples[1]))

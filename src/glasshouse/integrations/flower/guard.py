@@ -115,7 +115,7 @@ class _Guard:
             received = load_received(self.network, tensors)
         except BadValue as error:
             return [str(error)]
-        return examiner.examine_behaviour(context.node_id, received, self.data(context))
+        return examiner.examine_behaviour(context.node_id, received, self.data(context), is_mode_known=False)
 
     def _watched(
         self, message: Message, context: Context, call_next: Next, tools: tuple[Settings, Report, Examiner]
