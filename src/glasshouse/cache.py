@@ -29,13 +29,15 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import stage
 from glasshouse.store import read_metadata, read_tensors, write_tensors
 
-__all__ = ["Checkpoint", "Key", "digest", "folder", "limit", "load_or_make"]
+__all__ = ["LOCKS", "Checkpoint", "Key", "digest", "folder", "limit", "load_or_make"]
 
 Key = Mapping[str, Any]
 """JSON values, tensors and bytes, in mappings and sequences of any depth."""
 
 FOLDER: Final = "GLASSHOUSE_CACHE"
 """The environment's variable with the folder of the cache."""
+LOCKS: Final = "locks"
+"""Folder of the cache, and of a run: a file for each piece of work that no two processes may do at once."""
 _LOG: Final = logging.getLogger(__name__)
 _PARTIAL: Final = ".partial.safetensors"
 
@@ -116,13 +118,17 @@ class Checkpoint:
         write_tensors(self.path, tensors, {"step": str(step)})
 
 
-def load_or_make(kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Tensor]]) -> dict[str, Tensor]:
+def load_or_make(
+    kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Tensor]], *, root: Path | None = None
+) -> dict[str, Tensor]:
     """The tensors that ``make`` gives for ``key``: from the cache, or made now and kept.
 
     Args:
         kind: what it is, as a folder name: ``"generator"``.
         key: everything that the result depends on, seeds and versions of the method too.
         make: called at most once; may save to and load from the checkpoint that it gets.
+        root: folder in the place of the cache, without its limit: a run's own, for what depends on private
+            data.
 
     Raises:
         BadValue: ``key`` holds what has no digest, or the size limit is no number.
@@ -130,16 +136,17 @@ def load_or_make(kind: str, key: Key, make: Callable[[Checkpoint], dict[str, Ten
         DiskFull: the cache folder cannot be written.
     """
     name = digest(key)
-    root = folder()
-    path = root / kind / f"{name}.safetensors"
-    with _alone(root / "locks" / f"{kind}-{name}.lock", label=kind):
+    place = root or folder()
+    path = place / kind / f"{name}.safetensors"
+    with _alone(place / LOCKS / f"{kind}-{name}.lock", label=kind):
         tensors = _read(path)
         if tensors is None:
             checkpoint = Checkpoint(path=path.with_name(name + _PARTIAL))
             tensors = {tensor: t.detach().cpu() for tensor, t in make(checkpoint).items()}
             write_tensors(path, tensors)
             checkpoint.path.unlink(missing_ok=True)
-            _evict(root, keep=path)
+            if root is None:
+                _evict(place, keep=path)
         return tensors
 
 

@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 NARROW = frozenset({"mps"})
 """Devices without float64."""
+FUSED = frozenset({"cpu", "cuda"})
+"""Devices on which the whole step of an optimizer can be one operation (``fused=True``): less than a third of
+the calls for a small network."""
 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:

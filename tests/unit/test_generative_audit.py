@@ -13,7 +13,8 @@ from glasshouse.audit.scoring.nulls import GENERATOR, average_score, choose_null
 from glasshouse.figures import generator_scale
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.reconstruction import Psnr
-from glasshouse.models.nearest import invert_generator
+from glasshouse.models import nearest
+from glasshouse.models.nearest import invert_generator, nearest_images
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import load
 from glasshouse.wire import Batch
@@ -32,7 +33,7 @@ def flat(value, count=12):
 
 def test_a_perfect_generator_has_a_perfect_ceiling():
     images = torch.rand(3, 1, 2, 2, generator=RNG.torch())
-    tensor = invert_generator(logistic, images, torch.zeros(3).long(), latent=4, rng=RNG)
+    tensor = invert_generator(logistic, images, torch.zeros(3).long(), latent=4)
     assert float((tensor - images).abs().max()) < 0.01
 
 
@@ -40,8 +41,34 @@ def test_the_ceiling_of_a_generator_that_knows_one_image_is_that_image():
     def stuck(latent, labels):
         return 0 * logistic(latent, labels) + 0.25
 
-    tensor = invert_generator(stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4, rng=RNG)
+    tensor = invert_generator(stuck, torch.ones(2, 1, 2, 2), torch.zeros(2).long(), latent=4)
     assert tensor.unique().tolist() == [0.25]
+
+
+def test_what_a_generator_shows_of_the_same_images_is_searched_once_in_a_run(tmp_path, monkeypatch):
+    """In batches, and a cell that has other images, or another generator, searches for itself."""
+    monkeypatch.setattr(nearest, "STEPS", 2)
+    monkeypatch.setattr(nearest, "TOGETHER", 2)
+    calls = []
+
+    class Linear(torch.nn.Linear):
+        def forward(self, latent, labels):
+            calls.append(len(labels))
+            return super().forward(latent).reshape(-1, 1, 2, 2)
+
+    def ask(prior, images):
+        return nearest_images(prior, images, torch.zeros(len(images)).long(), latent=4, run=tmp_path)
+
+    prior, images = Linear(4, 4), torch.rand(3, 1, 2, 2, generator=RNG.torch())
+    first = ask(prior, images)
+    assert calls == [8, 8, 4, 4]
+    assert torch.equal(first, invert_generator(prior, images, torch.zeros(3).long(), latent=4))
+    del calls[:]
+    assert torch.equal(ask(prior, images), first)
+    assert not calls
+    ask(prior, images[1:])
+    ask(Linear(4, 4), images[1:])
+    assert calls == [8, 8, 8, 8]
 
 
 def test_draws_become_the_quoted_null_only_where_they_are_the_strongest():

@@ -64,12 +64,15 @@ class Timer(Protocol):
         """One image's pass through the model and back."""
         ...
 
-    def simulation(self, scenario: Scenario) -> tuple[float, float]:
-        """A federation without its rounds; then one image's pass in them, with what is done around it."""
+    def simulation(self, scenario: Scenario) -> tuple[float, float, float]:
+        """What the first adds; a federation without its rounds; an image's pass in them.
+
+        Asked before anything else, so that what a process does once is still to be done.
+        """
         ...
 
-    def scoring(self, scenario: Scenario) -> tuple[float, float] | None:
-        """One metric on claims: what the first of a federation adds, and each of them; None: not timed."""
+    def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
+        """What happens once; by one metric, what a federation's first claim adds, and each claim."""
         ...
 
 
@@ -82,6 +85,7 @@ def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
     every, device = cells(scenario), "cpu" if timer is None else timer.device
+    played = None if timer is None else timer.simulation(every[0].scenario)
     rows, controls = [_pretraining(every, timer)], list[Easy]()
     trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
     for label, uses in _by_label(every).items():
@@ -102,7 +106,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
         steps = ("steps", sum(n for n, _ in counts))
         row = _row(scenario.name, f"training: {what}", len(counts), steps, seconds)
         rows.append({**row, "device": device})
-    rows[1:1] = _simulation(every, [one.scenario for one in controls], timer)
+    rows[1:1] = _simulation(every, [one.scenario for one in controls], played)
     rows += _scoring(every, len(controls), timer)
     return [row for row in rows if row["calls"]]
 
@@ -282,7 +286,9 @@ def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
     return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
 
 
-def _simulation(every: Sequence[Cell], easy: Sequence[Scenario], timer: Timer | None) -> list[Row]:
+def _simulation(
+    every: Sequence[Cell], easy: Sequence[Scenario], timed: tuple[float, float, float] | None
+) -> list[Row]:
     """Federations: one for all passive attacks of a cell and seed, and one for each active attack.
 
     Then those of the controls; passive attacks with the same easy setting share one.
@@ -294,12 +300,11 @@ def _simulation(every: Sequence[Cell], easy: Sequence[Scenario], timer: Timer | 
         groups.append((one, (active + (active < len(one.attacks))) * _repeats(one)))
     first = every[0].scenario
     of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
-    timed = None if timer is None else timer.simulation(first)
-    rows = []
+    rows: list[Row] = []
     for part, played in (("simulation", groups), ("simulation for controls", of_controls)):
         calls = sum(times for _, times in played)
         work = sum(times * client_passes(one) for one, times in played)
-        seconds = None if timed is None else calls * timed[0] + work * timed[1]
+        seconds = None if timed is None else timed[0] * (not rows) + calls * timed[1] + work * timed[2]
         rows.append(_row(first.name, part, calls, ("image passes", work), seconds))
     return rows
 
@@ -329,11 +334,11 @@ def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[
             federations += bool(claims) * _repeats(one) * len(one.audit.metrics)
     first = every[0].scenario
     timed = None if timer is None or not calls else timer.scoring(first)
-    rows = []
+    rows: list[Row] = []
     for part, scores, federated in (
         ("scoring", calls, federations),
         ("scoring of controls", 2 * CONTROL_VICTIMS * controls, controls),
     ):
-        seconds = None if timed is None else timed[0] * federated + timed[1] * scores
+        seconds = None if timed is None else timed[0] * (not rows) + timed[1] * federated + timed[2] * scores
         rows.append(_row(first.name, part, scores, ("scores", scores), seconds))
     return rows

@@ -1,5 +1,6 @@
 """Times short pieces of an audit, so that ``glasshouse check`` can say how long the whole will take."""
 
+import importlib
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.cache import FOLDER as CACHE
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import Inapplicable
+from glasshouse.executors.local import PRELOAD
 from glasshouse.federation.setting import FederationProtocol
 from glasshouse.models import build as models
 from glasshouse.models.fit import fit
@@ -43,8 +45,9 @@ PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
 
 
-SEVERAL = 2
-"""Rounds of the probe of an attack that trains for each: it reads none off a single one."""
+SEVERAL = 2, 4
+"""Rounds of both probes of an attack that trains for each: it reads none off a single one, and what its call
+takes grows with them."""
 CERTIFIED = 4
 """Units whose searches a probe checks together."""
 DEAR = 1.0
@@ -79,8 +82,11 @@ class Stopwatch:
         if budget.pieces is not None:
             unit = _time_pieces(scenario, budget)
             return None if unit is None else Timing(unit=unit)
-        short = budget.probe or not (budget.amount or budget.training)
-        return _time_call(scenario, plugin, budget, self._device) if short else None
+        if not (budget.probe or not (budget.amount or budget.training)):
+            return None
+        if budget.every_round:
+            return _time_rounds(scenario, plugin, budget, self._device)
+        return _time_call(scenario, plugin, budget, self._device)
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of one image's pass through the model and back, in training."""
@@ -94,8 +100,13 @@ class Stopwatch:
         )
         return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
 
-    def simulation(self, scenario: Scenario) -> tuple[float, float]:
-        """CPU seconds of a federation without its rounds, and of a client's training per image in a round."""
+    def simulation(self, scenario: Scenario) -> tuple[float, float, float]:
+        """CPU seconds of what the first federation adds, of each without its rounds, of an image in them.
+
+        What workers import once for all of them is not in it.
+        """
+        for module in PRELOAD:
+            importlib.import_module(module)
         short = _short(scenario)
 
         def whole() -> object:
@@ -113,11 +124,11 @@ class Stopwatch:
                 federation.setting, recorder=recorder, rng=federation.rng.child("federation")
             )
 
-        both, rounds = seconds_of(whole), seconds_of(play)
-        return max(0.0, both - rounds), rounds / client_passes(short)
+        first, both, rounds = _seconds_on("cpu", whole), _seconds_on("cpu", whole), seconds_of(play)
+        return max(0.0, first - both), max(0.0, both - rounds), rounds / client_passes(short)
 
-    def scoring(self, scenario: Scenario) -> tuple[float, float] | None:
-        """CPU seconds of one metric on made-up claims: what the first one adds, and each of them.
+    def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
+        """CPU seconds of one metric on made-up claims: what happens once, what the first one adds, and each.
 
         Metrics that need a network trained for them count like the others.
         """
@@ -154,19 +165,25 @@ def _short(scenario: Scenario, rounds: int = 1) -> Scenario:
     )
 
 
-def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) -> Timing:
+def _time_rounds(scenario: Scenario, plugin: Plugin, budget: Budget, device: str) -> Timing:
+    """Per unit of a call that reads all rounds, along the line through two short ones."""
+    few, more = (_time_call(scenario, plugin, budget, device, rounds=rounds) for rounds in SEVERAL)
+    slope = max(0.0, more.unit - few.unit) / (SEVERAL[1] - SEVERAL[0])
+    return replace(more, unit=few.unit + slope * max(0, scenario.federation.rounds - SEVERAL[0]))
+
+
+def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str, rounds: int = 1) -> Timing:
     """Per unit, over a short search with all of its restarts, on the clients that share a batch.
 
     The first call warms up, the second counts, unless the first was dear. A third, with an empty
     cache, trains anew what is trained beforehand, for as few steps as the probe says.
     """
     arguments = {**plugin.arguments, **budget.probe}
-    rounds = SEVERAL if budget.every_round else 1
     attack, short = attack_of(plugin.name, arguments), _short(scenario, rounds)
     units, training = (attack.budget.units, attack.budget.training) if attack.budget is not None else (0, 0)
-    training *= rounds
+    training *= rounds if budget.every_round else 1
     with tempfile.TemporaryDirectory() as place, _cache_in(place):
-        folder = Path(place) / "group"
+        folder = Path(place) / "cells" / "group"  # as in a run
         write_resolved(short, folder / "scenario.toml")
         simulate(Group(folder=str(folder), seed=scenario.seed))
         calls = units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))

@@ -21,11 +21,13 @@ from glasshouse.audit.scoring.verdicts.family import with_family
 from glasshouse.audit.scoring.verdicts.policy import policy_limits
 from glasshouse.audit.scoring.wording.cards import attack_cards, metric_cards
 from glasshouse.audit.scoring.wording.threat_card import threat_card
-from glasshouse.audit.stages import LOCKS, Stages
+from glasshouse.audit.stages import Stages
+from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
 from glasshouse.executors.base import choose_device, peak_memory
 from glasshouse.executors.choose import HERE, choose_executor
 from glasshouse.figures.drawing import Drawings, draw_run
+from glasshouse.models.nearest import FOLDER as NEAREST
 from glasshouse.results.cards import MetricCard
 from glasshouse.results.files import write_result
 from glasshouse.results.records import Exhibit, Refused, Result
@@ -118,7 +120,7 @@ def _run(
     controls = control_tasks(plans, stages.run / _CONTROLS, stages.device)
     stages.run_plugins(plans, controls)
     scored = stages.score(plans, controls, stages.certify(plans))
-    for part in (_CONTROLS, LOCKS):
+    for part in (_CONTROLS, LOCKS, NEAREST):
         shutil.rmtree(stages.run / part, ignore_errors=True)
     measured = stages.epsilons(plans)
     epsilons = [refusal_record(cell, one) if isinstance(one, Refusal) else one for cell, one in measured]

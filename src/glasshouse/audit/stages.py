@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 from glasshouse.audit.attacking.call import AttackTask
 from glasshouse.audit.attacking.pieces import pieces
@@ -22,7 +22,7 @@ from glasshouse.audit.scoring.controls.control import ControlTask, judge_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask
 from glasshouse.audit.simulation.group import Group
 from glasshouse.audit.simulation.record import read_record
-from glasshouse.cache import digest
+from glasshouse.cache import LOCKS, digest
 from glasshouse.errors import BadValue
 from glasshouse.executors.base import Answer, Piece, Workers
 from glasshouse.progress import Counters
@@ -34,8 +34,6 @@ from glasshouse.wire import Refusal
 
 FEDERATIONS, ATTACKS, CONTROLS, CANARIES = "federations", "attacks", "controls", "canaries"
 SEARCHES, JUDGED, SCORES = "searches checked", "controls judged", "scores"
-LOCKS: Final = "locks"
-"""Folder of a run with a file for each piece; gone when the run is finished."""
 
 
 @final

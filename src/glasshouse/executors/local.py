@@ -15,7 +15,7 @@ from glasshouse.registry import Card
 
 SHARING: Final = 4
 """Worker processes per GPU: each has a context of half a gigabyte there, and small networks leave it idle."""
-_PRELOAD: Final = ("glasshouse.audit.stages", "torch._dynamo", "sklearn.datasets")
+PRELOAD: Final = ("glasshouse.audit.stages", "torch._dynamo", "sklearn.datasets")
 """Imported once for all workers. Every optimizer of torch imports the second, which takes 2 CPU seconds; the
 built-in data, and with them most controls, need the third."""
 
@@ -81,7 +81,7 @@ class _Rooms:
     def submit(self, piece: Piece) -> None:
         if piece.room not in self._rooms:
             jobs = processes_on(piece.device, self._jobs)
-            self._rooms[piece.room] = Processes(jobs, apart=not self._here, preload=_PRELOAD)
+            self._rooms[piece.room] = Processes(jobs, apart=not self._here, preload=PRELOAD)
         self._rooms[piece.room].submit(run_piece, piece)
 
     def finished(self) -> Iterator[tuple[Piece, Answer]]:

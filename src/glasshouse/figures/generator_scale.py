@@ -9,6 +9,7 @@ Shape letters: N images, D latent entries, C channels, H and W pixels.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from glasshouse.figures.base import GroupEvidence
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.interval import RESAMPLES, Interval, paired_gain
 from glasshouse.metrics.statistics.shares import paired_share_gain
-from glasshouse.models.nearest import Prior, invert_generator
+from glasshouse.models.nearest import Prior, nearest_images
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
@@ -42,18 +43,26 @@ CAPTION: Final = (
 
 
 def scale_rows(
-    metrics: Mapping[str, Metric], group: GroupEvidence, *, prior: Prior, latent: int
+    metrics: Mapping[str, Metric], group: GroupEvidence, *, prior: Prior, latent: int, run: Path
 ) -> list[list[str]]:
-    """A row of ``COLUMNS`` for each of the metrics that compares images."""
+    """A row of ``COLUMNS`` for each of the metrics that compares images.
+
+    Args:
+        metrics: of the audit, by name.
+        group: the federation, with what was claimed in it.
+        prior: the attack's generator.
+        latent: entries of its latent space.
+        run: folder of the run.
+    """
     claims = group.of(Reconstruction)
     truths = [group.truth.batch(c.about.rounds[0], c.about.client)[0] for c in claims]
     samples = _samples(group)
-    ceiling = invert_generator(
+    ceiling = nearest_images(
         prior,
         torch.cat([t.inputs for t in truths]),
         torch.cat([t.labels for t in truths]),
         latent=latent,
-        rng=group.rng.child("ceiling"),
+        run=run,
     )
     claimed = [c.inputs for c in claims]
     images: dict[str, Sequence[Tensor] | None] = {

@@ -51,7 +51,7 @@ def _generator(cell: CellEvidence, attack: AttackEvidence, generative: Generativ
         f"{attack.label}: lower and upper bounds for its generator",
         CAPTION,
         columns=COLUMNS,
-        rows=scale_rows(cell.metrics, group, prior=prior, latent=generative.latent),
+        rows=scale_rows(cell.metrics, group, prior=prior, latent=generative.latent, run=cell.place.run),
     )
     if group.of(Reconstruction):
         arguments: Any = attack.settings.arguments

@@ -24,6 +24,8 @@ from glasshouse.registry import Card
 
 UP = "up is worse for privacy"
 DOWN = "down is worse for privacy"
+ROUNDING = 1e-9
+"""Share of the images' mean square below which two distances in a table may be equal."""
 NO_CHANCE = "depends on the data: see the null baseline"
 
 
@@ -286,14 +288,17 @@ class Identification(Hits):
         others = context.distractors
         if others is None or len(others) == 0:
             raise _missing("identification", "distractors", "at least one other image")
-        own = right.double().flatten(1)
-        pool = torch.cat((own[:1], others.to(right).double().flatten(1)))
-        hits = []
-        for image, original in zip(left.double().flatten(1), own, strict=True):
-            pool[0] = original
-            distance = (pool - image).square().sum(1)
-            hits.append(float(distance[0] < distance[1:].min()))
-        return np.array(hits)
+        images, originals = left.double().flatten(1), right.double().flatten(1)
+        others = others.to(right).double().flatten(1)
+        nearest = torch.from_numpy(mse_table(left, others).min(1)).to(images)
+        own = (images - originals).square().mean(1)
+        hits = own < nearest
+        size = torch.maximum(images.square().mean(1), others.square().mean(1).max())
+        for i in torch.nonzero((own - nearest).abs() <= ROUNDING * size).flatten().tolist():
+            pool = torch.cat((originals[i : i + 1], others))
+            distance = (pool - images[i]).square().sum(1)
+            hits[i] = distance[0] < distance[1:].min()
+        return as_array(hits)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -5,41 +5,67 @@ For the scoring side, where the truth may be used: the ceiling of an attack thro
 Shape letters: N images, D latent entries, C channels, H and W pixels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from glasshouse.cache import load_or_make
 from glasshouse.rng import Rng
+from glasshouse.tensors import FUSED
 
 Prior = Callable[[Tensor, Tensor], Tensor]
 """Latent (N, D) and labels (N,) → pixels (N, C, H, W), differentiable."""
 
 STEPS: Final = 300
 STARTS: Final = 4
+TOGETHER: Final = 16
+"""Images that are searched for in one batch."""
+FOLDER: Final = "nearest"
+"""Of a run, with what was found: several cells ask for the same images. Gone when the run is finished."""
 
 
-def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, rng: Rng) -> Tensor:
+def nearest_images(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, run: Path) -> Tensor:
+    """What :func:`invert_generator` finds, ``TOGETHER`` images at a time; each batch once in a run.
+
+    Args:
+        prior: kept between calls is what a module finds; another function may find something else each time.
+        images: (N, C, H, W).
+        labels: (N,).
+        latent: D.
+        run: folder of the run, which holds the private images too.
+    """
+    return torch.cat(list(_in_batches(prior, images, labels, latent=latent, run=run)))
+
+
+def _in_batches(prior: Prior, images: Tensor, labels: Tensor, *, latent: int, run: Path) -> Iterator[Tensor]:
+    weights = prior.state_dict() if isinstance(prior, nn.Module) else {}
+    device = next(iter(weights.values()), images).device
+    for some, their in zip(torch.split(images, TOGETHER), torch.split(labels, TOGETHER), strict=True):
+
+        def make(_: object, some: Tensor = some, their: Tensor = their) -> dict[str, Tensor]:
+            return {"images": invert_generator(prior, some.to(device), their.to(device), latent=latent)}
+
+        if weights:
+            key = {"prior": weights, "images": some, "labels": their, "latent": latent}
+            yield load_or_make(FOLDER, key, make, root=run)["images"]
+        else:
+            yield make(None)["images"].cpu()
+
+
+def invert_generator(prior: Prior, images: Tensor, labels: Tensor, *, latent: int) -> Tensor:
     """The generator's images (N, C, H, W) nearest to ``images`` (mean squared error), as Adam finds them.
 
-    The best of ``STARTS`` starts from N(0, 1), ``STEPS`` steps each; it may miss the optimum, so it is a
-    lower bound on the ceiling.
+    The best of ``STARTS`` starts from N(0, 1), the same for all images, ``STEPS`` steps each; it may miss the
+    optimum, so it is a lower bound on the ceiling. No image depends on another.
     """
-    return search_latents(prior, images, labels, starts=draw_starts(len(images), latent, rng=rng))
-
-
-def draw_starts(count: int, latent: int, *, rng: Rng) -> Tensor:
-    """``STARTS`` points for each of ``count`` images, (STARTS, N, D)."""
-    return torch.randn(STARTS * count, latent, generator=rng.torch()).reshape(STARTS, count, latent)
-
-
-def search_latents(prior: Prior, images: Tensor, labels: Tensor, *, starts: Tensor) -> Tensor:
-    """What :func:`invert_generator` finds from given starts (STARTS, N, D); no image depends on another."""
     count = len(images)
+    starts = torch.randn(STARTS, 1, latent, generator=Rng.root(0).child("projection").torch())
     targets, repeated = images.repeat(STARTS, 1, 1, 1), labels.repeat(STARTS)
-    points = starts.flatten(0, 1).to(images.device).requires_grad_()
-    optimizer = torch.optim.Adam([points], lr=0.1)
+    points = starts.repeat(1, count, 1).flatten(0, 1).to(images.device).requires_grad_()
+    optimizer = torch.optim.Adam([points], lr=0.1, fused=points.device.type in FUSED)
     best, errors = targets.clone(), targets.new_full((STARTS * count,), torch.inf)
     for _ in range(STEPS):
         candidates = prior(points, repeated)

@@ -69,7 +69,8 @@ class Vocabulary:
             >>> Vocabulary(size=9, pad=0, end=1).words(torch.tensor([[5, 6, 1, 0], [1, 0, 0, 0]]))
             [(5, 6), ()]
         """
-        return [tuple(t for t in row if t not in self.marks) for row in tokens.tolist()]
+        marks = self.marks
+        return [tuple(t for t in row if t not in marks) for row in tokens.tolist()]
 
     def stack(self, sentences: Sequence[Sequence[int]], *, length: int) -> Tensor:
         """Sentences without marks as (N, ``length``): opened, cut where they are too long, closed, filled up.

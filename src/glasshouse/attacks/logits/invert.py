@@ -16,13 +16,10 @@ from glasshouse import process
 from glasshouse.attacks.logits.network import InversionNet, network
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.rng import Rng
-from glasshouse.tensors import descend
+from glasshouse.tensors import FUSED, descend
 
 QUERIES = 64
 """Queries per step of the fine-tuning, at most."""
-
-FUSED = ("cpu", "cuda")
-"""Devices whose Adam steps are fused."""
 
 
 @final

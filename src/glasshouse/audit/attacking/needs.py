@@ -1,6 +1,8 @@
 """Which attack is meant, how often it is called, and why a setting rules it out: for run and ``check``."""
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from glasshouse.attacks.base import Attack, Needs
@@ -40,8 +42,14 @@ def federation_of(scenario: Scenario, position: int) -> int | None:
     In a capture there is only the one that ran.
     """
     spec = scenario.attacks[position]
-    alone = attack_of(spec.name, spec.arguments).needs.changes and not scenario.captured
-    return position if alone else None
+    arguments = json.dumps(spec.arguments, sort_keys=True)
+    return position if not scenario.captured and _changes(load("attacks", spec.name), arguments) else None
+
+
+@lru_cache(maxsize=256)
+def _changes(factory: Callable[..., Attack], arguments: str) -> bool:
+    """Whether an attack with these settings, as JSON, changes what the server sends."""
+    return bool(create(factory, json.loads(arguments)).needs.changes)
 
 
 def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:

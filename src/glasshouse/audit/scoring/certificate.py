@@ -16,7 +16,7 @@ from typing import Final, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from glasshouse.attacks.base import (
     ClassRepresentatives,
@@ -33,9 +33,8 @@ from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.scoring.nulls import batched
 from glasshouse.audit.scoring.score import longest_prefix
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
-from glasshouse.models.nearest import draw_starts, search_latents
+from glasshouse.models.nearest import TOGETHER, nearest_images
 from glasshouse.results.strength import Search
-from glasshouse.rng import Rng
 from glasshouse.tensors import copy_to
 from glasshouse.transcript.view import View
 from glasshouse.truth.record import Truth, read_truth
@@ -43,9 +42,6 @@ from glasshouse.wire import Refusal
 
 OTHER_LABEL: Final = 1e6
 """Cost of an image in a place with another label: above any squared difference of pixels."""
-
-TOGETHER: Final = 16
-"""Units of a piece; images for which a generator is searched in one batch."""
 
 Piece = tuple[AttackTask, ...]
 """Units of one attack in one group."""
@@ -139,14 +135,10 @@ def _project(piece: Piece, attack: GenerativeAttack, view: View, truth: Truth) -
     claims = {task.out: _searched(read_outcome(Path(task.out))) for task in piece}
     truths = [next(_true_orders(claim, truth)) for every in claims.values() for claim in every]
     images, labels = (torch.cat(column) for column in zip(*truths, strict=True))
-    starts = [draw_starts(len(one), attack.latent, rng=Rng.root(0).child("projection")) for one, _ in truths]
-    place = next(prior.parameters(), images).device if isinstance(prior, nn.Module) else images.device
-    columns = [torch.split(x, TOGETHER, d) for x, d in ((images, 0), (labels, 0), (torch.cat(starts, 1), 1))]
-    nearest = [
-        search_latents(prior, x.to(place), y.to(place), starts=z).cpu()
-        for x, y, z in zip(*columns, strict=True)
-    ]
-    each = iter(torch.split(torch.cat(nearest), [len(one) for one, _ in truths]))
+    nearest = nearest_images(
+        prior, images, labels, latent=attack.latent, run=Path(piece[0].folder).parents[1]
+    )
+    each = iter(torch.split(nearest, [len(one) for one, _ in truths]))
     return {out: [next(each) for _ in every] for out, every in claims.items()}
 
 

@@ -6,6 +6,7 @@ data), with the rest of that part as its knowledge.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -13,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.audit.scoring.sentence_nulls import SENTENCES, frequent_tokens
+from glasshouse.audit.scoring.sentence_nulls import KEPT, SENTENCES, frequent_tokens
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import ComparingMetric, Metric, ScoreContext
+from glasshouse.metrics.base import ComparingMetric, Metric, ScoreContext, check_images
 from glasshouse.metrics.reconstruction import pair_images
 from glasshouse.metrics.statistics.shares import share_interval, share_p_value
 from glasshouse.rng import Rng
@@ -41,7 +42,7 @@ CHANCE = "chance"
 
 def mean_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """The mean of the auxiliary images, ``count`` times; labels drawn from the auxiliary labels."""
-    inputs = auxiliary.inputs.mean(0, keepdim=True).expand(count, -1, -1, -1)
+    inputs = _mean(auxiliary).expand(count, -1, -1, -1)
     return Batch(inputs=inputs.contiguous(), labels=_draw(auxiliary, count, rng).labels)
 
 
@@ -52,10 +53,19 @@ def random_image(auxiliary: Batch, count: int, rng: Rng) -> Batch:
 
 def class_means(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     """For ``count`` labels drawn from the auxiliary labels, the mean auxiliary image of each."""
-    labels = _draw(auxiliary, count, rng).labels
-    classes, which = torch.unique(labels, return_inverse=True)
-    means = torch.stack([auxiliary.inputs[auxiliary.labels == y].mean(0) for y in classes])
-    return Batch(inputs=means[which], labels=labels)
+    labels, means = _draw(auxiliary, count, rng).labels, _means_by_class(auxiliary)
+    return Batch(inputs=torch.stack([means[label] for label in labels.tolist()]), labels=labels)
+
+
+@lru_cache(maxsize=KEPT)
+def _mean(auxiliary: Batch) -> Tensor:
+    return auxiliary.inputs.mean(0, keepdim=True)
+
+
+@lru_cache(maxsize=KEPT)
+def _means_by_class(auxiliary: Batch) -> dict[int, Tensor]:
+    classes = torch.unique(auxiliary.labels).tolist()
+    return {label: auxiliary.inputs[auxiliary.labels == label].mean(0) for label in classes}
 
 
 def grey(auxiliary: Batch, count: int, rng: Rng) -> Batch:
@@ -118,12 +128,12 @@ def choose_null(
         chance = level if metric.higher_leaks else 1 - level
         every = {name: _pseudo_hits(name, metric, parts, draws, count=count, rng=rng) for name in names}
         names = tuple(name for name in names if _chance_p(every[name], chance) < LUCK / len(every))
-    if len(names) == 1 and not best:
-        return names[0]  # nothing to choose
-    streams = [rng.child(f"pseudo/{number}") for number in range(_enough(PSEUDO_VICTIMS, count))]
-    victims = [_draw(heldout, count, stream.child("victim")) for stream in streams]
+    if not names or (len(names) == 1 and not best):
+        return best or names[0]  # nothing to choose
+    number, stream = _enough(PSEUDO_VICTIMS, count), rng.child("pseudo")
+    victims = _apart(_draw(heldout, number * count, stream.child("victim")), count)
     for name in names:
-        guesses = [_guess(name, examples, draws, count, stream.child("guess")) for stream in streams]
+        guesses = _apart(_guess(name, examples, draws, number * count, stream.child("guess")), count)
         scores = score_all(metric, list(zip(guesses, victims, strict=True)), context=context)
         value = float(np.mean([one.mean() for one in scores])) * sign
         if value > best_score:
@@ -174,11 +184,21 @@ def score_all(
     scores: list[NDArray[np.float64]] = []
     each = max((victim.inputs.numel() for _, victim in pairs), default=1)
     for part in batched(pairs, max(1, AT_ONCE // each)):
-        paired = [pair_images("null adversary", g.inputs, v.inputs, context) for g, v in part]
-        left, right = (torch.cat(side) for side in zip(*paired, strict=True))
+        left, right = _pair_all(part, context)
         values = metric.compare(left, right, context=context)
         scores += np.split(values, np.cumsum([len(victim) for _, victim in part])[:-1])
     return scores
+
+
+def _pair_all(pairs: Sequence[tuple[Batch, Batch]], context: ScoreContext) -> tuple[Tensor, Tensor]:
+    """Of each guess the image that belongs to each original, and the originals, in float64."""
+    if all(guess.labels.shape[0] == victim.labels.shape[0] == 1 for guess, victim in pairs):
+        left, right = (torch.cat([one.inputs for one in side]) for side in zip(*pairs, strict=True))
+        check_images("null adversary", left, right)
+        return left.double(), right.double()
+    paired = [pair_images("null adversary", g.inputs, v.inputs, context) for g, v in pairs]
+    left, right = (torch.cat(side) for side in zip(*paired, strict=True))
+    return left, right
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -209,10 +229,8 @@ def average_score(
         level = metric.chance(context)
         return np.full(len(truth), np.nan if level is None else level)
     is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] not in STEADY
-    guesses = [
-        _guess(name, auxiliary, draws, len(truth), rng.child(str(i)))
-        for i in range(_enough(DRAWS, len(truth)) if is_random else 1)
-    ]
+    number = _enough(DRAWS, len(truth)) if is_random else 1
+    guesses = _apart(_guess(name, auxiliary, draws, number * len(truth), rng), len(truth))
     scores = score_all(metric, [(guess, truth) for guess in guesses], context=context)
     if len({len(one) for one in scores}) > 1:  # of each claim, and the guesses differ in number
         return np.array([np.concatenate(scores).mean()])
@@ -238,9 +256,11 @@ def _pseudo_hits(
 ) -> list[NDArray[np.float64]]:
     """A null's outcomes on pseudo-victims of ``count`` examples each, no example in two of them."""
     examples, heldout, context = parts
-    numbers = range(min(len(heldout) // count, max(2, EXAMPLES // count)))
-    victims = [heldout.pick(torch.arange(n * count, (n + 1) * count)) for n in numbers]
-    guesses = [_guess(name, examples, draws, count, rng.child(f"apart/{name}/{n}")) for n in numbers]
+    every = min(len(heldout) // count, max(2, EXAMPLES // count)) * count
+    if not every:
+        return []
+    victims = _apart(heldout.pick(torch.arange(every)), count)
+    guesses = _apart(_guess(name, examples, draws, every, rng.child(f"apart/{name}")), count)
     outcomes = score_all(metric, list(zip(guesses, victims, strict=True)), context=context)
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
 
@@ -266,6 +286,12 @@ def _guess(name: str, examples: Batch, draws: Batch | None, count: int, rng: Rng
         assert draws is not None  # this null is offered only where the attack gave samples
         return _draw(draws, count, rng)
     return NULLS[name](examples, count, rng)
+
+
+def _apart(batch: Batch, count: int) -> list[Batch]:
+    """The examples, ``count`` at a time: what was drawn for many victims is one guess for each."""
+    columns = torch.split(batch.inputs, count), torch.split(batch.labels, count)
+    return [Batch(inputs=x, labels=y) for x, y in zip(*columns, strict=True)]
 
 
 def _fitting(metric: Metric) -> tuple[str, ...]:

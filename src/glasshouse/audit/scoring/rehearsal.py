@@ -2,12 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, cast, final
 
 import torch
 
-from glasshouse.attacks.base import About, Claim, ClassRepresentatives, Reconstruction, Representations
+from glasshouse.attacks.base import (
+    About,
+    Claim,
+    ClassRepresentatives,
+    ClientScores,
+    Reconstruction,
+    Representations,
+)
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.cell import score_attack
 from glasshouse.audit.scoring.judge import Judge, judge_of
@@ -24,8 +33,8 @@ VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
 
 
-def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float] | None:
-    """CPU seconds of scoring with one metric: what the first claim of a federation adds, and each claim.
+def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float, float] | None:
+    """CPU seconds of what happens once; by one metric, what a federation's first claim adds, and each claim.
 
     The first claim is dearer, since the null adversary is chosen for it.
 
@@ -36,21 +45,47 @@ def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float] | None
     Returns:
         None where none of the metrics scores a claim that can be made up.
     """
+    try:
+        cold, warm = _rehearse(scenario, folder), _rehearse(scenario, folder)
+    except GlasshouseError:
+        return None
+    if not warm.claims:
+        return None
+    added = warm.opening + max(0.0, warm.first - warm.again)
+    return max(0.0, cold.whole - warm.whole), added / warm.metrics, warm.again / warm.claims
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Rehearsal:
+    """CPU seconds of opening a federation, of scoring in it and of scoring again; how much was scored."""
+
+    opening: float
+    first: float
+    again: float
+    metrics: int
+    claims: int
+
+    @property
+    def whole(self) -> float:
+        return self.opening + self.first
+
+
+def _rehearse(scenario: Scenario, folder: Path) -> _Rehearsal:
+    task = CellTask(cell=cells(scenario)[0], groups=(), run=str(folder), controls={})
+    marks = [time.process_time()]
     judge = judge_of(folder, scenario)
     kinds = {metric_of(plugin).claim for plugin in scenario.audit.metrics}
     units = [(unit, Outcome(claims=tuple(_claims(unit, kinds, judge)))) for unit in _units(judge, scenario)]
     runs = [Run(folder=str(folder), units=[one for one in units if one[1].claims], judge=judge)]
-    task = CellTask(cell=cells(scenario)[0], groups=(), run=str(folder), controls={})
-    started = time.process_time()
-    try:
-        numbers = score_attack(task, scenario.attacks[0], runs).numbers.values()
-        between = time.process_time()
-        score_attack(task, scenario.attacks[0], runs)
-    except GlasshouseError:
-        return None
-    first, again = between - started, time.process_time() - between
+    marks.append(time.process_time())
+    numbers = score_attack(task, scenario.attacks[0], runs).numbers.values()
+    marks.append(time.process_time())
+    score_attack(task, scenario.attacks[0], runs)
+    marks.append(time.process_time())
+    opening, first, again = (after - before for before, after in pairwise(marks))
     claims = sum(len(scored.values) or len(scored.clients) for scored in numbers)
-    return (max(0.0, first - again) / len(numbers), again / claims) if claims else None
+    return _Rehearsal(opening=opening, first=first, again=again, metrics=len(numbers), claims=claims)
 
 
 def metric_of(plugin: Plugin) -> Metric:
@@ -101,9 +136,16 @@ def _classes(about: About, judge: Judge) -> ClassRepresentatives:
     return ClassRepresentatives(about=about, inputs=inputs, labels=labels, source=torch.zeros_like(labels))
 
 
+def _clients(about: About, judge: Judge) -> ClientScores:
+    assert judge.terms is not None  # every judge reads them off the transcript
+    scores = torch.arange(judge.terms.clients).float()
+    return ClientScores(about=about, scores=scores, decisions=scores < len(scores) / 2)
+
+
 _MAKERS: Final[Mapping[str, Callable[[About, Judge], Claim]]] = {
     "reconstruction": _images,
     "representations": _vectors,
     "class_representatives": _classes,
+    "clients": _clients,
 }
 """For kinds whose silence is shorter than a claim."""

@@ -1,6 +1,7 @@
 """Null adversaries for sentences: what somebody who saw no update would have written down."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
 
+KEPT: Final = 4
+"""Auxiliary sets of which a process keeps what null adversaries compute of them."""
 SMOOTHING: Final = 0.5
 """Chance of a word that was never seen after another, against that of a pair that was seen once."""
 
@@ -31,8 +34,20 @@ def language_model(auxiliary: Batch, count: int, rng: Rng) -> Batch:
     A model of pairs of tokens, mixed with the frequencies of single ones; padding follows as a token does, so
     that lengths are those of the auxiliary sentences.
     """
-    every, places = auxiliary.inputs, torch.unique(auxiliary.inputs, return_inverse=True)
-    known, rows = places
+    known, rows, chances = _pairs_of_tokens(auxiliary)
+    draws = rng.torch()
+    now = rows[torch.randint(len(rows), (count,), generator=draws), 0]
+    out = [now]
+    for _ in range(rows.shape[1] - 1):
+        now = torch.multinomial(chances[now], 1, generator=draws).squeeze(1)
+        out.append(now)
+    return _batch(known[torch.stack(out, dim=1)])
+
+
+@lru_cache(maxsize=KEPT)
+def _pairs_of_tokens(auxiliary: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens that occur, the sentences in their places, and what follows each of them how often."""
+    known, rows = torch.unique(auxiliary.inputs, return_inverse=True)
     pairs = torch.zeros(len(known), len(known), dtype=torch.float64)
     pairs.index_put_(
         (rows[:, :-1].flatten(), rows[:, 1:].flatten()),
@@ -40,14 +55,7 @@ def language_model(auxiliary: Batch, count: int, rng: Rng) -> Batch:
         accumulate=True,
     )
     single = torch.bincount(rows.flatten(), minlength=len(known)).double()
-    chances = pairs + SMOOTHING * single / single.sum()
-    draws = rng.torch()
-    now = rows[torch.randint(len(rows), (count,), generator=draws), 0]
-    out = [now]
-    for _ in range(every.shape[1] - 1):
-        now = torch.multinomial(chances[now], 1, generator=draws).squeeze(1)
-        out.append(now)
-    return _batch(known[torch.stack(out, dim=1)])
+    return known, rows, pairs + SMOOTHING * single / single.sum()
 
 
 def _batch(tokens: Tensor) -> Batch:

@@ -92,6 +92,9 @@ class GroupRecord:
     guard: tuple[Mapping[str, Any], ...] = ()
 
 
+_SCHEMA: Final = TypeAdapter(GroupRecord)
+
+
 def write_record(record: GroupRecord, folder: Path) -> None:
     """Write ``group.json`` below ``folder``."""
     write_json(folder / NAME, asdict(record))
@@ -104,5 +107,5 @@ def has_record(folder: Path) -> bool:
 
 def read_record(folder: Path) -> GroupRecord:
     """Read what :func:`write_record` wrote."""
-    record: GroupRecord = TypeAdapter(GroupRecord).validate_python(read_json(folder / NAME))
+    record: GroupRecord = _SCHEMA.validate_python(read_json(folder / NAME))
     return record

@@ -1,5 +1,7 @@
 """The built-in data: handwritten digits that come with scikit-learn."""
 
+from functools import lru_cache
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -23,6 +25,11 @@ def digits(where: str, *, resize: int | None = None) -> DataSource:
         BadValue: ``where`` is not empty: there is nothing to point to.
     """
     refuse_path("digits", where)
+    return _digits(resize)
+
+
+@lru_cache(maxsize=2)
+def _digits(resize: int | None) -> DataSource:
     raw = load_digits()
     images = np.round(raw.images * (255 / 16)).astype(np.uint8)
     test = np.arange(len(images)) % _TEST_EVERY == _TEST_EVERY - 1

@@ -1,5 +1,6 @@
 """Built-in colour pictures: crops of the two photographs that come with scikit-learn."""
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,11 @@ def photos(where: str, *, resize: int | None = None) -> DataSource:
         BadValue: ``where`` is not empty: there is nothing to point to.
     """
     refuse_path("photos", where)
+    return _photos(resize)
+
+
+@lru_cache(maxsize=2)
+def _photos(resize: int | None) -> DataSource:
     pictures = load_sample_images()
     crops = [_crops(picture) for picture in pictures.images]
     images = np.concatenate(crops)

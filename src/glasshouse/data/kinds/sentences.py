@@ -1,5 +1,7 @@
 """The built-in sentences: a corpus of our own, so that language models can be audited without a file."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from glasshouse.data.paths import refuse_path
@@ -21,6 +23,11 @@ def sentences(where: str, *, resize: int | None = None) -> Texts:
     """
     del resize  # images have a size
     refuse_path("sentences", where)
+    return _sentences()
+
+
+@lru_cache(maxsize=1)
+def _sentences() -> Texts:
     every = [(s, label) for label, part in enumerate(corpus.sentences().values()) for s in part]
     test = np.arange(len(every)) % _TEST_EVERY == _TEST_EVERY - 1
     rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}

@@ -22,10 +22,10 @@ from glasshouse.limits import Count, NotNegative, Positive, check_ranges
 from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.tensors import descend, device_of
+from glasshouse.tensors import FUSED, descend, device_of
 from glasshouse.wire import Architecture
 
-_VERSION = 1
+_VERSION = 2
 _SAVE_EVERY = 500
 
 
@@ -148,7 +148,7 @@ def _train(
     head = tuple(f"model.{name}." for name in pair.tail.names)
     weights = [p for name, p in whole.named_parameters() if not name.startswith(head)]
     weights += [spread] if recipe.variational else []
-    optimizer = torch.optim.Adam(weights, lr=recipe.learning_rate)
+    optimizer = torch.optim.Adam(weights, lr=recipe.learning_rate, fused=device.type in FUSED)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, cycle_momentum=False
     )

@@ -24,6 +24,7 @@ from torch import Tensor
 from glasshouse.errors import BadValue
 
 _POINTS = 2000  # neighbours closer than the kernel is wide are taken together
+_AT_ONCE = 64  # points of the grid
 TAIL = 0.001
 """Share of the fitted distribution left below the lowest, and above the highest threshold."""
 
@@ -64,7 +65,9 @@ def smoothed_thresholds(values: Tensor, bins: int, *, tail: float = TAIL) -> Ten
     width *= len(v) ** -0.2
     v = torch.stack([part.mean() for part in v.tensor_split(_POINTS)]) if len(v) > 2 * _POINTS else v
     grid = torch.linspace(float(v[0]) - 4 * width, float(v[-1]) + 4 * width, 8 * bins + 1, dtype=v.dtype)
-    mass = torch.stack([torch.special.ndtr((g - v) / width).mean() for g in grid])
+    mass = torch.cat(
+        [torch.special.ndtr((g[:, None] - v) / width).mean(1) for g in torch.split(grid, _AT_ONCE)]
+    )
     return _interpolate(_levels(bins, tail), mass, grid)
 
 

@@ -29,10 +29,10 @@ from glasshouse.errors import BadValue
 from glasshouse.limits import Count, Natural, NotNegative, Positive, check_ranges
 from glasshouse.progress import track
 from glasshouse.rng import Rng
-from glasshouse.tensors import descend
+from glasshouse.tensors import FUSED, descend
 
 Mode = Literal["trained", "quantile", "trained+quantile", "exemplars"]
-_VERSION = 4
+_VERSION = 5
 JUDGED = 512
 """Batch size at which epochs are compared, as in the paper's Table 3 (at most the held-out examples)."""
 _NEARLY = 0.95  # of the largest held-out leakage
@@ -227,7 +227,7 @@ def _train_head(
     ``most``: the epoch that leaked most; ``late``: the last one that leaked nearly as much.
     Half a minute at most: begun anew rather than resumed after an interrupt.
     """
-    optimizer = torch.optim.Adam(head.parameters(), lr=settings.rate)
+    optimizer = torch.optim.Adam(head.parameters(), lr=settings.rate, fused=own.features.device.type in FUSED)
     curves: list[tuple[float, float]] = []
     states: list[dict[str, Tensor]] = []
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
@@ -276,7 +276,7 @@ def _fit_output(head: Spab, own: Sample, *, settings: HeadSettings, rng: Rng) ->
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
     with torch.no_grad():
         active = torch.relu(head.hidden(own.features))
-    optimizer = torch.optim.Adam(head.out.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(head.out.parameters(), lr=0.01, fused=active.device.type in FUSED)
     for epoch in range(settings.output_epochs):
         order = torch.randperm(len(own), generator=rng.child(f"order/{epoch}").torch())
         for rows in torch.split(order, 256):
