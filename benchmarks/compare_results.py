@@ -158,7 +158,12 @@ def compare_exhibits(
             elif key == "data" and same(_without_nulls(before[key]), _without_nulls(after[key])):
                 reason = NULLS
             yield reason, f"{name}: {key} {_short(before[key])} -> {_short(after[key])}"
-    if before["file"]:
+    if before["file"].endswith(".json"):
+        left, right = (
+            json.loads((run / e["file"]).read_text()) for run, e in zip(runs, (before, after), strict=True)
+        )
+        yield ("identical sentences" if left == right else ""), f"{name}: sentences"
+    elif before["file"]:
         left, right = (_pictures(run / e["file"]) for run, e in zip(runs, (before, after), strict=True))
         yield ("identical pictures" if np.array_equal(left, right) else ""), f"{name}: pictures"
 

@@ -61,16 +61,21 @@ def test_a_probe_is_shorter_in_whatever_the_attack_calls_its_budget(attack, shor
     assert attack.budget.probe == short
 
 
-def test_a_search_in_a_generator_is_probed_by_one_population(tmp_path, monkeypatch):
+def test_a_search_in_a_generator_is_probed_by_one_population_and_by_three(tmp_path, monkeypatch):
+    """Every call takes .03 seconds and a hundredth for each evaluation of both restarts: the line says so."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     tasks, ran = [], probes.run_piece
     monkeypatch.setattr(probes, "run_piece", lambda piece: (tasks.append(piece[0]), ran(piece))[1])
-    monkeypatch.setattr(probes.time, "process_time", lambda: 2.0 * len(tasks))  # two seconds a call
+
+    def evaluations():
+        return [json.loads(task.arguments)["search"]["evaluations"] for task in tasks]
+
+    monkeypatch.setattr(probes.time, "process_time", lambda: sum(0.03 + 2 * 0.01 * n for n in evaluations()))
     short = ["defenses=[]", "attacks.0.search={restarts=2, evaluations=1000, population=4}"]
     row = rows("quickstart-ggl", *short, probe=True)["ggl"]
-    assert {json.loads(task.arguments)["search"]["evaluations"] for task in tasks} == {4}
+    assert set(evaluations()) == {4, 12}
     assert row["evaluations"] == 8 * 2 * 1000
-    assert row["seconds"] == pytest.approx(2.0 / (2 * 4) * row["evaluations"])
+    assert row["seconds"] == pytest.approx(8 * 0.03 + 0.01 * row["evaluations"])
 
 
 @pytest.mark.parametrize(
@@ -129,11 +134,11 @@ def test_where_nothing_is_trained_before_round_0_nothing_is_listed():
 
 
 def test_training_is_probed_by_its_own_steps(tmp_path, monkeypatch):
-    """Three epochs of sixteen images, two passes each, and nothing is left in the cache."""
+    """Three epochs of one batch of 32 small images, two passes each, and nothing is left in the cache."""
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr(probes, "seconds_of", lambda run: (run(), 48.0)[1])
     row = rows("quickstart-transfer", probe=True)["pre-training"]
-    assert row["seconds"] == pytest.approx(row["evaluations"] * 0.5)
+    assert row["seconds"] == pytest.approx(row["evaluations"] * 0.25)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

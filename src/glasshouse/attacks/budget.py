@@ -28,6 +28,8 @@ class Search(Protocol):
 
 PROBE = 3
 """Iterations of a search that is run only to be timed."""
+LONGER = 12
+"""Of the longer one."""
 
 
 @final
@@ -63,6 +65,7 @@ class Budget:
         images: the amount is spent on each of at most so many images read from one update; 0: on each call.
         probe: arguments that make one call short enough to be timed, tables as a whole; empty: calls are not
             timed.
+        longer: the same for a longer call: both together tell the units from what each call does once.
         pieces: times the work on each image instead of a whole call; None: there is none.
         training: steps of training before the first call, which is done once and cached; 0: none.
         trained: what is trained by them, in words. Attacks that say the same share it.
@@ -74,6 +77,7 @@ class Budget:
     restarts: int = 1
     images: int = 0
     probe: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
+    longer: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
     pieces: Pieces | None = None
     training: int = 0
     trained: str = ""
@@ -87,7 +91,11 @@ class Budget:
 
 def search_budget(search: Search) -> Budget:
     """The budget of an attack whose argument ``search`` says how long it searches."""
-    short = asdict(replace(search, iterations=min(PROBE, search.iterations)))
+    short, longer = (asdict(replace(search, iterations=min(n, search.iterations))) for n in (PROBE, LONGER))
     return Budget(
-        unit="iterations", amount=search.iterations, restarts=search.restarts, probe={"search": short}
+        unit="iterations",
+        amount=search.iterations,
+        restarts=search.restarts,
+        probe={"search": short},
+        longer={"search": longer},
     )

@@ -33,11 +33,13 @@ class Timing:
 
     Attributes:
         unit: seconds of one unit of its budget, on one image where the budget goes by images.
+        call: seconds of what each call does once.
         certificate: seconds of checking one call's search at the truth.
         step: seconds of one step of what it trains beforehand; None: not timed.
     """
 
     unit: float
+    call: float = 0.0
     certificate: float = 0.0
     step: float | None = None
 
@@ -189,7 +191,7 @@ def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
         units = _units(scenario, budget, here)
         calls, work = calls + here, work + units
         unit = "evaluations" if budget is None or not budget.amount else budget.unit
-        seconds += units * timing.unit if timing is not None else 0.0
+        seconds += units * timing.unit + here * timing.call if timing is not None else 0.0
     return _row(name, label, calls, (unit, work), seconds if any(timings) else None)
 
 
@@ -247,10 +249,12 @@ def _controls(name: str, label: str, easy: Sequence[Easy]) -> Row:
     unit, work, seconds = "evaluations", 0, list[float | None]()
     for one in easy:
         attack = attack_of(one.plugin.name, one.plugin.arguments)
-        units = _units(one.scenario, attack.budget, calls_of(one.scenario, one.plugin, attack))
+        calls = calls_of(one.scenario, one.plugin, attack)
+        units = _units(one.scenario, attack.budget, calls)
         unit = attack.budget.unit if attack.budget is not None and attack.budget.amount else unit
         work += units
-        seconds.append(None if one.timing is None else units * one.timing.unit)
+        timing = one.timing
+        seconds.append(None if timing is None else units * timing.unit + calls * timing.call)
     known = None if None in seconds else sum(s or 0.0 for s in seconds)
     return _row(name, f"control: {label}", len(easy), (unit, work), known)
 

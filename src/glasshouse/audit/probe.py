@@ -6,12 +6,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 
@@ -43,6 +43,8 @@ from glasshouse.transcript.record import Log
 
 PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
+PROBED_VALUES = 2**17
+"""Of a training more, as long as they have no more values: a batch of small images is mostly overhead."""
 
 
 SEVERAL = 2, 4
@@ -92,7 +94,8 @@ class Stopwatch:
         """CPU seconds of one image's pass through the model and back, in training."""
         federation = build(_short(scenario), seed=scenario.seed)
         how, public = scenario.model.pretraining, require_part(federation.public, "public")
-        few = public.pick(torch.arange(min(PROBED_IMAGES, how.batch_size, len(public))))
+        most = max(PROBED_IMAGES, PROBED_VALUES // public.inputs[0].numel())
+        few = public.pick(torch.arange(min(most, how.batch_size, len(public))))
         short = how.model_copy(update={"epochs": PROBE})
         model, against = models.build(federation.setting.terms.architecture, rng=Rng.root(0)), ascent_of(how)
         run = partial(
@@ -201,19 +204,37 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str, 
         tasks = [replace(call, unit=unit, out=str(folder / "claims" / unit.name)) for unit in calls]
         first = pieces(tasks)[0]  # victims that share a batch are timed together
 
-        def again(name: str) -> object:
-            return run_piece(tuple(replace(t, out=str(folder / name / t.unit.name)) for t in first))
+        def again(name: str, given: Mapping[str, Any] = arguments) -> object:
+            text = json.dumps(given)
+            moved = (replace(t, out=str(folder / name / t.unit.name), arguments=text) for t in first)
+            return run_piece(tuple(moved))
 
         spent, together = _seconds_on(device, lambda: run_piece(first[:1])), 1
         if spent < DEAR:  # else what happens once, and what a batch saves, is little beside it
             spent, together = _seconds_on(device, lambda: again("again")), len(first)
+        units, fixed = max(1, units), 0.0
+        if budget.longer and spent < DEAR:
+            given = {**plugin.arguments, **budget.longer}
+            more = _units_of(plugin.name, given) - units
+            rest = _seconds_on(device, lambda: again("longer", given)) - spent
+            fixed = max(0.0, spent - units * max(0.0, rest) / more) if more > 0 else 0.0
         several = _same_claims(tasks, first[0])
         certificate = _seconds_on(device, lambda: certify_together(several)) / len(several)
         step = None
         if training:
             shutil.rmtree(cache_folder(), ignore_errors=True)
             step = max(0.0, _seconds_on(device, lambda: again("anew")) - spent) / training
-        return Timing(unit=spent / (max(1, units) * together), certificate=certificate, step=step)
+        return Timing(
+            unit=(spent - fixed) / (units * together),
+            call=fixed / together,
+            certificate=certificate,
+            step=step,
+        )
+
+
+def _units_of(name: str, arguments: Mapping[str, Any]) -> int:
+    budget = attack_of(name, arguments).budget
+    return 0 if budget is None else budget.units
 
 
 def _same_claims(tasks: Sequence[AttackTask], claimed: AttackTask) -> tuple[AttackTask, ...]:

@@ -41,15 +41,19 @@ def federation_of(scenario: Scenario, position: int) -> int | None:
 
     In a capture there is only the one that ran.
     """
-    spec = scenario.attacks[position]
-    arguments = json.dumps(spec.arguments, sort_keys=True)
-    return position if not scenario.captured and _changes(load("attacks", spec.name), arguments) else None
+    alone = not scenario.captured and declared(scenario.attacks[position])[0].changes
+    return position if alone else None
+
+
+def declared(attack: Plugin) -> tuple[Needs, Budget | None]:
+    """What an attack with its settings needs, and its budget; asked for by every finding, so it is kept."""
+    return _declared(load("attacks", attack.name), json.dumps(attack.arguments, sort_keys=True))
 
 
 @lru_cache(maxsize=256)
-def _changes(factory: Callable[..., Attack], arguments: str) -> bool:
-    """Whether an attack with these settings, as JSON, changes what the server sends."""
-    return bool(create(factory, json.loads(arguments)).needs.changes)
+def _declared(factory: Callable[..., Attack], arguments: str) -> tuple[Needs, Budget | None]:
+    attack: Attack = create(factory, json.loads(arguments))
+    return attack.needs, attack.budget
 
 
 def stepping_of(sends: Kind, optimizer: Optimizer) -> frozenset[str]:

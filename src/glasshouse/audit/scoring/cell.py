@@ -7,7 +7,7 @@ from typing import final
 
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Unit, read_outcome
-from glasshouse.audit.attacking.needs import attack_of, federation_of
+from glasshouse.audit.attacking.needs import declared, federation_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds
@@ -149,7 +149,7 @@ def _not_scored(attack: Plugin, runs: Sequence[Run]) -> list[Refusal]:
 def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) -> CellTask:
     """The task; where the terms are not the real ones, the control of what repeats training has failed."""
     checks = [r.terms for r in records if r.terms is not None and r.terms.suspect]
-    if not checks or not attack_of(attack.name, attack.arguments).needs.repeats:
+    if not checks or not declared(attack)[0].repeats:
         return task
     control = task.controls.get(control_key(attack))
     reason = f"the declared training is not the real one ({checks[0].suspect})"

@@ -136,16 +136,19 @@ class GGL:
 
     @property
     def budget(self) -> Budget:
-        """Candidates of every trial; a probe evaluates one population, in one process."""
-        short = min(max(PROBE, self.search.population), self.search.evaluations)
+        """Candidates of every trial; a probe evaluates one population, a longer one three, in one process."""
+        one = max(PROBE, self.search.population)
+        short, longer = (
+            asdict(replace(self.search, evaluations=min(n, self.search.evaluations), processes=1))
+            for n in (one, 3 * one)
+        )
+        training = asdict(replace(self.training, steps=min(PROBE, self.training.steps)))
         return Budget(
             unit="evaluations",
             amount=self.search.evaluations,
             restarts=self.search.restarts,
-            probe={
-                "search": asdict(replace(self.search, evaluations=short, processes=1)),
-                "training": asdict(replace(self.training, steps=min(PROBE, self.training.steps))),
-            },
+            probe={"search": short, "training": training},
+            longer={"search": longer, "training": training},
             training=self.training.steps if generators.needs_data(self.generator) else 0,
             trained="the generator",
         )

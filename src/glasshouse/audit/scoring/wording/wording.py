@@ -1,6 +1,6 @@
 """What a finding says in words: how it was chosen, what was given, which defences were on."""
 
-from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.needs import declared
 from glasshouse.scenario.axes import label_of
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
@@ -8,7 +8,7 @@ from glasshouse.scenario.table import Plugin
 
 def chosen_words(attack: Plugin) -> str:
     """How the number was chosen, in words."""
-    budget = attack_of(attack.name, attack.arguments).budget
+    _, budget = declared(attack)
     restarts = 1 if budget is None else budget.restarts
     return (
         f"best of {restarts} restarts, chosen by the attack's own loss"
@@ -19,7 +19,7 @@ def chosen_words(attack: Plugin) -> str:
 
 def given_words(scenario: Scenario, attack: Plugin) -> tuple[str, ...]:
     """The grants of the scenario that this attack uses."""
-    needs = attack_of(attack.name, attack.arguments).needs
+    needs, _ = declared(attack)
     grants = [name for name, value in scenario.grants.model_dump().items() if value]
     derived = (
         {"cohorts"}
