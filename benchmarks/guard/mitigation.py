@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=["lenet5", "mlp-512-plain"])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of federations; 100 tuned")
     parser.add_argument("--attacked", type=int, nargs="*", default=[0, 1, 2, 3, 4], help="seeds of rounds")
-    parser.add_argument("--examples", type=int, default=250, help="of a client")
+    parser.add_argument("--examples", type=int, default=800, help="of a client")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/mitigation"))
     parser.add_argument("--workers", type=int, default=1)

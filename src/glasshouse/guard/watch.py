@@ -128,7 +128,7 @@ class Watched:
             taken = [call for call in self.calls.get(name, ()) if call.pulls is not None]
             if not taken:
                 continue
-            goals = inputs.flatten(1)
+            goals: Tensor | None = inputs.flatten(1)
             pulls = _add_up(taken, order, (len(inputs), layer.out_features))
             if all(call.inputs is not None for call in taken):
                 goals = _put_last(taken, order, (len(inputs), layer.in_features))
@@ -187,7 +187,8 @@ def _some_entries(inputs: Tensor) -> Tensor:
     if apart < _RUN:
         return flat
     before = (apart - _RUN) // 2
-    return flat[:, : apart * _RUNS].unflatten(1, (_RUNS, apart))[..., before : before + _RUN].flatten(1)
+    runs = flat[:, : apart * _RUNS].reshape(len(flat), _RUNS, apart)
+    return runs[..., before : before + _RUN].flatten(1)
 
 
 def _marks_of(entries: Tensor) -> Tensor:
