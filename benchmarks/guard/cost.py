@@ -3,9 +3,10 @@
     python -m benchmarks.guard cost --networks lenet5
 
 The client holds ``--examples`` pictures (4,000: a client of Flower's quickstart; ten share CIFAR-10's
-training images and keep a fifth to validate) and trains one epoch in batches of 32. Epochs are run in
-alternation as they are and watched; what watching adds is part of preflight's cost. Inspection looks at 64
-pictures, preflight at all; learning the honest range happens once per node and is listed apart.
+training images and keep a fifth to validate) and trains one epoch in batches of 32. Steps as they are and
+watched ones take turns; what watching adds is part of preflight's cost. Inspection looks at 64 pictures in
+the mode in which they are trained on, preflight at all; learning the honest range happens once per node and
+is listed apart. With fewer pictures ``--trained`` on, epoch, watching and preflight are scaled up.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import copy
 import resource
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 
 import torch
@@ -24,9 +26,14 @@ from glasshouse.data.sources import load
 from glasshouse.guard.behaviour.inspect import learn_honest_range, observe
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
-from glasshouse.guard.watch import Watched, watch
+from glasshouse.guard.watch import Watched
 
 FULL = {"lenet5": NETWORKS["lenet5"], "resnet18": of_zoo("resnet18"), "mlp": NETWORKS["mlp-512-plain"]}
+
+
+BATCH = 32
+Trained = tuple[Mapping[str, Tensor], Watched]
+"""What the parameters changed by, and what was watched."""
 
 
 def seconds(what: Callable[[], object]) -> float:
@@ -41,34 +48,39 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def train(model: nn.Module, images: Tensor, labels: Tensor) -> nn.Module:
-    """A copy of ``model`` after one local epoch."""
-    after = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(after.parameters(), lr=0.01)
-    for rows in torch.randperm(len(images)).split(32):
-        optimizer.zero_grad()
-        F.cross_entropy(after(images[rows]), labels[rows]).backward()
-        optimizer.step()
-    return after
+def epochs(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[list[float], list[float], Trained]:
+    """CPU seconds of each step of an epoch as it is, and watched; both take turns step by step."""
+    twins = copy.deepcopy(model), copy.deepcopy(model)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in twins]
+    seen = Watched()
+    seen.follow(twins[1])
+    spent: tuple[list[float], list[float]] = [], []
+    for number, rows in enumerate(torch.randperm(len(images)).split(BATCH)):
+
+        def step(which: int, rows: Tensor = rows) -> None:
+            optimizers[which].zero_grad()
+            F.cross_entropy(twins[which](images[rows]), labels[rows]).backward()
+            optimizers[which].step()
+
+        for which in ((0, 1), (1, 0))[number % 2]:
+            spent[which].append(seconds(partial(step, which)))
+    start = dict(model.named_parameters())
+    change = {n: (p - start[n]).detach() for n, p in twins[1].named_parameters()}
+    return *spent, (change, seen)
 
 
-def measure(model: nn.Module, images: Tensor, labels: Tensor) -> Mapping[str, float]:
+def measure(model: nn.Module, images: Tensor, labels: Tensor, *, passed: bool) -> dict[str, float]:
     """CPU seconds of everything, once."""
-    kept: list[tuple[nn.Module, Watched]] = []
-
-    def watched_epoch() -> None:
-        with watch() as seen:
-            kept.append((train(model, images, labels), seen))
-
-    spent = {"epoch": seconds(lambda: train(model, images, labels)), "watched": seconds(watched_epoch)}
-    (after, seen), start = kept[0], dict(model.named_parameters())
-    change = {n: (p - start[n]).detach() for n, p in after.named_parameters()}
+    plain, watched, (change, seen) = epochs(model, images, labels)
+    more = sorted(b - a for a, b in zip(plain, watched, strict=True))
+    spent = {"epoch": median(plain) * len(plain), "watching": median(more) * len(plain)}
     before = peak()
     spent["preflight"] = seconds(lambda: preflight(change, model, images, labels, watched=seen))
     spent["more MiB"] = peak() - before
-    spent["by a pass"] = seconds(lambda: preflight(change, model, images, labels))
     spent["rules"] = seconds(lambda: inspect(model.state_dict()))
     spent["behaviour"] = seconds(lambda: observe(model, images[:64], labels[:64]))
+    if passed:
+        spent["by a pass"] = seconds(lambda: preflight(change, model, images, labels))
     return spent
 
 
@@ -77,27 +89,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--networks", nargs="+", default=["lenet5", "resnet18"], choices=list(FULL))
-    parser.add_argument("--examples", type=int, default=4000)
+    parser.add_argument("--examples", type=int, default=4000, help="of the client")
+    parser.add_argument("--trained", type=int, default=4000, help="of these are trained on; what costs more")
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--passed", action="store_true", help="also preflight by a pass")
     parser.add_argument("--range", action="store_true", help="also learn the honest range")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     part = load(chosen.data).splits["train"]
-    batch = part.batch(torch.arange(min(chosen.examples, len(part))))
+    batch = part.batch(torch.arange(min(chosen.trained, chosen.examples, len(part))))
     images, labels = batch.inputs, batch.labels
-    columns = "network, examples, epoch s, rules, behaviour, watching, preflight, all, by a pass, more MiB"
-    print("| " + columns.replace(", ", " | ") + " |\n|" + "---|" * 10)
+    columns = "network, trained, epoch s, rules, behaviour, watching, preflight, all, more MiB"
+    print("| " + columns.replace(", ", " | ") + " |\n|" + "---|" * 9)
     for name in chosen.networks:
         model = FULL[name](tuple(images.shape[1:]), 10)
-        measure(model, images[:64], labels[:64])  # what is imported and allocated once
-        runs = [measure(model, images, labels) for _ in range(chosen.times)]
+        measure(model, images[:64], labels[:64], passed=False)  # what is imported and allocated once
+        runs = [measure(model, images, labels, passed=chosen.passed) for _ in range(chosen.times)]
         spent = {what: median(run[what] for run in runs) for what in runs[0]}
-        epoch = spent["epoch"]
-        watching = median(run["watched"] / run["epoch"] for run in runs) - 1
-        shares = [spent["rules"] / epoch, spent["behaviour"] / epoch, watching, spent["preflight"] / epoch]
-        words = " | ".join(f"{share:.1%}" for share in (*shares, sum(shares), spent["by a pass"] / epoch))
+        scale = chosen.examples / len(images)
+        epoch = spent["epoch"] * scale
+        shares = [spent["rules"] / epoch, spent["behaviour"] / epoch]
+        shares += [spent[what] / spent["epoch"] for what in ("watching", "preflight")]
+        words = " | ".join(f"{share:.1%}" for share in (*shares, sum(shares)))
         memory = max(run["more MiB"] for run in runs)
         print(f"| {name} | {len(images)} | {epoch:.2f} | {words} | {memory:.0f} |", flush=True)
+        if chosen.passed:
+            print(f"{name}: preflight by a pass {spent['by a pass'] / spent['epoch']:.1%}")
         if chosen.range:
             once = seconds(
                 lambda model=model: learn_honest_range(model, images[:256], labels[:256], batch=64)
