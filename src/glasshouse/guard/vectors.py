@@ -110,8 +110,8 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
     """All weight vectors among ``tensors`` (a state_dict, dense), in their order; told by name and shape.
 
     ``*.weight`` with 3 or more dimensions is a convolution's, with 2 a linear layer's; ``*.bias`` with 1 is a
-    bias, left out where it is zero. Whatever the type of the numbers, and wherever they lie: a model casts them
-    to its own.
+    bias, left out where it is zero. Whatever the type of the numbers, and wherever they lie: a model casts
+    them to its own.
     """
     vectors = []
     for name in tensors:
