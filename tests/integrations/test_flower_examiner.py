@@ -17,7 +17,8 @@ def test_all_modes_are_tried_where_the_clients_mode_is_unknown(
     """Heads behind batch normalisation may leak only where its statistics are frozen (decision 0204)."""
     modes, ranges = [], []
 
-    def find_in_evaluation(model: nn.Module, *_: object, honest: object) -> Inspection:
+    def find_in_evaluation(model: nn.Module, *_: object, honest: object, longer: object) -> Inspection:
+        assert callable(longer)
         modes.append(model.training)
         ranges.append(honest)
         findings = () if model.training else ("it leaks",)
