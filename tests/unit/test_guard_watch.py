@@ -138,3 +138,14 @@ def test_what_is_overwritten_later_needs_a_pass(digits: Data) -> None:  # noqa: 
     with watch(model) as seen:
         train(model, digits[0][:40], digits[1][:40], batch=8)
     assert seen.layers(model, digits[0][:40]) is None
+
+
+def test_copies_of_a_watched_network_train_unseen_and_can_be_copied(digits: Data) -> None:  # noqa: F811
+    images, labels = digits[0][:16], digits[1][:16]
+    model = network()
+    with watch() as seen:
+        train(model, images, labels, batch=8)
+        other = copy.deepcopy(model)
+        train(other, images, labels, batch=8)
+        copy.deepcopy(other)
+    assert len(seen.marks) == 2

@@ -1,6 +1,6 @@
 """All rules on one model, and the numbers behind them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -99,21 +99,27 @@ def inspect(
         *low_entropy(vectors, honest),
     ]
     apart = not_looked_at(read)
-    every = torch.cat([v.entropies for v in vectors]).numpy()
-    values = {
-        "vectors": float(len(every)),
-        "skipped": float(sum(v.count for v in vectors if not len(v.entropies))),
-        "apart": float(len(apart)),
-    }
-    if len(every):
-        values |= {
-            "minimum": float(every.min()),
-            "percentile_3": float(np.percentile(every, 3)),
-            "median": float(np.median(every)),
-        }
+    values = {**_entropies(vectors), "apart": float(len(apart))}
     return Seen(
         vectors=tuple(v for v in vectors if len(v.entropies)),
         apart=apart,
         fits=not structure,
         inspection=Inspection(guard=NAME, findings=tuple(findings), values=values),
     )
+
+
+def _entropies(vectors: Sequence[Vectors]) -> dict[str, float]:
+    """How many vectors were measured and how many left out, and how even the measured ones are."""
+    every = torch.cat([v.entropies for v in vectors]).numpy()
+    counts = {
+        "vectors": float(len(every)),
+        "skipped": float(sum(v.count for v in vectors if not len(v.entropies))),
+    }
+    if not len(every):
+        return counts
+    return {
+        **counts,
+        "minimum": float(every.min()),
+        "percentile_3": float(np.percentile(every, 3)),
+        "median": float(np.median(every)),
+    }

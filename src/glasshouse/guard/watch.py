@@ -60,6 +60,12 @@ class Watched:
     _asked: list[tuple[str, _Call, Tensor, int]] = field(default_factory=list)
     _left_alone: dict[str, bool] = field(default_factory=dict)
     _lost: bool = False
+    _is_copy: bool = False
+
+    def __deepcopy__(self, memo: object) -> "Watched":
+        """Hooks are copied with a network: those of the copy see nothing, it trains for somebody else."""
+        del memo
+        return Watched(_is_copy=True)
 
     def follow(self, model: nn.Module) -> list[RemovableHandle]:
         """Hooks on ``model`` and its linear layers."""
@@ -72,7 +78,7 @@ class Watched:
 
     def enter(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Before the network runs: note its examples."""
-        if torch.compiler.is_compiling():  # a pass has to tell
+        if self._is_copy or torch.compiler.is_compiling():  # a pass has to tell
             return
         if model.training and torch.is_grad_enabled() and inputs and isinstance(inputs[0], Tensor):
             self._settle()
