@@ -156,7 +156,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "text": (
         *(Piece(("text", "{out}/pieces", "--tables", table)) for table in TEXT),
-        Piece(("text_tables", "{out}/pieces")),
+        Piece(("text_tables", "{out}/pieces", "--chart", "{out}/text-beyond.svg")),
         Piece(("text_membership", "{out}/membership"), 1100),
         Piece(("text_membership", "{out}/membership256", "--width", "256", "--batches", "4"), 210),
         Piece(("text_utility", "{out}/utility"), 600),
