@@ -93,6 +93,14 @@ def test_a_table_that_asks_for_nothing_checks_nothing():
     assert not guard.decisions
 
 
+def test_a_look_at_too_few_examples_is_recorded_as_none():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+    guard = SimulatedGuard(does=Guard(models="refused"), agreed=model)
+    batch = Batch(inputs=torch.rand(4, 1, 4, 4), labels=torch.tensor([0, 1, 0, 1]))
+    assert guard.accepts(model, batch, round=0, client=0)
+    assert guard.decisions[0]["outcome"] == "trained on, too few examples to try it"
+
+
 def test_the_figure_counts_answers_before_the_first_refusal():
     def look(round: int, client: int, odd: bool) -> GuardDecision:
         findings, outcome = (("odd",), "refused") if odd else ((), "trained on")

@@ -193,6 +193,25 @@ def test_a_pruned_reference_does_not_silence_what_was_crafted(honest):
     )
 
 
+def test_a_dense_reference_with_a_zero_by_chance_excuses_no_crafted_row():
+    """One entry of 65,536 is zero, as in any drawn weight; no row of the honest model is odd."""
+    honest = {"fc.weight": torch.randn(256, 256, generator=torch.Generator().manual_seed(0))}
+    honest["fc.weight"][3, 5] = 0
+    odd = {"fc.weight": honest["fc.weight"].clone()}
+    odd["fc.weight"][:4] = honest["fc.weight"][4]
+    assert any("4 of 256 rows repeat" in s for s in inspect(odd, reference=honest).findings)
+
+
+def test_a_pruned_reference_excuses_one_row_in_eight_more_at_most():
+    few = {"fc.weight": torch.randn(32, 64, generator=torch.Generator().manual_seed(0))}
+    honest = pruned(few)
+    for number in (4, 5):
+        odd = {"fc.weight": honest["fc.weight"].clone()}
+        odd["fc.weight"][:number] = 0
+        findings = inspect(odd, reference=honest).findings
+        assert any(f"{number} of 32 rows are zero" in s for s in findings) == (number > 4)
+
+
 def test_whether_a_model_is_the_agreed_one_is_told_apart_from_other_findings(honest):
     assert inspect(crafted(honest, constant_bias), agreed=honest).fits
     assert not inspect({**honest, "more.weight": torch.randn(4, 16)}, agreed=honest).fits

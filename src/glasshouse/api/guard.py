@@ -60,12 +60,13 @@ def guard(
             is given, only shapes to go by.
         agreed: the architecture that was agreed on: a network, its state_dict, or in words, as
             ``"mlp 1x8x8 10 hidden=32"``; empty: the structure is not compared.
-        reference: an honest model of that architecture; what is odd there too is no finding. Without
-            ``agreed``, its structure is compared.
+        reference: an honest model of that architecture; as many odd rows and kernels as it makes likely
+            are no finding. Without ``agreed``, its structure is compared.
         data: one's own examples, as they enter the model, and their classes. The model is then tried on up to
             64 of them and compared with honest ones of its architecture, which are trained for that; needs
-            ``agreed`` as a network or in words. A model of sentences (tokens (B, L)) is not tried: the value
-            ``full_at`` says how many of these in one update fill its first attention layer.
+            ``agreed`` as a network or in words. Fewer than 6 tell nothing: no finding is then no verdict. A
+            model of sentences (tokens (B, L)) is not tried: the value ``full_at`` says how many of these in
+            one update fill its first attention layer.
 
     Returns:
         What was seen; ``findings`` holds a sentence for each thing that speaks against training.

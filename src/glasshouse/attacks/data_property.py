@@ -1,29 +1,32 @@
 """Properties of clients that their own examples show, so that the judge knows who has them."""
 
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
 
-from torch import Tensor
+__all__ = ["AsksDataProperty", "DataProperty"]
 
-__all__ = ["DataProperty", "PropertyAttack"]
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DataProperty:
+    """More than a share of a client's examples are of one class.
+
+    Plain data: the judge compares it with the labels, which no attack's code is handed.
+
+    Attributes:
+        name: of the property with its settings: what has the same name is shared by the same clients.
+        label: the class.
+        above: share of the examples, in [0, 1), that is exceeded.
+    """
+
+    name: str
+    label: int
+    above: float = 0.5
 
 
 @runtime_checkable
-class DataProperty(Protocol):
-    """Something that is true of some clients because of the examples they hold."""
-
-    @property
-    def name(self) -> str:
-        """Of the property with its settings: what has the same name is shared by the same clients."""
-        ...
-
-    def holds(self, labels: Tensor) -> bool:
-        """Whether a client with examples of these classes (n,) has it."""
-        ...
-
-
-@runtime_checkable
-class PropertyAttack(Protocol):
-    """An attack that asks which clients have a property."""
+class AsksDataProperty(Protocol):
+    """An attack, or what it looks for, that asks which clients have a property."""
 
     @property
     def data_property(self) -> DataProperty | None:

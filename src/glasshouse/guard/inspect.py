@@ -65,8 +65,8 @@ def inspect(
     Args:
         tensors: its state_dict.
         agreed: the state_dict (any values) of the architecture that was agreed on.
-        reference: the state_dict of an honest model of that architecture: what is as odd there is no finding.
-            Without ``agreed``, its structure is the one agreed on.
+        reference: the state_dict of an honest model of that architecture: as much as it makes likely is no
+            finding. Without ``agreed``, its structure is the one agreed on.
 
     Raises:
         BadValue: no weight of a convolution or linear layer among ``tensors``, a tensor cannot be read, or

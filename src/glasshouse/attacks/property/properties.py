@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, final
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.data_property import DataProperty
 from glasshouse.attacks.property.shadow import HONEST, Cast, Conduct, steps_of
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.behaviours.gradient_ascent import GradientAscent
@@ -222,11 +223,9 @@ class Attribute:
     label: int = 0
 
     @property
-    def name(self) -> str:
-        return f"attribute {self.label}"
-
-    def holds(self, labels: Tensor) -> bool:
-        return float((labels == self.label).double().mean()) > 0.5
+    def data_property(self) -> DataProperty:
+        """What the judge looks for in the clients' labels."""
+        return DataProperty(name=f"attribute {self.label}", label=self.label)
 
     def pairs(self, scene: Scene, *, count: int, rng: Rng) -> Pairs:
         labels, b = scene.auxiliary.labels, scene.examples

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Appendix, Claim, ClientScores, Needs
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.data_property import DataProperty
+from glasshouse.attacks.data_property import AsksDataProperty, DataProperty
 from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.property.evidence import Evidence, Method
 from glasshouse.attacks.property.gathering import gather
@@ -98,7 +98,7 @@ class SumReader(ABC):
     @property
     def data_property(self) -> DataProperty | None:
         what = self._property
-        return what if isinstance(what, DataProperty) else None
+        return what.data_property if isinstance(what, AsksDataProperty) else None
 
     @property
     def _property(self) -> Property:

@@ -161,11 +161,14 @@ def _start(
 
 
 def _descend(model: TextModel, after: Span, states: Tensor, sets: Sequence[Tensor]) -> Tensor:
-    """Every place in turn takes the candidate that is nearest there, until whole sentences get no nearer."""
+    """Every place in turn takes the candidate that is nearest there, until no sentence gets nearer.
+
+    What is nearest at one place may be farther over all: of every start the best sentence is kept.
+    """
     inputs, best = _Inputs.of(model, sets), distances(model, after, states)
+    kept = states.clone()
     at_once = AT_ONCE.get(states.device.type, AT_ONCE["cpu"]) // len(sets) + 1
     for _ in range(SWEEPS):
-        before = best
         for place, tokens in enumerate(sets):
             if len(tokens) < 2:
                 continue
@@ -174,10 +177,12 @@ def _descend(model: TextModel, after: Span, states: Tensor, sets: Sequence[Tenso
             parts = torch.split(tried.flatten(0, 1), at_once)
             values = torch.cat([inputs.distances(model, after, part, place) for part in parts])
             states[:, place] = tokens[values.view(len(states), -1).argmin(1)]
-        best = distances(model, after, states)
-        if bool((best >= before).all()):
+        now = distances(model, after, states)
+        is_nearer = now < best
+        kept[is_nearer], best = states[is_nearer], torch.minimum(now, best)
+        if not bool(is_nearer.any()):
             break
-    return states
+    return kept
 
 
 def _right(model: TextModel, after: Span, states: Tensor, *, least: float) -> list[Found]:

@@ -6,6 +6,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from glasshouse.guard.behaviour.inspect import FEWEST
 from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.mitigate import mitigate
@@ -40,7 +41,10 @@ class SimulatedGuard:
             return True
         findings = self._inspect(state(model), model, data, client)
         refused = bool(findings) and self.does.models == "refused"
-        word = "refused" if refused else "trained on"
+        is_tried = isinstance(model, TextModel) or len(data.labels) >= FEWEST
+        word = (
+            "refused" if refused else "trained on" if is_tried else "trained on, too few examples to try it"
+        )
         self.decisions.append(
             {"round": round, "client": client, "about": "model", "findings": findings, "outcome": word}
         )

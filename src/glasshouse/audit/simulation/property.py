@@ -3,8 +3,9 @@
 import dataclasses
 
 import torch
+from torch import Tensor
 
-from glasshouse.attacks.data_property import DataProperty, PropertyAttack
+from glasshouse.attacks.data_property import AsksDataProperty, DataProperty
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.errors import BadValue
 from glasshouse.federation.setting import Setting
@@ -48,7 +49,7 @@ def with_members(setting: Setting, members: int, *, rng: Rng) -> tuple[Setting, 
 def data_properties(scenario: Scenario) -> tuple[DataProperty, ...]:
     """The properties that attacks ask for and clients' examples show."""
     attacks = (attack_of(one.name, one.arguments) for one in scenario.attacks)
-    asked = (attack.data_property for attack in attacks if isinstance(attack, PropertyAttack))
+    asked = (attack.data_property for attack in attacks if isinstance(attack, AsksDataProperty))
     return tuple(one for one in asked if one is not None)
 
 
@@ -56,6 +57,11 @@ def holders(scenario: Scenario, setting: Setting) -> Marked:
     """For every one of :func:`data_properties`: the clients that have it."""
     labels = [setting.private.labels[rows] for rows in setting.shards]
     return {
-        what.name: tuple(client for client, own in enumerate(labels) if what.holds(own))
+        what.name: tuple(client for client, own in enumerate(labels) if _has(own, what))
         for what in data_properties(scenario)
     }
+
+
+def _has(labels: Tensor, what: DataProperty) -> bool:
+    """Whether a client with examples of these classes (n,) has the property."""
+    return float((labels == what.label).double().mean()) > what.above

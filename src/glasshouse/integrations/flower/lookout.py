@@ -16,6 +16,7 @@ from flwr.app import Message
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.inspect import FEWEST
 from glasshouse.integrations.flower.examiner import BATCH, Examiner, Examples
 from glasshouse.integrations.flower.watching import paused
 from glasshouse.models import build as models
@@ -168,7 +169,8 @@ class Lookout:
         except _ODD as error:
             self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
             return
-        self.tried = f"{min(BATCH, len(examples[1]))} of your examples, {when}"
+        few = ", too few to tell" if len(examples[1]) < FEWEST else ""
+        self.tried = f"{min(BATCH, len(examples[1]))} of your examples, {when}{few}"
 
     def _give_up(self, why: str) -> None:
         self._gave_up, self.unable = True, why
