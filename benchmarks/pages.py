@@ -105,6 +105,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "scale": (
         Piece(("scale", "--out", "{out}", "--chart", "{out}/scale.svg"), 130),
+        Piece(("scale", "--processes", "1", "2"), 300),
         Piece(("scoring", "--out", "{out}/scoring"), None),
         Piece(("check_costs", "--out", "{out}/check-costs"), 110),
     ),

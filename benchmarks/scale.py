@@ -3,11 +3,14 @@
 Every point is a process of its own: a federation is played (clients, rounds) or an attack runs a few
 iterations (batch, side, restarts), on images of noise: cost does not depend on what is shown. Points that are
 there are kept. The exponent is the slope of a line through the logarithms of the last three points.
+``--processes 1 2`` plays 30 rounds of 200 of 1,000 clients in so many processes, in turns, and prints the
+seconds on the clock.
 """
 
 import argparse
 import json
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -113,6 +116,25 @@ def play(raw: dict[str, Any], axis: str, folder: Path) -> float:
     return (time.process_time() - started) / ITERATIONS
 
 
+def beside(processes: Sequence[int], *, rounds: int = 30, times: int = 3) -> None:
+    """Seconds on the clock of one federation with its clients in so many processes, in turns; medians."""
+    prepare_process()
+    taken: dict[int, list[float]] = {count: [] for count in processes}
+    with tempfile.TemporaryDirectory() as name:
+        scenario = from_dict(scenario_of("rounds_of_1000", rounds, Path(name)))
+        for turn in range(times):
+            for count in processes:
+                folder = Path(name) / f"{turn}-{count}"
+                write_resolved(scenario, folder / "scenario.toml")
+                started = time.perf_counter()
+                simulate(Group(folder=str(folder), seed=scenario.seed, processes=count))
+                taken[count].append(time.perf_counter() - started)
+    first = statistics.median(taken[processes[0]])
+    for count, seconds in taken.items():
+        middle = statistics.median(seconds)
+        print(f"{count} processes: {middle:.1f} s, {first / middle:.2f} times as fast", flush=True)
+
+
 def exponent(points: Sequence[dict[str, float]], quantity: str) -> float:
     """The slope of the last three points on logarithmic axes."""
     last = [p for p in points[-3:] if p[quantity] > 0]
@@ -160,7 +182,11 @@ def main() -> None:
     parser.add_argument("--axes", nargs="*", default=list(AXES), choices=list(AXES))
     parser.add_argument("--most", type=int, default=10**9, help="no point above it")
     parser.add_argument("--point", nargs=2, metavar=("AXIS", "VALUE"), help="measure one, print it as JSON")
+    parser.add_argument("--processes", nargs="*", type=int, help="one federation in so many processes")
     arguments = parser.parse_args()
+    if arguments.processes:
+        beside(arguments.processes)
+        return
     if arguments.point:
         print(json.dumps(measure(arguments.point[0], int(arguments.point[1]))))
         return

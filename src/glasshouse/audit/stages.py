@@ -6,7 +6,7 @@ that federation is recorded.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -77,9 +77,13 @@ class Stages:
             BadValue: no federation could be simulated; with the parts of the first refusal.
         """
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
+        spare = max(1, min(self.workers.cores, self.workers.jobs // max(1, len(groups))))
         with self._room("plug-ins"):
             for folder, (planned, group) in groups.items():
-                self._submit(record, group, FEDERATIONS, planned.part, lock=folder, device=self.device)
+                play = replace(group, processes=spare)
+                self._submit(
+                    record, play, FEDERATIONS, planned.part, lock=folder, device=self.device, processes=spare
+                )
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:
                     out = str(self._epsilon_file(planned.cell))
@@ -176,11 +180,21 @@ class Stages:
         *,
         lock: str = "",
         device: str = "cpu",
+        processes: int = 1,
     ) -> None:
         self._bars.expect(label)
         file = str(self.run / LOCKS / digest(lock)[:24]) if lock else ""
         self.workers.submit(
-            Piece(work=work, task=task, label=label, room=self._name, lock=file, device=device, part=part)
+            Piece(
+                work=work,
+                task=task,
+                label=label,
+                room=self._name,
+                lock=file,
+                device=device,
+                processes=processes,
+                part=part,
+            )
         )
 
     def _finished(self) -> Iterator[tuple[Piece, Answer]]:

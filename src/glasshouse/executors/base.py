@@ -4,6 +4,7 @@ A piece is a function of a module with plain data. What it makes lies on disk wh
 all; asked for again, it finds that and returns. So a piece that was lost may be started once more anywhere.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ class Piece:
         lock: a file that is locked while the piece runs, so that it never runs twice at once; empty: the
             piece writes nothing.
         device: ``cpu``, or the accelerator that it wants a share of.
+        processes: that it computes in.
         part: of the audit, whose seconds they are.
     """
 
@@ -43,6 +45,7 @@ class Piece:
     room: str
     lock: str = ""
     device: str = "cpu"
+    processes: int = 1
     part: str = ""
 
 
@@ -54,7 +57,7 @@ class Answer:
     Attributes:
         value: the result of its work.
         seconds: on the clock.
-        cpu_seconds: of the process's processor time.
+        cpu_seconds: of the processor time of the process, and of those that it started and ended.
         peak_mb: the most memory that its process had so far, in MB (10⁶ bytes); 0: unknown.
     """
 
@@ -69,11 +72,15 @@ class Workers(Protocol):
 
     Attributes:
         jobs: pieces at a time, at most.
+        cores: processes that one piece may compute in.
         devices: kinds of devices that a piece may ask for.
     """
 
     @property
     def jobs(self) -> int: ...
+
+    @property
+    def cores(self) -> int: ...
 
     @property
     def devices(self) -> frozenset[str]: ...
@@ -115,14 +122,19 @@ def run_piece(piece: Piece) -> Answer:
     if piece.lock:
         Path(piece.lock).parent.mkdir(parents=True, exist_ok=True)
     with FileLock(piece.lock) if piece.lock else nullcontext():
-        started, busy = time.perf_counter(), time.process_time()
+        started, busy = time.perf_counter(), _processor_time()
         value = piece.work(piece.task)
     return Answer(
         value=value,
         seconds=time.perf_counter() - started,
-        cpu_seconds=time.process_time() - busy,
+        cpu_seconds=_processor_time() - busy,
         peak_mb=peak_memory(),
     )
+
+
+def _processor_time() -> float:
+    ended = os.times()
+    return time.process_time() + ended.children_user + ended.children_system
 
 
 def peak_memory() -> float:

@@ -73,6 +73,10 @@ class _Rooms:
         return self._jobs
 
     @property
+    def cores(self) -> int:
+        return 1 if self._here else self._jobs
+
+    @property
     def devices(self) -> frozenset[str]:
         """What torch finds on this machine."""
         there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

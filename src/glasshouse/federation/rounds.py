@@ -1,13 +1,13 @@
 """The round loop of protocols that exchange parameters or gradients (fedsgd, fedavg, transfer)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from glasshouse.federation.client import LocalTraining, apply_defenses, private
 from glasshouse.federation.secure_sum import SecureSum
-from glasshouse.federation.setting import Setting
+from glasshouse.federation.setting import Answer, Request, Setting
 from glasshouse.interfaces import Recorder, Tamper
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -78,25 +78,45 @@ def one_round(
         bound=float(options.get("sum_bound", 1.0)),
     )
     answered = False
-    for client in answering:
-        broadcast = (crafted.addressed.get(client, crafted.default)) if crafted else None
-        architecture = broadcast.architecture if broadcast else setting.terms.architecture
-        tensors = {**sent, **broadcast.tensors} if broadcast else sent
-        stream = rng.child(f"client/{client}")
-        update = clients.answer(number, client, architecture, tensors, recorder=recorder, rng=stream)
+    requests = [_request(setting, number, client, sent, crafted, rng=rng) for client in answering]
+    for request, answer in zip(requests, clients.answers(requests), strict=True):
+        if answer is None:
+            continue
+        client, update = request.client, answer.update
+        rows = setting.shards[client]
+        recorder.private(number, client, index=rows, trained=answer.trained, behaviour=answer.behaviour)
         if update is None:
             continue
         answered = True
         if not hidden:
             recorder.update(update)
         weight = float(update.examples) if setting.terms.weighting == "size" else 1.0
-        total.add(update, weight=weight, rng=stream.child("quantise"))
+        total.add(update, weight=weight, rng=request.rng.child("quantise"))
     if not answered:
         return None
     aggregate = total.close()
     if hidden:
         recorder.aggregate(aggregate)
     return aggregate
+
+
+def _request(
+    setting: Setting,
+    number: int,
+    client: int,
+    sent: Mapping[str, Tensor],
+    crafted: Crafted | None,
+    *,
+    rng: Rng,
+) -> Request:
+    broadcast = crafted.addressed.get(client, crafted.default) if crafted else None
+    return Request(
+        round=number,
+        client=client,
+        architecture=broadcast.architecture if broadcast else setting.terms.architecture,
+        tensors={**sent, **broadcast.tensors} if broadcast else sent,
+        rng=rng.child(f"client/{client}"),
+    )
 
 
 class Clients:
@@ -106,19 +126,17 @@ class Clients:
         self._setting = setting
         self._modules: dict[str, nn.Module] = {}
 
-    def answer(
-        self,
-        number: int,
-        client: int,
-        architecture: Architecture,
-        tensors: Mapping[str, Tensor],
-        *,
-        recorder: Recorder,
-        rng: Rng,
-    ) -> Update | None:
-        """One client's update in one round, after its behaviour, defences and guard; None: it refuses."""
+    def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
+        """Of each client, in order: alone, or by the crew, which has no guard to ask."""
+        crew = self._setting.crew
+        return map(self.answer, requests) if crew is None else crew.answers(requests)
+
+    def answer(self, request: Request) -> Answer | None:
+        """What one client does in one round; None: its guard refuses the model."""
+        number, client, rng = request.round, request.client, request.rng
+        architecture, tensors = request.architecture, request.tensors
         model, guard = self._loaded(architecture, tensors), self._setting.guard
-        rows, data = self._setting.shards[client], self._setting.shard(client)
+        data = self._setting.shard(client)
         if guard is not None and not guard.accepts(model, data, round=number, client=client):
             return None
         honest = LocalTraining.of(self._setting.terms, round=number, device=self._setting.device)
@@ -127,7 +145,6 @@ class Clients:
         if behaviour is not None:
             train = behaviour.deviate(train, round=number, rng=rng.child("behaviour"))
         trained = train(model, data, rng=rng.child("train"))
-        recorder.private(number, client, index=rows, trained=trained, behaviour=name)
         update = Update(
             round=number,
             client=client,
@@ -141,7 +158,10 @@ class Clients:
         batch = data.pick(torch.unique(torch.cat(trained.order))) if trained.order else data
         defenses, device = self._setting.defenses, self._setting.device
         update = apply_defenses(update, batch, model, defenses, rng=rng, device=device)
-        return update if guard is None else guard.release(update, self._loaded(architecture, tensors), batch)
+        sent: Update | None = update
+        if guard is not None:
+            sent = guard.release(update, self._loaded(architecture, tensors), batch)
+        return Answer(trained=trained, behaviour=name, update=sent)
 
     def _loaded(self, architecture: Architecture, tensors: Mapping[str, Tensor]) -> nn.Module:
         key = repr(architecture)

@@ -1,6 +1,6 @@
 """One federation, ready to run: what every protocol is given."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, final
 
@@ -10,9 +10,9 @@ from glasshouse.errors import BadValue
 from glasshouse.interfaces import Behaviour, ClientGuard, Defense, Recorder, Tamper, Traits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
-from glasshouse.wire import Architecture, Batch, Terms
+from glasshouse.wire import Architecture, Batch, Terms, Trained, Update
 
-__all__ = ["Build", "FederationProtocol", "Setting"]
+__all__ = ["Answer", "Build", "Crew", "FederationProtocol", "Request", "Setting"]
 
 
 class Build(Protocol):
@@ -20,6 +20,50 @@ class Build(Protocol):
 
     def __call__(self, architecture: Architecture, *, rng: Rng | None = None) -> nn.Module:
         """A new module; ``rng`` None: its weights are about to be overwritten."""
+        ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What one client receives in one round.
+
+    Attributes:
+        round: its number.
+        client: who is asked.
+        architecture: of the model.
+        tensors: of the model.
+        rng: the client's stream in this round.
+    """
+
+    round: int
+    client: int
+    architecture: Architecture
+    tensors: Mapping[str, Tensor]
+    rng: Rng
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """What one client did in one round.
+
+    Attributes:
+        trained: as it trained, which only the truth keeps.
+        behaviour: how it behaved.
+        update: what it sends, after its defences and guard; None: nothing.
+    """
+
+    trained: Trained
+    behaviour: str
+    update: Update | None
+
+
+class Crew(Protocol):
+    """Processes in which several clients of a round train at a time."""
+
+    def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
+        """Of each client, in order, the same as in one process; None: its guard refused."""
         ...
 
 
@@ -40,6 +84,7 @@ class Setting:
         behaviours: of the clients that deviate, by id.
         architectures: of clients that run another model than the agreed one (logit protocols), by id.
         guard: of every client; None: they trust the server.
+        crew: trains several clients at a time, where they have no guard; None: one after the other.
         device: where clients train; what they send and what is recorded of it lies on the CPU.
     """
 
@@ -54,6 +99,7 @@ class Setting:
     behaviours: Mapping[int, tuple[str, Behaviour]] = field(default_factory=dict)
     architectures: Mapping[int, Architecture] = field(default_factory=dict)
     guard: ClientGuard | None = None
+    crew: Crew | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:

@@ -92,6 +92,12 @@ class _Cluster:
         return self._limit or int(self._there.get("CPU", 1))
 
     @property
+    def cores(self) -> int:
+        """Of the largest machine: a piece is on one."""
+        there = (node["Resources"].get("CPU", 1) for node in self._ray.nodes() if node["Alive"])
+        return min(self.jobs, int(max(there, default=1)))
+
+    @property
     def devices(self) -> frozenset[str]:
         return frozenset({"cpu", *(("cuda",) if self._there.get("GPU") else ())})
 
@@ -116,7 +122,7 @@ class _Cluster:
         room = len(self._queue) if not self._limit else self._limit - len(self._running)
         for piece in self._queue[: max(0, room)]:
             task = self._work.options(
-                num_cpus=1,
+                num_cpus=piece.processes,
                 num_gpus=self._share() if piece.device == "cuda" else 0,
                 max_retries=RETRIES,
                 name=piece.label,

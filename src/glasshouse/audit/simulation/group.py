@@ -6,7 +6,8 @@ attack (which alters what the server sends, so it needs a federation of its own)
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -30,7 +31,8 @@ from glasshouse.audit.simulation.record import GroupRecord, has_record, write_re
 from glasshouse.audit.simulation.recorder import BothSides
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue, Inapplicable
-from glasshouse.federation.setting import FederationProtocol
+from glasshouse.federation.crew import WORTH, ProcessCrew
+from glasshouse.federation.setting import FederationProtocol, Setting
 from glasshouse.interfaces import Tamper
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.metrics.utility import constant_accuracy
@@ -66,12 +68,14 @@ class Group:
         seed: of this repetition.
         active: position of the active attack in the scenario, or None for the passive ones.
         device: where models are trained, where that pays, and attacks craft what the server sends.
+        processes: clients of a round that may train at a time.
     """
 
     folder: str
     seed: int
     active: int | None = None
     device: str = "cpu"
+    processes: int = 1
 
 
 def federation_digest(scenario: Scenario) -> str:
@@ -113,13 +117,11 @@ def simulate(group: Group) -> str:
             root = Rng.root(scenario.attack_seed).child(f"attack/{spec.name}")
             allowed = declared_grants(attack, grants)
             tamper = _tamper(attack, built, log, allowed, memory, rng=root, device=group.device)
-    protocol: FederationProtocol = load("protocols", built.setting.terms.protocol)()
     final: Mapping[str, Tensor] = built.setting.start
     if refusal is None:
         with collect_notes() as notes:
             try:
-                rng = built.rng.child("federation")
-                final = protocol.play(setting, recorder=recorder, rng=rng, tamper=tamper)
+                final = _play(group, setting, recorder, tamper, rng=built.rng.child("federation"))
             except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
                 refusal = refusal_of(error)
         if notes:
@@ -156,6 +158,32 @@ def _guard(built: Built, scenario: Scenario) -> SimulatedGuard | None:
     if scenario.guard == Guard():
         return None
     return SimulatedGuard(does=scenario.guard, agreed=built.setting.build(built.setting.terms.architecture))
+
+
+def _play(
+    group: Group, setting: Setting, recorder: BothSides, tamper: Tamper | None, *, rng: Rng
+) -> Mapping[str, Tensor]:
+    """All rounds; the server's final parameters and buffers."""
+    protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
+    with _crew(group, setting) as crew:
+        return protocol.play(replace(setting, crew=crew), recorder=recorder, rng=rng, tamper=tamper)
+
+
+@contextmanager
+def _crew(group: Group, setting: Setting) -> Iterator[ProcessCrew | None]:
+    """Processes for the clients of a large federation; None: they train one after the other."""
+    trainings = setting.rounds * setting.terms.cohort
+    alone = group.processes < 2 or setting.guard is not None or setting.device != "cpu"
+    if alone or setting.terms.sends == "logits" or trainings < WORTH:
+        yield None
+        return
+    with ProcessCrew(group.processes, make=_setting_of, task=(group.folder, group.seed)) as crew:
+        yield crew
+
+
+def _setting_of(place: tuple[str, int]) -> Setting:
+    folder, seed = place
+    return build(read_resolved(Path(folder) / "scenario.toml"), seed=seed).setting
 
 
 def _accuracies(built: Built, scenario: Scenario) -> Accuracies | None:

@@ -1,0 +1,91 @@
+"""Clients of one round that train beside each other, each group of them in a process of its own.
+
+A client's randomness is a stream of its own and sums are added up in the order of the clients, so that the
+result is the same, to the bit, whatever the number of processes.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+from glasshouse.federation.rounds import Clients
+from glasshouse.federation.setting import Answer, Request, Setting
+from glasshouse.process import Workers
+
+__all__ = ["WORTH", "ProcessCrew"]
+
+WORTH: Final = 2000
+"""Trainings of a federation from which on processes of its own pay: each takes a second or two to begin."""
+_TURNS = 2  # parts of a round for each process: the last one to end is waited for
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Some clients of a round, for a process that knows the federation."""
+
+    number: int
+    make: Callable[[Any], Setting]
+    task: Any
+    requests: list[Request]
+
+
+@final
+class ProcessCrew:
+    """A :class:`~glasshouse.federation.setting.Crew` for the length of a ``with`` block.
+
+    Args:
+        processes: clients at a time.
+        make: a function of a module that makes the setting anew, once in every process.
+        task: plain data, from which it does.
+    """
+
+    def __init__(self, processes: int, *, make: Callable[[Any], Setting], task: Any) -> None:
+        self._processes, self._make, self._task = processes, make, task
+        self._workers = Workers(processes, apart=True, preload=(make.__module__,), subject="federation")
+
+    def __enter__(self) -> Self:
+        self._workers.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.__exit__(kind, error, trace)
+
+    def answers(self, requests: list[Request]) -> Iterator[Answer | None]:
+        """Of each client, in order.
+
+        Raises:
+            GlasshouseError: what a client's training raised.
+            WorkerKilled: the system ended one of the processes.
+        """
+        size = max(1, -(-len(requests) // (_TURNS * self._processes)))
+        parts = [requests[start : start + size] for start in range(0, len(requests), size)]
+        packed = [
+            pickle.dumps(_Part(number=number, make=self._make, task=self._task, requests=part))
+            for number, part in enumerate(parts)
+        ]
+        done: dict[int, list[Answer | None]] = {}
+        expected = 0
+        for answer in self._workers.each(_answer, packed):
+            number, answers = pickle.loads(answer)  # noqa: S301 - what our own process sent
+            done[number] = answers
+            while expected in done:
+                yield from done.pop(expected)
+                expected += 1
+
+
+def _answer(packed: bytes) -> bytes:
+    """Bytes both ways: tensors as they are would travel through /dev/shm, which containers keep small."""
+    part: _Part = pickle.loads(packed)  # noqa: S301 - what our own process sent
+    clients = _clients(part.make, part.task)
+    return pickle.dumps((part.number, [clients.answer(one) for one in part.requests]))
+
+
+@lru_cache(maxsize=1)
+def _clients(make: Callable[[Any], Setting], task: Any) -> Clients:
+    return Clients(make(task))
