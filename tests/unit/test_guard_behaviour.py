@@ -7,11 +7,14 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import (
+    FRESH,
     LONGER,
+    RECIPES,
     HonestRange,
     initialise_again,
     inspect_behaviour,
     learn_honest_range,
+    watch_honest_models,
     widen,
 )
 from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
@@ -211,6 +214,18 @@ def test_models_trained_longer_are_asked_only_where_more_examples_stand_alone(
     wide = widen(honest, known)
     assert all(wide[n].paired_limit == max(honest[n].paired_limit, known[n].paired_limit) for n in honest)
     assert all(wide[n].most.narrowness == honest[n].most.narrowness for n in honest)
+
+
+def test_a_training_that_diverges_ends_the_range_and_not_the_inspection() -> None:
+    """Pixels of this size throw the recipe with a step of .05 out of what numbers can hold."""
+    torch.manual_seed(0)
+    images, labels = 1e3 * torch.rand(64, 1, 4, 4), torch.arange(64) % 4
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Linear(12, 12), nn.Linear(12, 4))
+    measures = watch_honest_models(model, images, labels, batch=64, steps=LONGER)
+    assert len(measures[0]) == FRESH
+    assert 0 < len(measures[LONGER[-1]]) < len(RECIPES)
+    honest = learn_honest_range(model, images, labels, batch=64)
+    assert inspect_behaviour(model, images, labels, honest=honest).findings == ()
 
 
 def test_refuses_an_empty_batch_and_logits_that_overflow(digits: tuple[Tensor, Tensor]) -> None:

@@ -322,13 +322,15 @@ def initialise_again(model: nn.Module, *, seed: int) -> nn.Module:
 def _train(
     model: nn.Module, inputs: Tensor, labels: Tensor, *, recipe: Recipe, steps: Sequence[int]
 ) -> Iterator[nn.Module]:
-    """``model`` after each of ``steps`` on batches of ``MANY``."""
+    """``model`` after each of ``steps`` on batches of ``MANY``; it ends where the training diverges."""
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = recipe.optimizer(weights)
     generator = torch.Generator().manual_seed(0)
     few = torch.unique(labels)[:: recipe.every]
     known = torch.isin(labels, few).nonzero()[:, 0]
     for step in range(max(steps) + 1):
+        if not all(bool(p.isfinite().all()) for p in weights):
+            return
         if step in steps:
             yield model
         rows = known[torch.randint(len(known), (MANY,), generator=generator)]
