@@ -1,0 +1,213 @@
+"""What of a client's examples would stand in a secure sum, looked up before the update is sent.
+
+Under secure aggregation the server sees the sum of all updates. A client knows its own alone, so the other
+clients are stood in for: further examples are dealt into as many stand-ins, each with as many examples as
+the client, and their updates are computed and added. Preflight then looks at the sum, knowing what each
+example of every client contributed to it, and the client's own are counted.
+
+This says what a sum hides if the others received the same model, hold examples like these and take part. A
+server can break each of these: it sends models by client, invents clients, or leaves others out. The update
+by itself, which is the sum if the others send nothing, is what it can come down to.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.guard.contributions import Contributions
+from glasshouse.guard.preflight import Examples, Preflight
+from glasshouse.guard.remedies import Train, distance, gradient_of
+from glasshouse.guard.standing import Leak
+from glasshouse.guard.watch import Watched, watch
+from glasshouse.wire import Kind
+
+__all__ = ["SumPreflight", "preflight_in_sum"]
+
+SAME: Final = 0.05
+"""Share of its length by which a gradient that is sent may differ from the one that is computed here."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SumPreflight:
+    """What stands in a secure sum.
+
+    Attributes:
+        clients: in the sum, this one included.
+        alone: what stands in the update: the sum if the others send nothing.
+        leaks: of the client's own examples in the sum if the others send as much, one for each example and
+            kind that stands there, the clearest.
+        controlled: in an update of one example of a client it was found, and no other.
+    """
+
+    clients: int
+    alone: Preflight
+    leaks: tuple[Leak, ...]
+    controlled: bool
+
+    @property
+    def standing(self) -> tuple[int, ...]:
+        """Numbers of the client's examples whose inputs, or features, stand in the sum."""
+        return tuple(dict.fromkeys(leak.example for leak in self.leaks))
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        if not (self.controlled and self.alone.controlled):
+            return "Nothing can be said: an update of one of your examples did not show it, or showed others."
+        alone = len({leak.example for leak in self.alone.leaks})
+        others = self.clients - 1
+        return (
+            f"Of your {self.alone.examples} examples {alone or 'none'} would stand in the sum if the others "
+            f"sent nothing, and {len(self.standing) or 'none'} in a sum with {others} "
+            f"{'client' if others == 1 else 'clients'} like you."
+        )
+
+
+def preflight_in_sum(
+    update: Mapping[str, Tensor],
+    model: nn.Module,
+    batch: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Watched],
+    others: tuple[Tensor, Tensor],
+    *,
+    clients: int,
+    kind: Kind = "delta",
+    train: Train | None = None,
+) -> SumPreflight:
+    """Look for a client's examples in the sum that a server would see under secure aggregation.
+
+    Args:
+        update: of the client, as in :func:`~glasshouse.guard.preflight.preflight`.
+        model: as received, in the mode in which it is trained; it is left as it was.
+        batch: all examples behind the update, (B, ...), their classes, (B,), and, where it was watched, the
+            training.
+        others: examples like those of the other clients and their classes: own ones that are not behind this
+            update, or public ones; at least ``clients - 1`` times B. They are dealt in their order.
+        clients: in the sum, this one included; at least 2.
+        kind: ``gradient`` or ``delta``.
+        train: makes the update of other examples as this client made its own, defences included; for an
+            undefended gradient there is one.
+
+    Raises:
+        BadValue: fewer than 2 clients, too few other examples, no ``train`` where one is needed, or as
+            :func:`~glasshouse.guard.preflight.preflight`.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> images, labels = torch.rand(20, 16), torch.arange(20) % 2
+        >>> mine, others = (images[:2], labels[:2]), (images[2:], labels[2:])
+        >>> gradient = gradient_of(model, *mine)
+        >>> preflight_in_sum(gradient, model, mine, others, clients=10, kind="gradient").summary
+        'Of your 2 examples 2 would stand in the sum if the others sent nothing, and 1 in a sum with 9 ...'
+    """
+    inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
+    _check_cohort(len(labels), len(others[1]), clients)
+    train = _training(update, model, (inputs, labels), kind=kind, train=train)
+    own = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
+    parts, updates = [own], [update]
+    dealt = zip(others[0].split(len(labels)), others[1].split(len(labels)), strict=True)
+    for (some, classes), _ in zip(dealt, range(clients - 1), strict=False):
+        with watch() as seen:
+            sent = {name: t.detach() for name, t in train(some, classes).items() if name in update}
+        parts.append(Examples.behind(sent, model, some, classes, kind=kind, watched=seen))
+        updates.append(sent)
+    total = {name: torch.stack([one[name].double() for one in updates]).sum(0) for name in update}
+    found = _join(parts, updates).find_in(total)
+    return SumPreflight(
+        clients=clients,
+        alone=own.find_in(update),
+        leaks=tuple(leak for leak in found.leaks if leak.example < len(labels)),
+        controlled=found.controlled,
+    )
+
+
+def _check_cohort(mine: int, others: int, clients: int) -> None:
+    """There are other clients, and examples for each of them."""
+    if clients < 2:
+        raise BadValue(
+            "preflight in a sum",
+            needs="at least 2 clients in the sum",
+            got=f"{clients}",
+            fix="look at an update that is sent by itself with preflight",
+        )
+    possible = 1 + others // max(1, mine)
+    if possible < clients:
+        more = "give more examples, public ones for instance"
+        raise BadValue(
+            "preflight in a sum",
+            needs=f"{(clients - 1) * mine} examples of others: {mine}, as many as behind this update, for "
+            f"each of {clients - 1} other clients",
+            got=f"{others}",
+            fix=more if possible < 2 else f"{more}, or ask for clients={possible}",
+        )
+
+
+def _training(
+    update: Mapping[str, Tensor],
+    model: nn.Module,
+    batch: tuple[Tensor, Tensor],
+    *,
+    kind: Kind,
+    train: Train | None,
+) -> Train:
+    """How the others' updates are made: as this client's was."""
+    if train is not None:
+        return train
+    apart = "a change of the parameters"
+    if kind == "gradient":
+        again = {name: t for name, t in gradient_of(model, *batch).items() if name in update}
+        apart = f"a gradient that differs from the plain one by {distance(update, again):.0%}"
+        if again.keys() == update.keys() and distance(update, again) <= SAME:
+            return lambda inputs, labels: gradient_of(model, inputs, labels)
+    raise BadValue(
+        "preflight in a sum",
+        needs="a plain gradient, or train=, which makes the update of other examples",
+        got=apart,
+        fix="give train=, with the local steps and defences that made this update",
+    )
+
+
+def _join(parts: Sequence[Examples], updates: Sequence[Mapping[str, Tensor]]) -> Examples:
+    """The examples of all clients, and what they contributed to the sum of the updates."""
+    own = parts[0]
+    if own.sentences is not None:
+        tokens = torch.cat([one.sentences[1] for one in parts if one.sentences is not None])
+        return replace(
+            own, labels=torch.cat([one.labels for one in parts]), sentences=(own.sentences[0], tokens)
+        )
+    by_name = [{layer.trace.name: layer for layer in one.layers} for one in parts]
+    return replace(
+        own,
+        labels=torch.cat([one.labels for one in parts]),
+        layers=tuple(
+            _join_layer([layers[name] for layers in by_name], updates)
+            for name in by_name[0]
+            if f"{name}.weight".removeprefix(".") in updates[0] and all(name in layers for layers in by_name)
+        ),
+        controlled=all(one.controlled for one in parts),
+    )
+
+
+def _join_layer(
+    contributions: Sequence[Contributions], updates: Sequence[Mapping[str, Tensor]]
+) -> Contributions:
+    """What every client's examples contributed to one layer, in the units of the updates.
+
+    Pulls of clients that were watched, clipped or stepped otherwise have other units; so each client's are
+    set to the scale of its own update, row by row, before they stand beside the others'.
+    """
+    own, pulls = contributions[0], []
+    for one, update in zip(contributions, updates, strict=True):
+        rows = update[one.trace.named("weight")].detach().to(one.trace.inputs)
+        pulls.append(one.sizes(rows).per_length(one.lengths).signed.T)
+    inputs = torch.cat([one.trace.inputs for one in contributions])
+    return Contributions.of(
+        replace(own.trace, inputs=inputs, pulls=torch.cat(pulls)),
+        own.what,
+        is_exact=all(one.is_exact for one in contributions),
+    )
