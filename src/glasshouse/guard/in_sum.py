@@ -3,7 +3,8 @@
 Under secure aggregation the server sees the sum of all updates. A client knows its own alone, so the other
 clients are stood in for: further examples are dealt into as many stand-ins, each with as many examples as
 the client, and their updates are computed and added. Preflight then looks at the sum, knowing what each
-example of every client contributed to it, and the client's own are counted.
+example of every client contributed to it, and the client's own are counted. One that is found in the sum of
+the others as well does not count: it resembles an example of theirs.
 
 This says what a sum hides if the others received the same model, hold examples like these and take part. A
 server can break each of these: it sends models by client, invents clients, or leaves others out. The update
@@ -116,14 +117,21 @@ def preflight_in_sum(
             sent = {name: t.detach() for name, t in train(some, classes).items() if name in update}
         parts.append(Examples.behind(sent, model, some, classes, kind=kind, watched=seen))
         updates.append(sent)
-    total = {name: torch.stack([one[name].double() for one in updates]).sum(0) for name in update}
-    found = _join(parts, updates).find_in(total)
+    everyone = _join(parts, updates)
+    found = everyone.find_in(_add(updates))
+    anyway = {(leak.example, leak.what) for leak in everyone.find_in(_add(updates[1:])).leaks}
+    mine = (leak for leak in found.leaks if leak.example < len(labels))
     return SumPreflight(
         clients=clients,
         alone=own.find_in(update),
-        leaks=tuple(leak for leak in found.leaks if leak.example < len(labels)),
+        leaks=tuple(leak for leak in mine if (leak.example, leak.what) not in anyway),
         controlled=found.controlled,
     )
+
+
+def _add(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Their sum."""
+    return {name: torch.stack([one[name].double() for one in updates]).sum(0) for name in updates[0]}
 
 
 def _check_cohort(mine: int, others: int, clients: int) -> None:
