@@ -9,12 +9,13 @@ python -m benchmarks.guard evasions --data cifar10 --out runs/evasions
 import argparse
 import sys
 
-from benchmarks.guard import cost, crafted, evasions, mitigation, organic, truth
+from benchmarks.guard import cost, crafted, evasions, forecast, mitigation, organic, truth
 
 PARTS = {
     "cost": cost.main,
     "crafted": crafted.main,
     "evasions": evasions.main,
+    "forecast": forecast.main,
     "organic": organic.main,
     "mitigation": mitigation.main,
     "preflight": truth.main,

@@ -94,20 +94,20 @@ def preflight_in_sum(
             undefended gradient there is one.
 
     Raises:
-        BadValue: fewer than 2 clients, too few other examples, no ``train`` where one is needed, or as
-            :func:`~glasshouse.guard.preflight.preflight`.
+        BadValue: fewer than 2 clients, too few other examples, some that are behind this update, no ``train``
+            where one is needed, or as :func:`~glasshouse.guard.preflight.preflight`.
 
     Examples:
         >>> _ = torch.manual_seed(0)
-        >>> model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> images, labels = torch.rand(20, 16), torch.arange(20) % 2
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> images, labels = torch.rand(20, 1, 4, 4), torch.arange(20) % 2
         >>> mine, others = (images[:2], labels[:2]), (images[2:], labels[2:])
         >>> gradient = gradient_of(model, *mine)
         >>> preflight_in_sum(gradient, model, mine, others, clients=10, kind="gradient").summary
-        'Of your 2 examples 2 would stand in the sum if the others sent nothing, and 1 in a sum with 9 ...'
+        'Of your 2 examples 2 would stand in the sum if the others sent nothing, and none in a sum with 9 ...'
     """
     inputs, labels, watched = batch if len(batch) == 3 else (*batch, None)
-    _check_cohort(len(labels), len(others[1]), clients)
+    _check_cohort(inputs, others[0], clients)
     train = _training(update, model, (inputs, labels), kind=kind, train=train)
     own = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
     parts, updates = [own], [update]
@@ -134,8 +134,8 @@ def _add(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([one[name].double() for one in updates]).sum(0) for name in updates[0]}
 
 
-def _check_cohort(mine: int, others: int, clients: int) -> None:
-    """There are other clients, and examples for each of them."""
+def _check_cohort(inputs: Tensor, others: Tensor, clients: int) -> None:
+    """There are other clients, and examples for each of them, which are not this client's."""
     if clients < 2:
         raise BadValue(
             "preflight in a sum",
@@ -143,15 +143,25 @@ def _check_cohort(mine: int, others: int, clients: int) -> None:
             got=f"{clients}",
             fix="look at an update that is sent by itself with preflight",
         )
-    possible = 1 + others // max(1, mine)
+    mine = len(inputs)
+    possible = 1 + len(others) // max(1, mine)
     if possible < clients:
         more = "give more examples, public ones for instance"
         raise BadValue(
             "preflight in a sum",
             needs=f"{(clients - 1) * mine} examples of others: {mine}, as many as behind this update, for "
             f"each of {clients - 1} other clients",
-            got=f"{others}",
+            got=f"{len(others)}",
             fix=more if possible < 2 else f"{more}, or ask for clients={possible}",
+        )
+    known = {t.numpy().tobytes() for t in inputs.detach().cpu()}
+    shared = sum(t.numpy().tobytes() in known for t in others.detach().cpu())
+    if shared:
+        raise BadValue(
+            "preflight in a sum",
+            needs="examples of others that are not behind this update: what others hold too is no secret of one",
+            got=f"{shared} that are behind this update",
+            fix="leave them out",
         )
 
 
