@@ -108,10 +108,10 @@ def test_the_picture_of_somebody_else_is_not_ones_own(digits: tuple[Tensor, Tens
     """Another client has nearly the same picture: the sum shows that one, with this client or without."""
     model = with_bins(digits[0][800:])
     pixels = digits[0][: BATCH * 2].clone()
-    pixels[BATCH] = (
-        pixels[0] + torch.eye(8) * torch.tensor([1, -1] * 4) / 256
-    )  # as bright, so in the same bin
-    seen, _ = look(model, (pixels, digits[1][: BATCH * 2]), clients=2)
+    labels = digits[1][: BATCH * 2].clone()
+    bright_as_before = torch.eye(8) * torch.tensor([1, -1] * 4) / 256  # so it falls into the same bin
+    pixels[BATCH], labels[BATCH] = pixels[0] + bright_as_before, labels[0]
+    seen, _ = look(model, (pixels, labels), clients=2)
     assert 0 in seen.alone.standing("input")
     assert 0 not in seen.standing
 
@@ -185,9 +185,10 @@ def test_too_few(digits: tuple[Tensor, Tensor], clients: int, others: int, words
 
 def test_others_are_not_the_examples_behind_the_update(digits: tuple[Tensor, Tensor]) -> None:
     model, mine = network(20), (digits[0][:BATCH], digits[1][:BATCH])
+    rest = digits[0][BATCH - 3 :], digits[1][BATCH - 3 :]
+    update = gradient_of(model, *mine)
     with pytest.raises(BadValue, match="3 that are behind this update"):
-        rest = digits[0][BATCH - 3 :], digits[1][BATCH - 3 :]
-        preflight_in_sum(gradient_of(model, *mine), model, mine, rest, clients=3, kind="gradient")
+        preflight_in_sum(update, model, mine, rest, clients=3, kind="gradient")
 
 
 def test_an_update_that_cannot_be_made_again_needs_train(digits: tuple[Tensor, Tensor]) -> None:

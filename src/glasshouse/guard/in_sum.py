@@ -159,7 +159,7 @@ def _check_cohort(inputs: Tensor, others: Tensor, clients: int) -> None:
     if shared:
         raise BadValue(
             "preflight in a sum",
-            needs="examples of others that are not behind this update: what others hold too is no secret of one",
+            needs="examples of others, none of which is behind this update",
             got=f"{shared} that are behind this update",
             fix="leave them out",
         )
