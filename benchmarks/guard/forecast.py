@@ -11,6 +11,7 @@ of the client's images above that of the mean of 400 train images, what a server
 import argparse
 import json
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from glasshouse.wire import Architecture, Batch
 
 LONG = 20 * ITERATIONS
 KNOWN = 400
-LENGTHS = (10, 20, 40)
+LENGTHS = (20, 40)
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "LeNet, sigmoid": ("lenet_sigmoid", {}),
     "LeNet, ReLU": ("lenet5", {}),
@@ -71,7 +72,7 @@ def network(name: str, steps: int, seed: int, data: str) -> nn.Module:
     for _ in range(steps):
         rows = torch.randint(KNOWN, len(train) // 2, (32,), generator=generator)
         optimizer.zero_grad()
-        F.cross_entropy(net(train.inputs[rows]), train.labels[rows]).backward()
+        torch.autograd.backward(F.cross_entropy(net(train.inputs[rows]), train.labels[rows]))
         optimizer.step()
     return net.eval()
 
@@ -94,39 +95,51 @@ def long_gain(claimed: Tensor, private: Tensor, guess: Tensor) -> float:
     return float((psnr(found, private) - psnr(guess.expand_as(private), private)).mean())
 
 
-def piece(
-    name: str, steps: int, batch: int, defense: str, *, seed: int, split: str, data: str
-) -> dict[str, Any]:
-    """One update."""
-    net = network(name, steps, seed, data)
-    rng = Rng.root(seed, salt=f"{name} {steps} {batch} {defense} {split}")
-    pool = images(split, data)
-    first = len(pool) // 2  # steps of training used the first half of the train images
-    rows = first + torch.randperm(len(pool) - first, generator=rng.child("deal").torch())[:batch]
-    private = pool.inputs[rows], pool.labels[rows]
-    update = defend(gradient_of(net, *private), defense, rng.child("noise").torch())
-    start = time.process_time()
-    short, seconds = {}, {}
-    for length in LENGTHS:
-        short[length] = forecast_search(update, net, private, iterations=length, seed=seed).leak
-        seconds[length], start = time.process_time() - start, time.process_time()
-    labels = private[1].tolist()
-    seen = view(net, update, input_shape=(3, 32, 32), examples=batch, labels=labels)
-    search = attack("inverting_gradients", tv=TV, search={"iterations": LONG, "restarts": 1})
-    (claim,) = search(seen, seed=seed + 1000)
-    assert isinstance(claim, Reconstruction)
-    guess = images("train", data).inputs[:KNOWN].mean(0)
-    return {
-        "network": name,
-        "steps": steps,
-        "batch": batch,
-        "defense": defense,
-        "seed": seed,
-        "short": short,
-        "short, s": seconds,
-        "long": long_gain(claim.inputs, private[0], guess),
-        "long, s": time.process_time() - start,
-    }
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """One update of one client."""
+
+    net: nn.Module
+    private: tuple[Tensor, Tensor]
+    update: dict[str, Tensor]
+    seed: int
+
+    @classmethod
+    def by(cls, what: tuple[str, int, int, str], *, seed: int, split: str, data: str) -> "Sent":
+        """Of the list ``UPDATES``."""
+        name, steps, batch, defense = what
+        net = network(name, steps, seed, data)
+        rng = Rng.root(seed, salt=f"{name} {steps} {batch} {defense} {split}")
+        pool = images(split, data)
+        first = len(pool) // 2  # networks were trained on the first half of the train images
+        rows = first + torch.randperm(len(pool) - first, generator=rng.child("deal").torch())[:batch]
+        private = pool.inputs[rows], pool.labels[rows]
+        update = defend(gradient_of(net, *private), defense, rng.child("noise").torch())
+        return cls(net=net, private=private, update=update, seed=seed)
+
+    def search(self, data: str) -> dict[str, Any]:
+        """What a long search reaches, dB, and its CPU seconds."""
+        start = time.process_time()
+        inputs, labels = self.private
+        seen = view(
+            self.net, self.update, input_shape=(3, 32, 32), examples=len(labels), labels=labels.tolist()
+        )
+        search = attack("inverting_gradients", tv=TV, search={"iterations": LONG, "restarts": 1})
+        (claim,) = search(seen, seed=self.seed + 1000)
+        assert isinstance(claim, Reconstruction)
+        gain = long_gain(claim.inputs, inputs, images("train", data).inputs[:KNOWN].mean(0))
+        return {"long": gain, "long, s": time.process_time() - start}
+
+    def forecast(self) -> dict[str, Any]:
+        """Forecasts of a few lengths, and their CPU seconds."""
+        short, seconds = {}, {}
+        for length in LENGTHS:
+            start = time.process_time()
+            short[length] = forecast_search(
+                self.update, self.net, self.private, iterations=length, seed=self.seed
+            ).leak
+            seconds[length] = time.process_time() - start
+        return {"short": short, "short, s": seconds}
 
 
 def correlation(pairs: list[tuple[float, float]], draws: int = 2000) -> str:
@@ -159,12 +172,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     spent = sum(r["long, s"] + sum(r["short, s"].values()) for r in rows)
     lines += [
         f"\n{len(rows)} updates, {spent:.0f} CPU seconds; the long search has {LONG} iterations.\n",
-        f"| network | steps | batch | defence | forecast ({ITERATIONS}), dB | long search, over the mean |",
+        f"| network | steps | batch | defence | forecast ({ITERATIONS}) | long search, dB over the mean |",
         "|---|---|---|---|---|---|",
     ]
     for r in sorted(rows, key=lambda r: -float(r["long"])):
         what = f"{r['network']} | {r['steps']} | {r['batch']} | {r['defense']}"
-        lines.append(f"| {what} | {r['short'][str(ITERATIONS)]:.1f} | {r['long']:.1f} |")
+        lines.append(f"| {what} | {r['short'][str(ITERATIONS)]:.3f} | {r['long']:.1f} |")
     return "\n".join(lines)
 
 
@@ -177,6 +190,7 @@ def main() -> None:
     parser.add_argument(
         "--updates", type=int, nargs="*", default=range(len(UPDATES)), help="numbers of the list"
     )
+    parser.add_argument("--kinds", nargs="+", default=["long", "short"], choices=("long", "short"))
     parser.add_argument("--table", action="store_true", help="print what is there")
     parser.add_argument("--out", type=Path, default=Path("runs/forecast"))
     chosen = parser.parse_args()
@@ -184,8 +198,25 @@ def main() -> None:
     chosen.out.mkdir(parents=True, exist_ok=True)
     for seed in chosen.seeds if not chosen.table else ():
         for number in chosen.updates:
-            file = chosen.out / f"{number:02d}.{seed}.json"
-            if not file.exists():
-                row = piece(*UPDATES[number], seed=seed, split=chosen.split, data=chosen.data)
-                file.write_text(json.dumps(row))
-    print(table([json.loads(file.read_text()) for file in sorted(chosen.out.glob("*.json"))]))
+            _run_piece(number, seed, chosen)
+    print(table([_row(file) for file in sorted(chosen.out.glob("*.long.json"))]))
+
+
+def _run_piece(number: int, seed: int, chosen: argparse.Namespace) -> None:
+    """What is missing of it."""
+    kinds = [kind for kind in chosen.kinds if not (chosen.out / f"{number:02d}.{seed}.{kind}.json").exists()]
+    if not kinds:
+        return
+    sent = Sent.by(UPDATES[number], seed=seed, split=chosen.split, data=chosen.data)
+    for kind in kinds:
+        found = sent.search(chosen.data) if kind == "long" else sent.forecast()
+        (chosen.out / f"{number:02d}.{seed}.{kind}.json").write_text(json.dumps(found))
+
+
+def _row(file: Path) -> dict[str, Any]:
+    """Both kinds of one update."""
+    number, seed, *_ = file.name.split(".")
+    other = file.with_name(f"{number}.{seed}.short.json")
+    network_, steps, batch, defense = UPDATES[int(number)]
+    what = {"network": network_, "steps": steps, "batch": batch, "defense": defense}
+    return {**what, **json.loads(file.read_text()), **json.loads(other.read_text())}

@@ -2,7 +2,8 @@
 
 Preflight looks for images that stand in an update, and searches for none. Gradient inversion does: it moves
 images until their gradient is the one received, for thousands of iterations. A client cannot spend that on
-every update. But it knows its images, and so it can tell from the first iterations how well the search does.
+every update. But it knows its images, and so it can tell whether the first iterations move towards them, and
+how much of the update they account for: where noise or pruning leaves little, no search comes far.
 """
 
 from collections.abc import Mapping
@@ -11,47 +12,55 @@ from typing import Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glasshouse.api.attack import attack, view
-from glasshouse.attacks.base import Reconstruction
+from glasshouse.attacks.base import About, Reconstruction
+from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.errors import BadValue
-from glasshouse.images import mse
 from glasshouse.metrics.match import assign, mse_table
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
 
 __all__ = ["Forecast", "forecast_search"]
 
 ITERATIONS: Final = 40
 TV: Final = 0.1
-_LEAST: Final = 1e-10  # mean squared error, pixels: the cap of images.psnr
+_WINDOW: Final = 5
+"""Pixels over which images are averaged before they are compared: what comes first is coarse."""
+_RANDOM: Final = 3  # images of noise for each of the client's
+_TINY: Final = 1e-12
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """How far a short search came.
+    """How a short search went.
 
     Attributes:
-        gains: of each example, dB: the squared error of a flat image in its colour over that of the claimed
-            image; below 0, the flat one is nearer.
+        likeness: of each example, in [0, 1]: the correlation of its coarse picture with the claimed one; 0 for
+            none, or a negative one.
+        explained: share in [0, 1] of the update's distance from that of random images which the true images
+            take away; 1 without a defence.
         iterations: of the search.
     """
 
-    gains: tuple[float, ...]
+    likeness: tuple[float, ...]
+    explained: float
     iterations: int
 
     @property
     def leak(self) -> float:
-        """The predicted leak: the mean of ``gains``, dB. It ranks updates; a long search gains more."""
-        return sum(self.gains) / len(self.gains)
+        """The predicted leak, in [0, 1]: mean likeness times ``explained``. It ranks updates, no more."""
+        return self.explained * sum(self.likeness) / len(self.likeness)
 
     @property
     def summary(self) -> str:
         """Two sentences."""
-        side = "above" if self.leak >= 0 else "below"
         return (
-            f"After {self.iterations} iterations a search for your images is {abs(self.leak):.1f} dB {side} "
-            f"a flat picture (best of {len(self.gains)}: {max(self.gains):+.1f} dB). This predicts how "
-            "updates rank under long searches, and is no bound: another search may come further."
+            f"Predicted leak to a search: {self.leak:.2f} (after {self.iterations} iterations its images "
+            f"correlate by up to {max(self.likeness):.2f} with yours, which explain {self.explained:.0%} of the "
+            "update). This ranks updates by how far a long search would come, and is no bound."
         )
 
 
@@ -63,7 +72,6 @@ def forecast_search(
     iterations: int = ITERATIONS,
     tv: float = TV,
     seed: int = 0,
-    device: str = "cpu",
 ) -> Forecast:
     """Search shortly for a client's images in its update, by ``inverting_gradients``, and judge what comes.
 
@@ -78,8 +86,7 @@ def forecast_search(
         batch: the images behind the update, (B, C, H, W) in [0, 1], and their classes, (B,).
         iterations: of the search; the forecast was judged with the default.
         tv: weight of smoothness in the search.
-        seed: of its start.
-        device: where it runs.
+        seed: of its start, and of random images.
 
     Raises:
         BadValue: what is behind the update are no images in [0, 1], or the update does not fit the model.
@@ -95,7 +102,7 @@ def forecast_search(
         >>> names, weights = zip(*net.named_parameters())
         >>> gradient = dict(zip(names, torch.autograd.grad(loss, weights)))
         >>> forecast_search(gradient, net, (image, label), iterations=5).summary
-        'After 5 iterations a search for your images is ... dB ...'
+        'Predicted leak to a search: 0... (after 5 iterations its images correlate by up to ...'
     """
     images, labels = batch
     if images.ndim != 4 or not len(images) or float(images.min()) < 0 or float(images.max()) > 1:
@@ -110,13 +117,29 @@ def forecast_search(
     shape = (images.shape[1], images.shape[2], images.shape[3])
     seen = view(model, update, input_shape=shape, examples=len(images), labels=labels.tolist())
     search = attack("inverting_gradients", tv=tv, search={"iterations": iterations, "restarts": 1})
-    (claim,) = search(seen, seed=seed, device=device)
+    (claim,) = search(seen, seed=seed)
     assert isinstance(claim, Reconstruction)
-    return Forecast(gains=tuple(_gains(images, claim.inputs).tolist()), iterations=iterations)
+    return Forecast(
+        likeness=tuple(_likeness(images, claim.inputs).tolist()),
+        explained=_explained(seen, images, labels, rng=Rng.root(seed)),
+        iterations=iterations,
+    )
 
 
-def _gains(images: Tensor, claimed: Tensor) -> Tensor:
-    """(B,), dB over a flat image of the same colour; a flat image is known at once, and its gain is 0."""
+def _likeness(images: Tensor, claimed: Tensor) -> Tensor:
+    """(B,), correlation of what varies within the channels of coarse pictures; of a flat one 0."""
     found = claimed[torch.from_numpy(assign(mse_table(images, claimed)))]
-    flat = mse(images, images.mean((2, 3), keepdim=True).expand_as(images))
-    return 10 * torch.log10(flat.clamp_min(_LEAST) / mse(images, found).clamp_min(_LEAST))
+    coarse = (
+        F.avg_pool2d(t, _WINDOW, 1, _WINDOW // 2, count_include_pad=False) for t in (images, found.to(images))
+    )
+    left, right = ((t - t.mean((2, 3), keepdim=True)).flatten(1) for t in coarse)
+    return F.cosine_similarity(left, right, dim=1, eps=_TINY).clamp(0, 1)
+
+
+def _explained(seen: View, images: Tensor, labels: Tensor, *, rng: Rng) -> float:
+    """Share of the distance of random images' gradients from the update that the true ones' does not have."""
+    searched = InvertingGradients(tv=0.0).objective(seen, About(rounds=(0,)), rng=rng)
+    noise = torch.rand((_RANDOM, *images.shape), generator=rng.child("random").torch())
+    true, *random = (float(searched.loss(one[None].to(images), labels[None])) for one in (images, *noise))
+    usual = sum(random) / len(random)
+    return min(1.0, max(0.0, 1 - true / usual)) if usual > searched.noise else 0.0

@@ -111,7 +111,7 @@ def preflight_in_sum(
     train = _training(update, model, (inputs, labels), kind=kind, train=train)
     own = Examples.behind(update, model, inputs, labels, kind=kind, watched=watched)
     parts, updates = [own], [update]
-    dealt = zip(others[0].split(len(labels)), others[1].split(len(labels)), strict=True)
+    dealt = zip(*(torch.split(t, len(labels)) for t in others), strict=True)
     for (some, classes), _ in zip(dealt, range(clients - 1), strict=False):
         with watch() as seen:
             sent = {name: t.detach() for name, t in train(some, classes).items() if name in update}
