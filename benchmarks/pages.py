@@ -124,6 +124,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         ),
         Piece(("guard", "evasions", "--out", "{out}/evasions"), None),
         Piece(("guard", "organic", "--seeds", "7100", "7105", "--out", "{out}/organic"), None),
+        Piece(("guard", "forecast", "--out", "{out}/forecast"), 250),
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),

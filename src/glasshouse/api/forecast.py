@@ -38,8 +38,8 @@ class Forecast:
     """How a short search went.
 
     Attributes:
-        likeness: of each example, in [0, 1]: the correlation of its coarse picture with the claimed one; 0 for
-            none, or a negative one.
+        likeness: of each example, in [0, 1]: the correlation of its coarse picture with the claimed one; a
+            negative one counts as 0.
         explained: share in [0, 1] of the update's distance from that of random images which the true images
             take away; 1 without a defence.
         iterations: of the search.
@@ -59,8 +59,8 @@ class Forecast:
         """Two sentences."""
         return (
             f"Predicted leak to a search: {self.leak:.2f} (after {self.iterations} iterations its images "
-            f"correlate by up to {max(self.likeness):.2f} with yours, which explain {self.explained:.0%} of the "
-            "update). This ranks updates by how far a long search would come, and is no bound."
+            f"correlate by up to {max(self.likeness):.2f} with yours, which explain {self.explained:.0%} of "
+            "the update). This ranks updates by how far a long search would come, and is no bound."
         )
 
 
@@ -75,9 +75,8 @@ def forecast_search(
 ) -> Forecast:
     """Search shortly for a client's images in its update, by ``inverting_gradients``, and judge what comes.
 
-    The search is given the labels, which servers mostly infer from small batches. It costs seconds for a
-    few images and a small network; it is meant for batches up to about 8, beyond which searches rarely
-    succeed.
+    The search is given the labels, which servers mostly infer from small batches. A few images and a small
+    network cost seconds; batches of up to 4 were judged.
 
     Args:
         update: by name of the parameter, after all defences: the gradient of one step. Of a change of the
@@ -105,7 +104,7 @@ def forecast_search(
         'Predicted leak to a search: 0... (after 5 iterations its images correlate by up to ...'
     """
     images, labels = batch
-    if images.ndim != 4 or not len(images) or float(images.min()) < 0 or float(images.max()) > 1:
+    if images.ndim != 4 or not len(images) or not bool(((images >= 0) & (images <= 1)).all()):
         raise BadValue(
             "forecast of a search",
             needs="images (B, C, H, W) in [0, 1], B > 0",
