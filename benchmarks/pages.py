@@ -57,6 +57,7 @@ MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "craf
 TEXT = (
     "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "defences", "fresh",
 )  # fmt: skip
+LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
         Piece(("one_run",), 7),
@@ -125,6 +126,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("guard", "evasions", "--out", "{out}/evasions"), None),
         Piece(("guard", "organic", "--seeds", "7100", "7105", "--out", "{out}/organic"), None),
         Piece(("guard", "forecast", "--out", "{out}/forecast"), 250),
+        Piece(("guard", "forecast", "--seeds", "2", "--updates", *LENETS, "--out", "{out}/forecast"), 75),
     ),
     "speed": (
         Piece(("speed", "iteration", "--out", "{out}"), 400),
