@@ -234,7 +234,7 @@ def _retain(output: Tensor) -> bool:
 
 
 def _number(inputs: Tensor) -> Tensor:
-    """(B,), of each example a sum over a few runs of its entries: what stands side by side is read at once."""
+    """(B,), of each example a sum over a few runs of entries: what stands side by side is read at once."""
     flat = inputs.flatten(1)
     apart = flat.shape[1] // _RUNS
     if apart >= _RUN:
