@@ -54,8 +54,7 @@ class Sizes:
     @cached_property
     def top(self) -> Tensor:
         """The largest in each row, (m,)."""
-        low, high = self.signed.aminmax(dim=1)
-        return torch.maximum(-low, high)
+        return self.signed.abs().amax(1)
 
     @cached_property
     def total(self) -> Tensor:
@@ -153,8 +152,9 @@ class Contributions:
         """
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, inputs = rows[:, ::every], self.trace.inputs[:, ::every]
-        pulls = (self.trace.pulls / largest(self.trace.pulls)).T
-        expected = (pulls @ inputs) * (seen != 0)
+        pulls = self.trace.pulls.T.clone(memory_format=torch.contiguous_format)
+        pulls.div_(largest(self.trace.pulls))
+        expected = (pulls @ inputs).mul_(seen != 0)
         factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
         return Sizes(
             signed=pulls.mul_(factors[:, None]).mul_(self.lengths),

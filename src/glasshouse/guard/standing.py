@@ -252,6 +252,8 @@ def _several_rows(rows: Tensor, sizes: Sizes, of: Contributions, limits: Tensor)
     """Examples in the sum of the rows that are their own, so that noise averages out."""
     mine = (sizes.top >= OWNED * sizes.length.clamp_min(_TINY)).nonzero()[:, 0]  # the sum is no less
     mine = mine[sizes.top[mine] >= OWNED * sizes.signed[mine].abs().sum(1).clamp_min(_TINY)]
+    if len(mine) < 2:
+        return None
     whose = sizes.signed[mine].abs().argmax(1)
     who, place = torch.unique(whose, return_inverse=True)
     if len(who) == len(mine):  # nobody has two
