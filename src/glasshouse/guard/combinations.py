@@ -121,7 +121,7 @@ def in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> RowCombinations:
     """Differences of rows whose units begin to fire one after the other along their own direction."""
     weight, bias = trace.layer.weight.detach(), trace.layer.bias
     offset = torch.zeros(len(weight), device=weight.device) if bias is None else bias.detach()
-    order = (-offset / weight.norm(dim=1).clamp_min(_TINY)).to(rows.device).argsort()
+    order = (-offset / torch.linalg.vector_norm(weight, dim=1).clamp_min(_TINY)).to(rows.device).argsort()
     order = order[rows[order].any(1)]
     return RowCombinations(
         first=order[1:],

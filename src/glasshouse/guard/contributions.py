@@ -97,7 +97,7 @@ class Goals:
     def about(self, origin: Tensor) -> "Goals":
         """The same, with inputs as they are seen from a flat one of value ``origin``."""
         inputs = self.inputs - origin
-        return replace(self, inputs=inputs, lengths=inputs.norm(dim=1))
+        return replace(self, inputs=inputs, lengths=torch.linalg.vector_norm(inputs, dim=1))
 
     def distances(self, directions: Tensor) -> Tensor:
         """(v, e), the share of each example's contrast that directions of length 1, (v, n), lack."""
@@ -131,7 +131,7 @@ class Contributions:
         cls, trace: LayerTrace, what: What, *, is_exact: bool, with_copies: bool = False
     ) -> "Contributions":
         """Those of one layer."""
-        lengths = trace.inputs.norm(dim=1)
+        lengths = torch.linalg.vector_norm(trace.inputs, dim=1)
         return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, with_copies=with_copies)
 
     def goals(self, who: Tensor) -> Goals:
@@ -152,8 +152,7 @@ class Contributions:
         """
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, inputs = rows[:, ::every], self.trace.inputs[:, ::every]
-        pulls = self.trace.pulls.T.clone(memory_format=torch.contiguous_format)
-        pulls.div_(largest(self.trace.pulls))
+        pulls = (self.trace.pulls / largest(self.trace.pulls)).T
         expected = (pulls @ inputs).mul_(seen != 0)
         factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
         return Sizes(

@@ -143,7 +143,7 @@ def _compare(
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
     looked_at = vectors.of(rows)
-    pairs = ask(vectors, sizes, looked_at.norm(dim=1))
+    pairs = ask(vectors, sizes, torch.linalg.vector_norm(looked_at, dim=1))
     if pairs is None:
         return None
     used = vectors.pick(pairs.vectors)
@@ -210,7 +210,7 @@ def _recognise(vectors: Tensor, pairs: Pairs, goals: Goals, limits: Tensor) -> T
         goals: examples of the pairs.
         limits: share that may be missing of each vector, (v,).
     """
-    which, length = pairs.which, vectors.norm(dim=1)
+    which, length = pairs.which, torch.linalg.vector_norm(vectors, dim=1)
     missing = _missing(_inner(vectors, pairs, goals), length[which].clamp_min(_TINY), pairs, goals)
     least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
     kept = (missing < limits[which]) & (missing <= APART * least[which]) & (length > 0)[which]

@@ -205,15 +205,19 @@ class _Rows:
     def sums(self, parts: Sequence[Tensor]) -> Tensor | None:
         """(count, k), of each example the sum of its rows; None: the layer changed its width."""
         rows = _cat(parts)
-        if rows is None or self.places is not None:
-            return None if rows is None else rows.index_select(0, self.places)
+        if rows is None:
+            return None
+        if self.places is not None:
+            return rows.index_select(0, self.places)
         return rows.new_zeros(self.count, rows.shape[1]).index_add_(0, self.who, rows)
 
     def last(self, parts: Sequence[Tensor]) -> Tensor | None:
         """(count, n), of each example the row that came last; None: the layer changed its width."""
         rows = _cat(parts)
-        if rows is None or self.places is not None:
-            return None if rows is None else rows.index_select(0, self.places)
+        if rows is None:
+            return None
+        if self.places is not None:
+            return rows.index_select(0, self.places)
         numbers = torch.arange(len(rows), device=rows.device)
         last = self.who.new_full((self.count,), -1).scatter_reduce_(0, self.who, numbers, "amax")
         return torch.where((last < 0)[:, None], 0, rows[last])
