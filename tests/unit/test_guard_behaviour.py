@@ -102,7 +102,7 @@ def test_contributions_add_up_to_the_gradient(digits: tuple[Tensor, Tensor]) -> 
     loss = torch.nn.functional.cross_entropy(model(pixels[:20]), labels[:20])
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
     expected = torch.autograd.grad(loss, weights)
-    layers = trace(model, pixels[:20], labels[:20]).layers
+    layers = trace(model, pixels[:20], labels[:20])
     assert len(layers) == len(expected) == 5
     for one, gradient in zip(layers, expected, strict=True):
         total = torch.cat(list(one.contributions())).sum(0)

@@ -269,7 +269,7 @@ def _trace_linear(model: nn.Module, inputs: Tensor, labels: Tensor, kind: Kind) 
         layer.requires_grad_()
     parts = 1 if kind == "gradient" else math.ceil(len(labels) / _PART)
     split = zip(inputs.tensor_split(parts), labels.tensor_split(parts), strict=True)
-    traces = [trace(work, *some).layers for some in split]
+    traces = [trace(work, *some) for some in split]
     sizes = [len(layers[0].inputs) / len(labels) for layers in traces]
     return [
         LayerTrace(

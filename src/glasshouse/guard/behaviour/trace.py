@@ -56,7 +56,7 @@ class LayerTrace:
     def sizes(self) -> Tensor:
         """(B, m), how much each example adds to the gradient of each unit: lengths of the contributions."""
         if self.is_flat:
-            flat: Tensor = self.pulls.abs() * self.inputs.norm(dim=1, keepdim=True)
+            flat: Tensor = self.pulls.abs() * torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True)
             return flat
         if isinstance(self.layer, nn.Conv2d):
             units, positions = len(self.layer.weight) // self.layer.groups, self.pulls[0, 0].numel()
@@ -75,25 +75,9 @@ class LayerTrace:
                 yield patches.reshape(grouped), pulls.reshape(grouped)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Trace:
-    """What a model did with a batch.
-
-    Attributes:
-        layers: those that were used and can be taken apart, in their order.
-        losses: cross-entropy of each example, (B,).
-        right: share of the batch that the model classifies correctly.
-        untraced: weights of other kinds of layers: nothing is said of them.
-    """
-
-    layers: tuple[LayerTrace, ...]
-    losses: Tensor
-    right: float
-    untraced: tuple[str, ...]
-
-
-def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = False) -> Trace:
+def trace(
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = False
+) -> tuple[LayerTrace, ...]:
     """Pass a batch through ``model`` forward and backward, as a step of training would.
 
     Args:
@@ -103,6 +87,9 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
         balanced: every example pulls on the logits with the same force, however well the model fits it; what
             is uneven then is the model's doing. Otherwise each pulls as in the mean cross-entropy.
 
+    Returns:
+        The layers that were used and can be taken apart, in their order.
+
     Raises:
         BadValue: the batch is empty, the logits are not one row of finite numbers per example, or no layer
             can be taken apart.
@@ -110,10 +97,10 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
     with _recording(model) as calls, _left_as_it_was(model), torch.enable_grad():
         logits = model(inputs)
         _check(logits, labels)
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        loss = (logits * _unit_force(logits.detach(), labels)).sum() if balanced else losses.mean()
+        force = _unit_force(logits.detach(), labels) if balanced else None
+        goal = logits if balanced else F.cross_entropy(logits, labels)
         pulls: tuple[Tensor | None, ...] = torch.autograd.grad(
-            loss, [output for *_, output in calls], allow_unused=True
+            goal, [output for *_, output in calls], force, allow_unused=True
         )
     layers = tuple(
         LayerTrace(name=name, layer=layer, inputs=seen, pulls=pull)
@@ -127,13 +114,7 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
             got=type(model).__name__,
             fix="inspect its tensors alone",
         )
-    traced = {one.named("weight") for one in layers}
-    return Trace(
-        layers=layers,
-        losses=losses.detach(),
-        right=float((logits.argmax(1) == labels).double().mean()),
-        untraced=tuple(name for name, p in model.named_parameters() if p.ndim > 1 and name not in traced),
-    )
+    return layers
 
 
 Call = tuple[str, Layer, Tensor, Tensor]
