@@ -8,7 +8,7 @@ third of an epoch, and knows only the models before and after.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, final
 
 import torch
@@ -20,7 +20,7 @@ from glasshouse.guard.behaviour.trace import LayerTrace
 
 __all__ = ["Watched", "watch"]
 
-_RUNS, _RUN = 8, 8  # of an example, by which it is known again, and entries of each
+_RUNS, _RUN = 3, 32  # of an example, by which it is known again, and entries of each: as wide as a digit
 _NEAR: Final = 1e-9
 
 
@@ -41,7 +41,7 @@ class _Call:
 
     def add(self, pulls: Tensor) -> None:
         """Called in every backward pass that reaches the layer: several losses may pull on one step."""
-        pulls = pulls.detach()
+        pulls = pulls.detach() if pulls.requires_grad else pulls
         self.pulls = pulls if self.pulls is None else self.pulls + pulls
 
 
@@ -51,7 +51,7 @@ class Watched:
     """The steps of one local training.
 
     Attributes:
-        marks: numbers by which the examples of every step are known again, (b,) each.
+        marks: some entries of the examples of every step, (b, ...) each.
         calls: of each linear layer, by its name.
     """
 
@@ -86,7 +86,7 @@ class Watched:
             self.settle()
             entered = inputs[0]
             self._entered = entered
-            self.marks.append(_number(entered.detach() if entered.requires_grad else entered))
+            self.marks.append(_some_entries(entered.detach()).clone())
 
     def _leave(self, model: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
         del model, inputs, output
@@ -165,10 +165,10 @@ class Watched:
 
     def _numbers(self, inputs: Tensor) -> list[Tensor] | None:
         """Of the examples of every step among ``inputs``; None if one of them is not there."""
-        if not self.marks:
+        if len({t.shape[1:] for t in self.marks}) != 1:
             return None
-        known, places = _number(inputs).sort()
-        seen = torch.cat(self.marks)
+        known, places = _number(_some_entries(inputs)).sort()
+        seen = _number(torch.cat(self.marks))
         near = torch.searchsorted(known, seen - _NEAR).clamp_max_(len(known) - 1)
         if bool(((known[near] - seen).abs() > _NEAR).any()):
             return None
@@ -237,20 +237,21 @@ def _retain(output: Tensor) -> bool:
     return True
 
 
-def _number(inputs: Tensor) -> Tensor:
-    """(B,), of each example a sum over a few runs of entries: what stands side by side is read at once."""
+def _some_entries(inputs: Tensor) -> Tensor:
+    """(B, ...), of each example a few runs: what stands side by side is read at once."""
     flat = inputs.flatten(1)
     apart = flat.shape[1] // _RUNS
-    if apart >= _RUN:
-        flat = flat[:, (apart - _RUN) // 2 :].unfold(1, _RUN, apart)
-    entries = flat.double().flatten(1)
-    return entries @ _weights(entries.shape[1]).to(entries.device)
+    if apart < _RUN:
+        return flat
+    before = (apart - _RUN) // 2
+    return flat[:, before:].unfold(1, _RUN, apart)[:, :_RUNS]
 
 
-@cache
-def _weights(count: int) -> Tensor:
-    """So many irregular numbers."""
-    return torch.arange(1, count + 1, dtype=torch.double).sin()
+def _number(entries: Tensor) -> Tensor:
+    """(B,), a number of each example."""
+    rows = entries.flatten(1).double()
+    weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.double, device=rows.device).sin()
+    return rows @ weights
 
 
 @contextmanager
