@@ -121,7 +121,8 @@ class Watched:
 
         That is cheaper than a hook, but what is overwritten afterwards (by a ReLU in place) retains the pull
         on what it became. So every layer is hooked at first, and only those whose outputs are left alone
-        retain. Where no pull came yet (one backward pass of several steps), a hook waits for it.
+        retain. Where no pull came yet (one backward pass of several steps), a hook waits for it; where one
+        did, what pulls on the same step later is not seen.
         """
         for name, call, output, version, is_retained in self._asked:
             is_alone = output._version == version
