@@ -238,6 +238,24 @@ def test_a_pruned_reference_excuses_one_row_in_eight_more_at_most():
         assert any(f"{number} of 32 rows are zero" in s for s in findings) == (number > 4)
 
 
+def test_how_well_a_model_fits_own_examples_is_told_beside_the_last_one(tmp_path, capsys):
+    few = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 16})
+    digits = load("digits").split("train").batch(torch.arange(256))
+    last, now = build(few, rng=Rng.root(1)), build(few, rng=Rng.root(1))
+    fit(last, digits, Recipe(epochs=20, batch_size=32), rng=Rng.root(2))
+    data = digits.inputs, digits.labels
+    values = guard(now, agreed=last, reference=last, data=data).inspection.values
+    assert values["reference_accuracy"] > 0.8 > 0.4 > values["accuracy"]
+    assert values["loss"] > values["reference_loss"] > 0
+    assert "reference_loss" not in guard(now, agreed=last, data=data).inspection.values
+    for name, one in (("now", now), ("last", last)):
+        torch.save(one.state_dict(), tmp_path / f"{name}.pt")
+    words = "mlp 1x8x8 10 hidden=16"
+    run(tmp_path / "now.pt", "--agreed", words, "--data", "digits", "--reference", str(tmp_path / "last.pt"))
+    assert "of your 64 examples, loss" in (said := capsys.readouterr().out)
+    assert "the last accepted one: " in said
+
+
 def test_whether_a_model_is_the_agreed_one_is_told_apart_from_other_findings(honest):
     assert inspect(crafted(honest, constant_bias), agreed=honest).fits
     assert not inspect({**honest, "more.weight": torch.randn(4, 16)}, agreed=honest).fits
