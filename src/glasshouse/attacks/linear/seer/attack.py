@@ -1,0 +1,233 @@
+"""SEER: one example of a large batch, read by a secret decoder that was trained together with the model.
+
+Source: Garov et al. 2024, "Hiding in Plain Sight: Disguising Data Stealing Attacks in Federated Learning", ICLR,
+arXiv:2306.03013. The server trains the shared model so that in a secret linear projection of the gradient all
+examples but the brightest (or darkest) cancel, and a reader that makes an image of what is left. Nothing of it
+stands in a row of the update, as it does with trap weights.
+
+Where we differ: the projection sees the last layer alone (:mod:`training`), which costs minutes of a CPU where
+the authors train a ResNet-18 for days of a GPU; the read-out is blind. It takes the strongest direction of what
+is left, with either sign, and files the image whose own code agrees better, if it agrees as well as nothing
+does that the projection leaves of auxiliary sums without the property.
+
+Breaks when: no example of the sum has the property, or several have it (for sums of many, chances are 37 % that
+exactly one has); the clients' images are of another kind than the auxiliary ones; the model mixes examples (batch
+norm). Shape letters: B images, E features, D entries of a code, K classes.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
+from glasshouse.attacks.linear.seer.chosen import Property, brightness
+from glasshouse.attacks.linear.seer.training import (
+    SUBJECT,
+    Secret,
+    SecretTraining,
+    fresh,
+    train_secret,
+)
+from glasshouse.attacks.parts.readout.linear_tail import latents
+from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
+from glasshouse.errors import Inapplicable
+from glasshouse.limits import check_ranges
+from glasshouse.models.build import build, load, state
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Crafted, Terms
+
+SUMS, BEYOND = 100, 0.95
+"""Auxiliary sums without the property by which the floor is set, and the share of them that stays below it."""
+_MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Seer:
+    """The attack with its settings.
+
+    Args:
+        training: of the model and the reader.
+        looks_for: the example that is singled out: ``brightest`` or ``darkest``.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="SEER",
+        summary="a model and a secret decoder, trained together, that single one example out of a large batch",
+        source="Garov et al. 2024, arXiv:2306.03013",
+        claims=("reconstruction",),
+        threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
+        grants=("auxiliary",),
+        details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
+        control={
+            **crafting_control(
+                "parameters",
+                auxiliary=800,
+                model={"name": "mlp"},
+                federation={"clients": 2, "batch_size": 1, "rounds": 60, "secure_sum": True},
+                audit={"rounds": list(range(60))},
+            ),
+            "setting": "2 clients with 1 digit each, 60 rounds, no defence",
+        },
+    )
+    needs: ClassVar[Needs] = replace(
+        crafting_needs("parameters"), protocols=frozenset({"fedsgd", "fedavg"})
+    )
+
+    training: SecretTraining = field(default_factory=SecretTraining)
+    looks_for: Property = "brightest"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    @property
+    def budget(self) -> Budget:
+        """Training, once per model, size of a sum and auxiliary images; reading the sum is a closed form."""
+        return Budget(
+            unit="steps", amount=0, training=self.training.steps, trained="the model and its secret decoder"
+        )
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that mix examples, or do not end in a linear layer behind others."""
+        last_layer(architecture)
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """The trained model; the reader and the projection are remembered."""
+        del rng  # what is trained is kept for all rounds, whatever the seed
+        auxiliary, one, terms = view.grants.auxiliary, view.rounds[-1], view.terms
+        assert auxiliary is not None  # needs.grants
+        images = _unit(auxiliary.inputs, terms)
+        examples = terms.cohort * terms.batch_size
+        secret = train_secret(
+            terms.architecture,
+            images,
+            last=last_layer(terms.architecture),
+            examples=examples,
+            looks_for=self.looks_for,
+            recipe=self.training,
+        )
+        floor = _floor(secret, images, examples, self.looks_for)
+        memory = {
+            **{f"reader.{name}": t for name, t in state(secret.reader).items()},
+            "projection": secret.projection,
+            f"floor.{one.round}": torch.tensor(floor),
+        }
+        return Crafted(default=replace(one.broadcast, tensors=state(secret.model)), memory=memory)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """At most one image per round that was crafted; confidence is how well its own code agrees."""
+        del rng  # deterministic
+        architecture, memory = view.terms.architecture, view.memory
+        last = last_layer(architecture)
+        low, high = view.terms.image_range
+        claims: list[Claim] = []
+        for one in view.rounds:
+            if f"floor.{one.round}" not in memory:
+                continue
+            name = f"{last}.weight"
+            total = sum_of_round(one, terms=view.terms, names=(name,), subject=SUBJECT)
+            secret = fresh(architecture, last, code=len(memory["projection"]))
+            load(secret.model, one.broadcast.tensors)
+            secret.reader.load_state_dict(take_prefix(memory, "reader"))
+            for module in (secret.model, secret.reader):
+                module.to(memory["projection"].device).eval()
+            found = read_out(replace(secret, projection=memory["projection"]), total.gradient[name])
+            kept = found.agreement > float(memory[f"floor.{one.round}"])
+            claims.append(
+                Reconstruction(
+                    about=About(rounds=(one.round,)),
+                    inputs=low + (high - low) * found.image[kept],
+                    labels=found.label[kept],
+                    confidence=found.agreement[kept],
+                )
+            )
+        return tuple(claims)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """What a sum holds.
+
+    Attributes:
+        image: (1, C, H, W) in [0, 1].
+        label: (1,).
+        agreement: (1,), cosine of what was projected and of the image's own code, in [-1, 1].
+    """
+
+    image: Tensor
+    label: Tensor
+    agreement: Tensor
+
+
+def read_out(secret: Secret, gradient: Tensor) -> Found:
+    """The example that stands out in the last layer's gradient (K, E): the strongest direction of its codes."""
+    left = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
+    left = left / left.abs().max().clamp_min(torch.finfo(left.dtype).tiny)
+    classes, _, directions = torch.linalg.svd(left, full_matrices=False)
+    signs = left.new_tensor([[1.0], [-1.0]])
+    codes = signs * directions[0]
+    with torch.no_grad():
+        images = secret.read(codes)
+        agreement = nn.functional.cosine_similarity(secret.codes(images), codes)
+    best = int(agreement.argmax())
+    label = (signs[best] * classes[:, 0]).argmin()  # p - y is negative for the example's class alone
+    return Found(image=images[best : best + 1], label=label[None], agreement=agreement[best : best + 1])
+
+
+def last_layer(architecture: Architecture) -> str:
+    """Name of the last linear layer.
+
+    Raises:
+        Inapplicable: an example's gradient depends on others, or there is no such layer behind others.
+    """
+    model = build(architecture)
+    linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    mixing = [name for name, m in model.named_modules() if isinstance(m, _MIXING)]
+    if mixing:
+        raise Inapplicable(
+            SUBJECT,
+            needs="a model in which an example's gradient depends on it alone",
+            got=f"'{mixing[0]}', a {type(model.get_submodule(mixing[0])).__name__}",
+            fix="audit a model without batch norm and drop-out (batch_norm = false)",
+        )
+    before = [n for n, _ in model.named_parameters() if linear and not n.startswith(f"{linear[-1]}.")]
+    layer = model.get_submodule(linear[-1]) if linear else None
+    if not before or not isinstance(layer, nn.Linear) or layer.out_features != architecture.classes:
+        raise Inapplicable(
+            SUBJECT,
+            needs="a model that ends in a linear layer, with others before it",
+            got=", ".join(name for name, _ in model.named_parameters()) or "a model without parameters",
+            fix="audit a model with a hidden layer (mlp)",
+        )
+    return linear[-1]
+
+
+def _floor(secret: Secret, images: Tensor, examples: int, looks_for: Property) -> float:
+    """The agreement below which nearly all auxiliary sums without the property stay."""
+    generator = Rng.root(0).child("seer/floor").torch()
+    size = brightness(images, looks_for)
+    others = images[size < size.double().quantile(1 - 1 / max(examples, 2))]
+    layer = secret.model.get_submodule(secret.last)
+    with torch.no_grad():
+        features = torch.cat([latents(secret.model, secret.last)(p) for p in torch.split(others, 256)])
+        chances = layer(features).softmax(1)
+        agreements = []
+        for _ in range(SUMS):
+            rows = torch.randint(len(others), (examples,), generator=generator).to(features.device)
+            labels = torch.randint(chances.shape[1], (examples,), generator=generator)
+            wrong = chances[rows] - nn.functional.one_hot(labels, chances.shape[1]).to(chances)
+            agreements.append(read_out(secret, wrong.T @ features[rows]).agreement)
+    return float(torch.cat(agreements).quantile(BEYOND))
+
+
+def _unit(images: Tensor, terms: Terms) -> Tensor:
+    """Pixels in [0, 1]."""
+    low, high = terms.image_range
+    return (images - low) / (high - low)

@@ -1,0 +1,228 @@
+"""The model that singles one example out, and the secret decoder: trained together on auxiliary images.
+
+Source: Garov et al. 2024, "Hiding in Plain Sight", ICLR, arXiv:2306.03013. The loss adds what the chosen
+example's reconstruction lacks to how much of the others is left in the projection. Where we differ: only the
+last layer's gradient is projected. An example's part in it is the outer product of p - y (how wrong the
+logits are) and its features, so no second derivative is needed, and nothing is sampled from other layers.
+
+The projection M is linear and fixed: random orthonormal directions of the feature space. The model learns to
+have nothing of ordinary examples in them. Of the sum, M leaves a matrix of classes × code, nearly of rank one:
+the chosen example's p - y times its code. The reader gets the code's direction, each entry standardised.
+
+Shape letters: N auxiliary images, B images of a step, E features, D entries of the code, K classes.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
+from glasshouse.attacks.linear.scale_mia.decoders import general_decoder
+from glasshouse.attacks.linear.seer.chosen import Chosen, Property, choose, moved
+from glasshouse.attacks.parts.readout.linear_tail import latents
+from glasshouse.cache import Checkpoint, load_or_make
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
+from glasshouse.models.build import build
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+from glasshouse.tensors import FUSED
+from glasshouse.wire import Architecture
+
+_VERSION = 1
+_NATURAL = 4  # one of so many chosen images is as it was found
+_RAMP = 0.3  # share of the steps after which the others weigh what they weigh in a sum
+_STEADY, _LONGEST = 0.05, 1.0  # of the standardisation's averages; of the gradient
+SUBJECT = "attack 'seer'"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SecretTraining:
+    """How model and reader are trained.
+
+    Attributes:
+        steps: optimizer steps.
+        batch_size: chosen images per step, and as many others.
+        learning_rate: highest of the one-cycle schedule.
+        silence: weight of how much of the others is left, against the squared error of pixels.
+        code: entries of the projection; at most as many as features are used.
+    """
+
+    steps: Count = 6_000
+    batch_size: Count = 32
+    learning_rate: Positive = 1e-3
+    silence: NotNegative = 0.01
+    code: Count = 256
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"{SUBJECT}: training")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Secret:
+    """What is sent, and what is kept.
+
+    Attributes:
+        model: of the agreed architecture, in evaluation mode.
+        projection: M, (D, E).
+        reader: code (B, D) → images (B, C, H, W) in [0, 1], in evaluation mode.
+        last: name of the last layer.
+    """
+
+    model: nn.Module
+    projection: Tensor
+    reader: nn.Module
+    last: str
+
+    def codes(self, images: Tensor) -> Tensor:
+        """(B, D)."""
+        codes: Tensor = latents(self.model, self.last)(images) @ self.projection.T
+        return codes
+
+    def read(self, codes: Tensor) -> Tensor:
+        """Images (B, C, H, W) of codes (B, D) of any length."""
+        images: Tensor = self.reader(as_directions(codes))
+        return images
+
+
+def as_directions(codes: Tensor) -> Tensor:
+    """Codes (B, D) of root mean square 1."""
+    return nn.functional.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
+
+
+def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
+    """Before any training; the same for one architecture."""
+    rng = Rng.root(0).child("seer")
+    model = build(architecture, rng=rng.child("model"))
+    layer = model.get_submodule(last)
+    assert isinstance(layer, nn.Linear)  # attack.last_layer
+    features = layer.in_features
+    kept = min(code, features)
+    draws = torch.randn(features, kept, generator=rng.child("projection").torch())
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(rng.child("reader").seed())
+        decoder = general_decoder(architecture, kept, subject=SUBJECT)
+    standard = nn.BatchNorm1d(kept, affine=False, momentum=_STEADY)
+    reader = nn.Sequential(standard, *decoder)
+    return Secret(model=model, projection=torch.linalg.qr(draws)[0].T.contiguous(), reader=reader, last=last)
+
+
+def train_secret(
+    architecture: Architecture,
+    images: Tensor,
+    *,
+    last: str,
+    examples: int,
+    looks_for: Property,
+    recipe: SecretTraining,
+) -> Secret:
+    """From the cache, or trained now.
+
+    Args:
+        architecture: agreed.
+        images: auxiliary, (N, C, H, W) in [0, 1].
+        last: name of the last layer.
+        examples: of a round's sum.
+        looks_for: the property.
+        recipe: of the training.
+
+    Raises:
+        Inapplicable: the images are equally bright, or their sides are no multiples of 4 pixels.
+    """
+    key = {
+        "version": _VERSION,
+        "architecture": [architecture.name, list(architecture.input_shape), dict(architecture.arguments)],
+        "classes": architecture.classes,
+        "images": images,
+        "examples": examples,
+        "looks_for": looks_for,
+        "recipe": asdict(recipe),
+    }
+    secret = fresh(architecture, last, code=recipe.code)
+    rng = Rng.root(0).child("seer/training")
+
+    def make(_: Checkpoint) -> dict[str, Tensor]:
+        generator = rng.torch()
+        chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
+        _Training(secret, chosen, examples, recipe, generator, images.device).run()
+        parts = {"model": secret.model, "reader": secret.reader}
+        return {f"{part}.{name}": t for part, of in parts.items() for name, t in of.state_dict().items()}
+
+    tensors = load_or_make("seer", key, make)
+    for part, module in (("model", secret.model), ("reader", secret.reader)):
+        module.load_state_dict(take_prefix(tensors, part))
+        module.to(images.device).eval()
+    return replace(secret, projection=secret.projection.to(images.device))
+
+
+@final
+class _Training:
+    """Steps on chosen images, each in a sum with others.
+
+    Args:
+        secret: is trained in place.
+        chosen: images with the property and without.
+        examples: of a sum.
+        recipe: of the training.
+        generator: of what is drawn.
+        device: where it runs.
+    """
+
+    def __init__(
+        self,
+        secret: Secret,
+        chosen: Chosen,
+        examples: int,
+        recipe: SecretTraining,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        self.chosen, self.recipe, self.generator, self.device = chosen, recipe, generator, device
+        self.secret = replace(secret, projection=secret.projection.to(device))
+        self.others = max(examples, 2) - 1
+        self.model, self.reader = secret.model.to(device).train(), secret.reader.to(device).train()
+        self.head = self.model.get_submodule(secret.last)
+
+    def run(self) -> None:
+        """All steps, on a one-cycle schedule. The last layer stays as it is."""
+        steps, rate = self.recipe.steps, self.recipe.learning_rate
+        before = [p for n, p in self.model.named_parameters() if not n.startswith(f"{self.secret.last}.")]
+        weights = [*before, *self.reader.parameters()]
+        optimizer = torch.optim.Adam(weights, lr=rate, fused=self.device.type in FUSED)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=rate, total_steps=steps + 1, cycle_momentum=False
+        )
+        for step in track(range(steps), "training the model and its secret decoder", total=steps):
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(self.loss(min(1.0, step / (_RAMP * steps))))
+            nn.utils.clip_grad_norm_(weights, _LONGEST)
+            optimizer.step()
+            schedule.step()
+
+    def loss(self, weight: float) -> Tensor:
+        """Of one step, in which the others count by ``weight`` from 0 to 1."""
+        size = self.recipe.batch_size
+        natural = -(-size // _NATURAL)
+        parts = (self.draw(self.chosen.natural, natural), self.draw(self.chosen.made, size - natural))
+        singled = moved(torch.cat(parts), self.generator)
+        images = torch.cat((singled, self.draw(self.chosen.others, size))).to(self.device)
+        features = latents(self.model, self.secret.last)(images)
+        logits: Tensor = self.head(features)
+        labels = torch.randint(logits.shape[1], (len(images),), generator=self.generator)
+        wrong = logits.softmax(1) - nn.functional.one_hot(labels, logits.shape[1]).to(logits)
+        codes = features @ self.secret.projection.T
+        own, others = codes[:size], codes[size:]
+        shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True)
+        rest = math.sqrt(self.others / size) * shares @ others
+        again = self.reader(as_directions(own + weight * rest))
+        left = self.others * others.square().sum(1).mean() / own.square().sum(1).mean()
+        error = nn.functional.mse_loss(again, images[:size])
+        return error + self.recipe.silence * left.log1p()
+
+    def draw(self, images: Tensor, number: int) -> Tensor:
+        """So many of the images, with replacement."""
+        return images[torch.randint(len(images), (number,), generator=self.generator)]
