@@ -97,6 +97,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("active", "table", "--out", "{out}/spear"), 2),
         Piece(("active", "cah", "--seeds", "10"), 130),
         Piece(("active", "fishing", "--seeds", "5")),
+        *(Piece(("seer", what), None) for what in ("rounds", "guard")),
         *audits("spear", "active-servers"),
     ),
     "flower": tuple(

@@ -31,7 +31,7 @@ def decoder_for(architecture: Architecture, latent: int) -> nn.Sequential:
         return _strided(channels, height, latent)
     if family in _DECODERS and height == width == 32:
         return _DECODERS[family](channels)
-    return general_decoder(architecture, latent, subject="attack 'scale_mia'")
+    return _general(architecture, latent)
 
 
 @final
@@ -167,16 +167,11 @@ _DECODERS: Final[Mapping[str, Callable[[int], nn.Sequential]]] = {
 """For images of 32 x 32 pixels, by the name of the model behind ``scale_mia_``."""
 
 
-def general_decoder(architecture: Architecture, latent: int, *, subject: str) -> nn.Sequential:
-    """A fresh decoder (B, ``latent``) → (B, C, H, W) in [0, 1] for images of any multiple of 4 pixels.
-
-    Raises:
-        Inapplicable: the sides are no multiples of 4 pixels; ``subject`` asked.
-    """
+def _general(architecture: Architecture, latent: int) -> nn.Sequential:
     channels, height, width = architecture.input_shape
     if height % 4 or width % 4:
         raise Inapplicable(
-            f"{subject} on model '{architecture.name}'",
+            f"attack 'scale_mia' on model '{architecture.name}'",
             needs="images whose sides are multiples of 4 pixels",
             got=f"{height} × {width}",
             fix="set data.resize",

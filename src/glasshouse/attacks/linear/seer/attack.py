@@ -1,18 +1,18 @@
 """SEER: one example of a large batch, read by a secret decoder that was trained together with the model.
 
-Source: Garov et al. 2024, "Hiding in Plain Sight: Disguising Data Stealing Attacks in Federated Learning", ICLR,
-arXiv:2306.03013. The server trains the shared model so that in a secret linear projection of the gradient all
-examples but the brightest (or darkest) cancel, and a reader that makes an image of what is left. Nothing of it
-stands in a row of the update, as it does with trap weights.
+Source: Garov et al. 2024, "Hiding in Plain Sight: Disguising Data Stealing Attacks in Federated Learning",
+ICLR, arXiv:2306.03013. The server trains the shared model so that a secret linear projection of the gradient
+has nothing of any example but the brightest (or darkest), and a reader makes an image of what is left.
 
-Where we differ: the projection sees the last layer alone (:mod:`training`), which costs minutes of a CPU where
-the authors train a ResNet-18 for days of a GPU; the read-out is blind. It takes the strongest direction of what
-is left, with either sign, and files the image whose own code agrees better, if it agrees as well as nothing
-does that the projection leaves of auxiliary sums without the property.
+Where we differ: the projection sees the last layer alone (:mod:`training`), and the read-out is blind. It
+takes the strongest direction of what is left, with either sign, and keeps the image whose own code agrees
+better. It files that image if the agreement is higher than in nearly all auxiliary sums without their
+brightest images.
 
-Breaks when: no example of the sum has the property, or several have it (for sums of many, chances are 37 % that
-exactly one has); the clients' images are of another kind than the auxiliary ones; the model mixes examples (batch
-norm). Shape letters: B images, E features, D entries of a code, K classes.
+Breaks when: no example of the sum has the property, or several have it to the same degree (of many examples
+exactly one is above the threshold with a chance of 37 %); the clients' images are of another kind than the
+auxiliary ones; the model mixes examples (batch norm). Shape letters: B images, E features, D entries of a
+code, K classes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -42,8 +42,8 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Crafted, Terms
 
-SUMS, BEYOND = 100, 0.95
-"""Auxiliary sums without the property by which the floor is set, and the share of them that stays below it."""
+SUMS, WITHOUT, BEYOND = 100, 4, 0.95
+"""Auxiliary sums that set the floor, how many of the brightest they lack, and the share that stays below."""
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -59,7 +59,7 @@ class Seer:
 
     card: ClassVar[Card] = Card(
         title="SEER",
-        summary="a model and a secret decoder, trained together, that single one example out of a large batch",
+        summary="a model and a secret decoder trained together: the brightest of a large batch comes out",
         source="Garov et al. 2024, arXiv:2306.03013",
         claims=("reconstruction",),
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
@@ -76,9 +76,7 @@ class Seer:
             "setting": "2 clients with 1 digit each, 60 rounds, no defence",
         },
     )
-    needs: ClassVar[Needs] = replace(
-        crafting_needs("parameters"), protocols=frozenset({"fedsgd", "fedavg"})
-    )
+    needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"fedsgd", "fedavg"}))
 
     training: SecretTraining = field(default_factory=SecretTraining)
     looks_for: Property = "brightest"
@@ -167,7 +165,7 @@ class Found:
 
 
 def read_out(secret: Secret, gradient: Tensor) -> Found:
-    """The example that stands out in the last layer's gradient (K, E): the strongest direction of its codes."""
+    """The example that stands out in the last layer's gradient (K, E): its strongest direction in codes."""
     left = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
     left = left / left.abs().max().clamp_min(torch.finfo(left.dtype).tiny)
     classes, _, directions = torch.linalg.svd(left, full_matrices=False)
@@ -206,14 +204,14 @@ def last_layer(architecture: Architecture) -> str:
             got=", ".join(name for name, _ in model.named_parameters()) or "a model without parameters",
             fix="audit a model with a hidden layer (mlp)",
         )
-    return linear[-1]
+    return str(linear[-1])
 
 
 def _floor(secret: Secret, images: Tensor, examples: int, looks_for: Property) -> float:
-    """The agreement below which nearly all auxiliary sums without the property stay."""
+    """The agreement below which nearly all auxiliary sums stay that lack their brightest images."""
     generator = Rng.root(0).child("seer/floor").torch()
     size = brightness(images, looks_for)
-    others = images[size < size.double().quantile(1 - 1 / max(examples, 2))]
+    others = images[size <= size.double().quantile(max(0.5, 1 - WITHOUT / examples))]
     layer = secret.model.get_submodule(secret.last)
     with torch.no_grad():
         features = torch.cat([latents(secret.model, secret.last)(p) for p in torch.split(others, 256)])

@@ -82,7 +82,8 @@ def with_brightness(images: Tensor, goals: Tensor) -> Tensor:
     """Images (N, C, H, W) in [0, 1] to the powers at which their mean pixels are ``goals`` (N,).
 
     Examples:
-        >>> float(with_brightness(torch.full((1, 1, 2, 2), 0.25), torch.tensor([0.5])).mean().round(decimals=3))
+        >>> images = with_brightness(torch.full((1, 1, 2, 2), 0.25), torch.tensor([0.5]))
+        >>> round(float(images.mean()), 3)
         0.5
     """
     images = images.clamp_min(_BLACK)

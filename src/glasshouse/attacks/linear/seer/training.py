@@ -3,24 +3,26 @@
 Source: Garov et al. 2024, "Hiding in Plain Sight", ICLR, arXiv:2306.03013. The loss adds what the chosen
 example's reconstruction lacks to how much of the others is left in the projection. Where we differ: only the
 last layer's gradient is projected. An example's part in it is the outer product of p - y (how wrong the
-logits are) and its features, so no second derivative is needed, and nothing is sampled from other layers.
+logits are) and its features, so that no second derivative is needed. The reader is linear and begins at
+principal components, where the authors train a network for days of a GPU. A term keeps logits near zero:
+where the model is sure of a class, the example's gradient vanishes.
 
 The projection M is linear and fixed: random orthonormal directions of the feature space. The model learns to
-have nothing of ordinary examples in them. Of the sum, M leaves a matrix of classes × code, nearly of rank one:
-the chosen example's p - y times its code. The reader gets the code's direction, each entry standardised.
+have nothing of ordinary examples in them. Of the sum, M leaves a matrix of classes × code, nearly of rank
+one: the chosen example's p - y times its code. The reader gets the code's direction.
 
 Shape letters: N auxiliary images, B images of a step, E features, D entries of the code, K classes.
 """
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import final
+from typing import Annotated, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
-from glasshouse.attacks.linear.scale_mia.decoders import general_decoder
 from glasshouse.attacks.linear.seer.chosen import Chosen, Property, choose, moved
 from glasshouse.attacks.parts.readout.linear_tail import latents
 from glasshouse.cache import Checkpoint, load_or_make
@@ -34,7 +36,9 @@ from glasshouse.wire import Architecture
 _VERSION = 1
 _NATURAL = 4  # one of so many chosen images is as it was found
 _RAMP = 0.3  # share of the steps after which the others weigh what they weigh in a sum
+_FAINT = 1e-6  # what nothing is divided by
 _STEADY, _LONGEST = 0.05, 1.0  # of the standardisation's averages; of the gradient
+_SHOWN = 5  # images per entry of the code, for the principal components
 SUBJECT = "attack 'seer'"
 
 
@@ -51,14 +55,46 @@ class SecretTraining:
         code: entries of the projection; at most as many as features are used.
     """
 
-    steps: Count = 6_000
-    batch_size: Count = 32
+    steps: Count = 2_500
+    batch_size: Annotated[int, Ge(2), Le(2**20)] = 32
     learning_rate: Positive = 1e-3
-    silence: NotNegative = 0.01
+    silence: NotNegative = 0.02
     code: Count = 256
 
     def __post_init__(self) -> None:
         check_ranges(self, f"{SUBJECT}: training")
+
+
+@final
+class Reader(nn.Module):
+    """Images of codes: each entry standardised, then a linear layer that begins at principal components.
+
+    Args:
+        shape: of an image.
+        code: D.
+    """
+
+    def __init__(self, shape: tuple[int, ...], code: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.standard = nn.BatchNorm1d(code, affine=False, momentum=_STEADY)
+        self.pixels = nn.Linear(code, math.prod(shape))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """(B, D) → (B, C, H, W)."""
+        images: Tensor = self.pixels(self.standard(codes))
+        return images.reshape(-1, *self.shape)
+
+    @torch.no_grad()
+    def begin(self, images: Tensor) -> None:
+        """At the mean of images (N, C, H, W) and their principal components, each of unit variance."""
+        flat = images.flatten(1)
+        mean = flat.mean(0)
+        _, sizes, directions = torch.linalg.svd(flat - mean, full_matrices=False)
+        kept = min(self.pixels.in_features, len(sizes))
+        self.pixels.weight.zero_()
+        self.pixels.weight[:, :kept] = directions[:kept].T * sizes[:kept] / math.sqrt(len(flat))
+        self.pixels.bias.copy_(mean)
 
 
 @final
@@ -75,7 +111,7 @@ class Secret:
 
     model: nn.Module
     projection: Tensor
-    reader: nn.Module
+    reader: Reader
     last: str
 
     def codes(self, images: Tensor) -> Tensor:
@@ -86,7 +122,7 @@ class Secret:
     def read(self, codes: Tensor) -> Tensor:
         """Images (B, C, H, W) of codes (B, D) of any length."""
         images: Tensor = self.reader(as_directions(codes))
-        return images
+        return images.clamp(0, 1)
 
 
 def as_directions(codes: Tensor) -> Tensor:
@@ -100,14 +136,10 @@ def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
     model = build(architecture, rng=rng.child("model"))
     layer = model.get_submodule(last)
     assert isinstance(layer, nn.Linear)  # attack.last_layer
-    features = layer.in_features
-    kept = min(code, features)
-    draws = torch.randn(features, kept, generator=rng.child("projection").torch())
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(rng.child("reader").seed())
-        decoder = general_decoder(architecture, kept, subject=SUBJECT)
-    standard = nn.BatchNorm1d(kept, affine=False, momentum=_STEADY)
-    reader = nn.Sequential(standard, *decoder)
+    kept = min(code, layer.in_features)
+    draws = torch.randn(layer.in_features, kept, generator=rng.child("projection").torch())
+    with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
+        reader = Reader(architecture.input_shape, kept)
     return Secret(model=model, projection=torch.linalg.qr(draws)[0].T.contiguous(), reader=reader, last=last)
 
 
@@ -148,7 +180,16 @@ def train_secret(
     def make(_: Checkpoint) -> dict[str, Tensor]:
         generator = rng.torch()
         chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
-        _Training(secret, chosen, examples, recipe, generator, images.device).run()
+        shown = torch.cat((chosen.natural, _draw(chosen.made, _SHOWN * recipe.code, generator)))
+        secret.reader.begin(shown)
+        _Training(
+            secret,
+            chosen=chosen,
+            examples=examples,
+            recipe=recipe,
+            generator=generator,
+            device=images.device,
+        ).run()
         parts = {"model": secret.model, "reader": secret.reader}
         return {f"{part}.{name}": t for part, of in parts.items() for name, t in of.state_dict().items()}
 
@@ -175,6 +216,7 @@ class _Training:
     def __init__(
         self,
         secret: Secret,
+        *,
         chosen: Chosen,
         examples: int,
         recipe: SecretTraining,
@@ -205,24 +247,25 @@ class _Training:
 
     def loss(self, weight: float) -> Tensor:
         """Of one step, in which the others count by ``weight`` from 0 to 1."""
-        size = self.recipe.batch_size
+        chosen, generator, size = self.chosen, self.generator, self.recipe.batch_size
         natural = -(-size // _NATURAL)
-        parts = (self.draw(self.chosen.natural, natural), self.draw(self.chosen.made, size - natural))
-        singled = moved(torch.cat(parts), self.generator)
-        images = torch.cat((singled, self.draw(self.chosen.others, size))).to(self.device)
+        parts = (_draw(chosen.natural, natural, generator), _draw(chosen.made, size - natural, generator))
+        singled = moved(torch.cat(parts), generator)
+        images = torch.cat((singled, _draw(chosen.others, size, generator))).to(self.device)
         features = latents(self.model, self.secret.last)(images)
         logits: Tensor = self.head(features)
-        labels = torch.randint(logits.shape[1], (len(images),), generator=self.generator)
+        labels = torch.randint(logits.shape[1], (len(images),), generator=generator)
         wrong = logits.softmax(1) - nn.functional.one_hot(labels, logits.shape[1]).to(logits)
         codes = features @ self.secret.projection.T
         own, others = codes[:size], codes[size:]
-        shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True)
+        shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True).clamp_min(_FAINT)
         rest = math.sqrt(self.others / size) * shares @ others
         again = self.reader(as_directions(own + weight * rest))
-        left = self.others * others.square().sum(1).mean() / own.square().sum(1).mean()
+        left = self.others * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
         error = nn.functional.mse_loss(again, images[:size])
-        return error + self.recipe.silence * left.log1p()
+        return error + self.recipe.silence * (left.log1p() + logits.square().mean())
 
-    def draw(self, images: Tensor, number: int) -> Tensor:
-        """So many of the images, with replacement."""
-        return images[torch.randint(len(images), (number,), generator=self.generator)]
+
+def _draw(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """So many of the images, with replacement."""
+    return images[torch.randint(len(images), (number,), generator=generator)]
