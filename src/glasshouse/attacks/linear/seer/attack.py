@@ -24,15 +24,9 @@ from torch import Tensor, nn
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
-from glasshouse.attacks.linear.seer.chosen import Property, brightness
-from glasshouse.attacks.linear.seer.training import (
-    SUBJECT,
-    Secret,
-    SecretTraining,
-    fresh,
-    train_secret,
-)
-from glasshouse.attacks.parts.readout.linear_tail import latents
+from glasshouse.attacks.linear.seer.chosen import Property
+from glasshouse.attacks.linear.seer.secret import SUBJECT, fresh, read_out
+from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
 from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
 from glasshouse.errors import Inapplicable
 from glasshouse.limits import check_ranges
@@ -42,8 +36,6 @@ from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 from glasshouse.wire import Architecture, Crafted, Terms
 
-SUMS, WITHOUT, BEYOND = 100, 4, 0.95
-"""Auxiliary sums that set the floor, how many of the brightest they lack, and the share that stays below."""
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -102,7 +94,7 @@ class Seer:
         assert auxiliary is not None  # needs.grants
         images = _unit(auxiliary.inputs, terms)
         examples = terms.cohort * terms.batch_size
-        secret = train_secret(
+        secret, floor = train_secret(
             terms.architecture,
             images,
             last=last_layer(terms.architecture),
@@ -110,7 +102,6 @@ class Seer:
             looks_for=self.looks_for,
             recipe=self.training,
         )
-        floor = _floor(secret, images, examples, self.looks_for)
         memory = {
             **{f"reader.{name}": t for name, t in state(secret.reader).items()},
             "projection": secret.projection,
@@ -148,37 +139,6 @@ class Seer:
         return tuple(claims)
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
-    """What a sum holds.
-
-    Attributes:
-        image: (1, C, H, W) in [0, 1].
-        label: (1,).
-        agreement: (1,), cosine of what was projected and of the image's own code, in [-1, 1].
-    """
-
-    image: Tensor
-    label: Tensor
-    agreement: Tensor
-
-
-def read_out(secret: Secret, gradient: Tensor) -> Found:
-    """The example that stands out in the last layer's gradient (K, E): its strongest direction in codes."""
-    left = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
-    left = left / left.abs().max().clamp_min(torch.finfo(left.dtype).tiny)
-    classes, _, directions = torch.linalg.svd(left, full_matrices=False)
-    signs = left.new_tensor([[1.0], [-1.0]])
-    codes = signs * directions[0]
-    with torch.no_grad():
-        images = secret.read(codes)
-        agreement = nn.functional.cosine_similarity(secret.codes(images), codes)
-    best = int(agreement.argmax())
-    label = (signs[best] * classes[:, 0]).argmin()  # p - y is negative for the example's class alone
-    return Found(image=images[best : best + 1], label=label[None], agreement=agreement[best : best + 1])
-
-
 def last_layer(architecture: Architecture) -> str:
     """Name of the last linear layer.
 
@@ -205,24 +165,6 @@ def last_layer(architecture: Architecture) -> str:
             fix="audit a model with a hidden layer (mlp)",
         )
     return str(linear[-1])
-
-
-def _floor(secret: Secret, images: Tensor, examples: int, looks_for: Property) -> float:
-    """The agreement below which nearly all auxiliary sums stay that lack their brightest images."""
-    generator = Rng.root(0).child("seer/floor").torch()
-    size = brightness(images, looks_for)
-    others = images[size <= size.double().quantile(max(0.5, 1 - WITHOUT / examples))]
-    layer = secret.model.get_submodule(secret.last)
-    with torch.no_grad():
-        features = torch.cat([latents(secret.model, secret.last)(p) for p in torch.split(others, 256)])
-        chances = layer(features).softmax(1)
-        agreements = []
-        for _ in range(SUMS):
-            rows = torch.randint(len(others), (examples,), generator=generator).to(features.device)
-            labels = torch.randint(chances.shape[1], (examples,), generator=generator)
-            wrong = chances[rows] - nn.functional.one_hot(labels, chances.shape[1]).to(chances)
-            agreements.append(read_out(secret, wrong.T @ features[rows]).agreement)
-    return float(torch.cat(agreements).quantile(BEYOND))
 
 
 def _unit(images: Tensor, terms: Terms) -> Tensor:

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
 from glasshouse.attacks.linear.seer.chosen import Chosen, Property, choose, moved
+from glasshouse.attacks.linear.seer.secret import SUBJECT, Secret, as_directions, floor_of, fresh
 from glasshouse.attacks.parts.readout.linear_tail import latents
 from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.limits import Count, NotNegative, Positive, check_ranges
-from glasshouse.models.build import build
 from glasshouse.progress import track
 from glasshouse.rng import Rng
 from glasshouse.tensors import FUSED
@@ -37,9 +37,8 @@ _VERSION = 1
 _NATURAL = 4  # one of so many chosen images is as it was found
 _RAMP = 0.3  # share of the steps after which the others weigh what they weigh in a sum
 _FAINT = 1e-6  # what nothing is divided by
-_STEADY, _LONGEST = 0.05, 1.0  # of the standardisation's averages; of the gradient
+_LONGEST = 1.0  # of the gradient
 _SHOWN = 5  # images per entry of the code, for the principal components
-SUBJECT = "attack 'seer'"
 
 
 @final
@@ -65,84 +64,6 @@ class SecretTraining:
         check_ranges(self, f"{SUBJECT}: training")
 
 
-@final
-class Reader(nn.Module):
-    """Images of codes: each entry standardised, then a linear layer that begins at principal components.
-
-    Args:
-        shape: of an image.
-        code: D.
-    """
-
-    def __init__(self, shape: tuple[int, ...], code: int) -> None:
-        super().__init__()
-        self.shape = shape
-        self.standard = nn.BatchNorm1d(code, affine=False, momentum=_STEADY)
-        self.pixels = nn.Linear(code, math.prod(shape))
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """(B, D) → (B, C, H, W)."""
-        images: Tensor = self.pixels(self.standard(codes))
-        return images.reshape(-1, *self.shape)
-
-    @torch.no_grad()
-    def begin(self, images: Tensor) -> None:
-        """At the mean of images (N, C, H, W) and their principal components, each of unit variance."""
-        flat = images.flatten(1)
-        mean = flat.mean(0)
-        _, sizes, directions = torch.linalg.svd(flat - mean, full_matrices=False)
-        kept = min(self.pixels.in_features, len(sizes))
-        self.pixels.weight.zero_()
-        self.pixels.weight[:, :kept] = directions[:kept].T * sizes[:kept] / math.sqrt(len(flat))
-        self.pixels.bias.copy_(mean)
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Secret:
-    """What is sent, and what is kept.
-
-    Attributes:
-        model: of the agreed architecture, in evaluation mode.
-        projection: M, (D, E).
-        reader: code (B, D) → images (B, C, H, W) in [0, 1], in evaluation mode.
-        last: name of the last layer.
-    """
-
-    model: nn.Module
-    projection: Tensor
-    reader: Reader
-    last: str
-
-    def codes(self, images: Tensor) -> Tensor:
-        """(B, D)."""
-        codes: Tensor = latents(self.model, self.last)(images) @ self.projection.T
-        return codes
-
-    def read(self, codes: Tensor) -> Tensor:
-        """Images (B, C, H, W) of codes (B, D) of any length."""
-        images: Tensor = self.reader(as_directions(codes))
-        return images.clamp(0, 1)
-
-
-def as_directions(codes: Tensor) -> Tensor:
-    """Codes (B, D) of root mean square 1."""
-    return nn.functional.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
-
-
-def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
-    """Before any training; the same for one architecture."""
-    rng = Rng.root(0).child("seer")
-    model = build(architecture, rng=rng.child("model"))
-    layer = model.get_submodule(last)
-    assert isinstance(layer, nn.Linear)  # attack.last_layer
-    kept = min(code, layer.in_features)
-    draws = torch.randn(layer.in_features, kept, generator=rng.child("projection").torch())
-    with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
-        reader = Reader(architecture.input_shape, kept)
-    return Secret(model=model, projection=torch.linalg.qr(draws)[0].T.contiguous(), reader=reader, last=last)
-
-
 def train_secret(
     architecture: Architecture,
     images: Tensor,
@@ -151,8 +72,8 @@ def train_secret(
     examples: int,
     looks_for: Property,
     recipe: SecretTraining,
-) -> Secret:
-    """From the cache, or trained now.
+) -> tuple[Secret, float]:
+    """What is sent and kept, and the agreement above which a read-out counts: cached, or trained now.
 
     Args:
         architecture: agreed.
@@ -190,14 +111,16 @@ def train_secret(
             generator=generator,
             device=images.device,
         ).run()
-        parts = {"model": secret.model, "reader": secret.reader}
-        return {f"{part}.{name}": t for part, of in parts.items() for name, t in of.state_dict().items()}
+        parts = {"model": secret.model.eval(), "reader": secret.reader.eval()}
+        trained = {f"{part}.{name}": t for part, of in parts.items() for name, t in of.state_dict().items()}
+        on_device = replace(secret, projection=secret.projection.to(images.device))
+        return {**trained, "floor": torch.tensor(floor_of(on_device, images, examples, looks_for))}
 
     tensors = load_or_make("seer", key, make)
     for part, module in (("model", secret.model), ("reader", secret.reader)):
         module.load_state_dict(take_prefix(tensors, part))
         module.to(images.device).eval()
-    return replace(secret, projection=secret.projection.to(images.device))
+    return replace(secret, projection=secret.projection.to(images.device)), float(tensors["floor"])
 
 
 @final
