@@ -35,6 +35,11 @@ MODEL: Mapping[str, Any] = {
 KNOWN = 8000
 SEEN, PAPER = 18.0, 19.0
 """PSNR above which an image counts as recovered: ours, and the paper's."""
+COLUMNS = (
+    *("examples", "clients", "n", "exactly one above the threshold", "filed", "brightest above 18; 19 dB"),
+    *("median PSNR, dB", "class right", "mean bright image above 18; 19 dB", "brightest of another batch"),
+    "CPU s, at most",
+)
 SUMS: Mapping[str, tuple[int, int]] = {
     "64": (1, 64),
     "128": (1, 128),
@@ -57,66 +62,75 @@ def rounds(arguments: argparse.Namespace) -> None:
     """One row per sum: what was filed, and what of it is right."""
     known, pool = pools(arguments.source, arguments.split)
     attack = Seer(training=SecretTraining(steps=arguments.steps))
-    print(
-        "| examples | clients | n | exactly one has it | filed | brightest recovered (18 dB; 19 dB) | "
-        "PSNR of the brightest where filed | class right | null (18 dB; 19 dB) | crafting, CPU s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in arguments.sums:
         clients, each = SUMS[name]
         size = clients * each
         bright = brightness(known.inputs)
         threshold = bright.double().quantile(1 - 1 / size)
         guess = known.inputs[bright >= threshold].mean(0)
-        rows, spent = [], []
+        rows, spent, claimed, brightest = (
+            list[dict[str, float]](),
+            list[float](),
+            list[Tensor](),
+            list[Tensor](),
+        )
         for seed in range(arguments.seeds):
-            private = pool.pick(
-                torch.randperm(len(pool), generator=Rng.root(seed, salt="deal").torch())[:size]
-            )
+            order = torch.randperm(len(pool), generator=Rng.root(seed, salt="deal").torch())
+            private = pool.pick(order[:size])
             before = time.process_time()
             played = play_out(
                 attack, private, clients=clients, seed=seed, auxiliary=known, secure_sum=clients > 1, **MODEL
             )
             spent.append(time.process_time() - before)
-            rows.append(judge(played.claims[0][0], private, guess, float(threshold)))
+            (claim,) = (c for c in played.claims[0] if isinstance(c, Reconstruction))
+            rows.append(judge(claim, private, guess, float(threshold)))
+            claimed.append(claim.inputs)
+            brightest.append(private.inputs[int(brightness(private.inputs).argmax())][None])
+        for one, claim_of_it, stranger in zip(rows, claimed, [*brightest[1:], brightest[0]], strict=True):
+            one["stranger"] = quality(claim_of_it, stranger) if len(claim_of_it) else 0.0
         print(row(size, clients, rows, max(spent)), flush=True)
 
 
-def judge(claim: Any, private: Batch, guess: Tensor, threshold: float) -> dict[str, float]:
+def judge(claim: Reconstruction, private: Batch, guess: Tensor, threshold: float) -> dict[str, float]:
     """What one round gave, against the brightest example of it."""
-    assert isinstance(claim, Reconstruction)
     size = brightness(private.inputs)
     target = int(size.argmax())
     truth = private.inputs[target : target + 1]
     found = {
         "alone": float((size >= threshold).sum() == 1),
         "filed": float(len(claim.inputs)),
-        "guess": float(psnr(guess[None].double(), truth.double(), data_range=1.0)),
+        "guess": quality(guess[None], truth),
     }
     if len(claim.inputs):
         assert claim.labels is not None  # SEER says it
-        found["psnr"] = float(psnr(claim.inputs.double(), truth.double(), data_range=1.0))
+        found["psnr"] = quality(claim.inputs, truth)
         found["class"] = float(claim.labels[0] == private.labels[target])
     return found
 
 
+def quality(image: Tensor, truth: Tensor) -> float:
+    """PSNR, dB."""
+    return float(psnr(image.double(), truth.double(), data_range=1.0))
+
+
 def row(size: int, clients: int, rows: list[dict[str, float]], seconds: float) -> str:
     """Of the table."""
-    n = len(rows)
 
-    def above(key: str, limit: float) -> str:
-        return f"{sum(r.get(key, 0) > limit for r in rows)}"
+    def above(key: str) -> str:
+        return "; ".join(f"{sum(r.get(key, 0) > limit for r in rows)}" for limit in (SEEN, PAPER))
 
-    quality = spread([round(r["psnr"], 1) for r in rows if "psnr" in r] or [0.0])
     filed = [r for r in rows if r["filed"]]
-    cells = [
-        *(f"{value:g}" for value in (size, clients, n, sum(r["alone"] for r in rows), len(filed))),
-        f"{above('psnr', SEEN)}; {above('psnr', PAPER)}",
-        quality,
+    median = sorted(r["psnr"] for r in filed)[len(filed) // 2] if filed else 0.0
+    cells = (
+        *(f"{value:g}" for value in (size, clients, len(rows), sum(r["alone"] for r in rows), len(filed))),
+        above("psnr"),
+        f"{median:.1f}",
         f"{sum(r['class'] for r in filed):g} of {len(filed)}",
-        f"{above('guess', SEEN)}; {above('guess', PAPER)}",
+        above("guess"),
+        above("stranger"),
         f"{seconds:.0f}",
-    ]
+    )
     return f"| {' | '.join(cells)} |"
 
 

@@ -122,13 +122,14 @@ def read_out(secret: Secret, gradient: Tensor) -> Found:
     left = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
     left = left / left.abs().max().clamp_min(torch.finfo(left.dtype).tiny)
     classes, _, directions = torch.linalg.svd(left, full_matrices=False)
-    signs = left.new_tensor([[1.0], [-1.0]])
-    codes = signs * directions[0]
+    codes = torch.stack((directions[0], -directions[0]))
     with torch.no_grad():
         images = secret.read(codes)
         agreement = nn.functional.cosine_similarity(secret.codes(images), codes)
     best = int(agreement.argmax())
-    label = (signs[best] * classes[:, 0]).argmin()  # p - y is negative for the example's class alone
+    label = (
+        classes[:, 0] if best == 0 else -classes[:, 0]
+    ).argmin()  # p - y is negative for the example's class alone
     return Found(image=images[best : best + 1], label=label[None], agreement=agreement[best : best + 1])
 
 

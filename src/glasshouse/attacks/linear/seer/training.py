@@ -84,7 +84,7 @@ def train_secret(
         recipe: of the training.
 
     Raises:
-        Inapplicable: the images are equally bright, or their sides are no multiples of 4 pixels.
+        Inapplicable: the images are equally bright.
     """
     key = {
         "version": _VERSION,
@@ -95,11 +95,10 @@ def train_secret(
         "looks_for": looks_for,
         "recipe": asdict(recipe),
     }
-    secret = fresh(architecture, last, code=recipe.code)
     rng = Rng.root(0).child("seer/training")
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
-        generator = rng.torch()
+        secret, generator = fresh(architecture, last, code=recipe.code), rng.torch()
         chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
         shown = torch.cat((chosen.natural, _draw(chosen.made, _SHOWN * recipe.code, generator)))
         secret.reader.begin(shown)
@@ -116,7 +115,7 @@ def train_secret(
         on_device = replace(secret, projection=secret.projection.to(images.device))
         return {**trained, "floor": torch.tensor(floor_of(on_device, images, examples, looks_for))}
 
-    tensors = load_or_make("seer", key, make)
+    tensors, secret = load_or_make("seer", key, make), fresh(architecture, last, code=recipe.code)
     for part, module in (("model", secret.model), ("reader", secret.reader)):
         module.load_state_dict(take_prefix(tensors, part))
         module.to(images.device).eval()
