@@ -42,11 +42,9 @@ COLUMNS = (
 )
 SUMS: Mapping[str, tuple[int, int]] = {
     "64": (1, 64),
-    "128": (1, 128),
-    "256": (1, 256),
-    "secure": (8, 32),
+    "256": (8, 32),
 }
-"""Clients and examples of each; several: a secure sum."""
+"""Clients and examples of each; of several clients a secure sum."""
 
 
 def pools(source: str, split: str) -> tuple[Batch, Batch]:

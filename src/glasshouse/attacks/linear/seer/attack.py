@@ -6,8 +6,8 @@ has nothing of any example but the brightest (or darkest), and a reader makes an
 
 Where we differ: the projection sees the last layer alone (:mod:`training`), and the read-out is blind. It
 takes the strongest direction of what is left, with either sign, and keeps the image whose own code agrees
-better. It files that image if the agreement is higher than in nearly all auxiliary sums without their
-brightest images.
+better. It files that image unless the agreement is as low as in most auxiliary sums without their brightest
+images.
 
 Breaks when: no example of the sum has the property, or several have it to the same degree (of many examples
 exactly one is above the threshold with a chance of 37 %); the clients' images are of another kind than the
@@ -61,7 +61,7 @@ class Seer:
             **crafting_control(
                 "parameters",
                 auxiliary=800,
-                model={"name": "mlp"},
+                model={"name": "mlp", "hidden": "256,256"},
                 federation={"clients": 2, "batch_size": 1, "rounds": 60, "secure_sum": True},
                 audit={"rounds": list(range(60))},
             ),

@@ -17,7 +17,7 @@ from glasshouse.rng import Rng
 from glasshouse.wire import Architecture
 
 SUBJECT = "attack 'seer'"
-SUMS, WITHOUT, BEYOND = 100, 4, 0.95
+SUMS, WITHOUT, BEYOND = 100, 4, 0.5
 """Auxiliary sums that set the floor, how many of the brightest they lack, and the share that stays below."""
 _STEADY = 0.05  # of the standardisation's averages
 _AT_ONCE = 256
@@ -94,7 +94,7 @@ def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
     model = build(architecture, rng=rng.child("model"))
     layer = model.get_submodule(last)
     assert isinstance(layer, nn.Linear)  # attack.last_layer
-    kept = min(code, layer.in_features)
+    kept = min(code, max(1, layer.in_features // 2))
     draws = torch.randn(layer.in_features, kept, generator=rng.child("projection").torch())
     with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
         reader = Reader(architecture.input_shape, kept)
@@ -134,7 +134,7 @@ def read_out(secret: Secret, gradient: Tensor) -> Found:
 
 
 def floor_of(secret: Secret, images: Tensor, examples: int, looks_for: Property) -> float:
-    """The agreement below which nearly all sums of auxiliary images lie that lack their brightest."""
+    """The agreement below which half of the sums of auxiliary images lie that lack their brightest."""
     generator = Rng.root(0).child("seer/floor").torch()
     size = brightness(images, looks_for)
     others = images[size <= size.double().quantile(max(0.5, 1 - WITHOUT / examples))]

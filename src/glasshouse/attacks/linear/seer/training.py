@@ -51,7 +51,7 @@ class SecretTraining:
         batch_size: chosen images per step, and as many others.
         learning_rate: highest of the one-cycle schedule.
         silence: weight of how much of the others is left, against the squared error of pixels.
-        code: entries of the projection; at most as many as features are used.
+        code: entries of the projection; at most half as many as the last layer has features are used.
     """
 
     steps: Count = 2_500
