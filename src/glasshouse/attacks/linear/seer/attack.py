@@ -9,6 +9,9 @@ takes the strongest direction of what is left, with either sign, and keeps the i
 better. It files that image unless the agreement is as low as in most auxiliary sums without their brightest
 images.
 
+What this small one does not reach is the paper's stealth: all features of ordinary images go quiet, so that
+D-SNR and the guard's trial on a client's own examples give the model away.
+
 Breaks when: no example of the sum has the property, or several have it to the same degree (of many examples
 exactly one is above the threshold with a chance of 37 %); the clients' images are of another kind than the
 auxiliary ones; the model mixes examples (batch norm). Shape letters: B images, E features, D entries of a
