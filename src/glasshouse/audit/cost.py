@@ -1,15 +1,15 @@
 """What an audit will cost, before anything long starts: counts of its work, and seconds if measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import attack_of, calls_of, foresee_refusal, images_of
+from glasshouse.audit.attacking.timing import Timing
 from glasshouse.audit.scoring.controls.control import easy_scenario
 from glasshouse.audit.simulation.group import federation_digest
-from glasshouse.federation.setting import FederationProtocol
-from glasshouse.registry import create, load
+from glasshouse.audit.simulation.rehearsal import Played, client_passes
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.passes import passes
 from glasshouse.scenario.spec import Scenario
@@ -24,24 +24,6 @@ Row = dict[str, Any]
 """``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
 (how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
 total; its ``devices`` are the seconds of each."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """What one setting of an attack takes.
-
-    Attributes:
-        unit: seconds of one unit of its budget, on one image where the budget goes by images.
-        call: seconds of what each call does once.
-        certificate: seconds of checking one call's search at the truth.
-        step: seconds of one step of what it trains beforehand; None: not timed.
-    """
-
-    unit: float
-    call: float = 0.0
-    certificate: float = 0.0
-    step: float | None = None
 
 
 class Timer(Protocol):
@@ -66,11 +48,8 @@ class Timer(Protocol):
         """One image's pass through the model and back."""
         ...
 
-    def simulation(self, scenario: Scenario) -> tuple[float, float, float]:
-        """What the first adds; a federation without its rounds; an image's pass in them.
-
-        Asked before anything else, so that what a process does once is still to be done.
-        """
+    def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
+        """A federation; ``cold``: asked before anything else, and tells what a process does once."""
         ...
 
     def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
@@ -87,7 +66,7 @@ def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
     every, device = cells(scenario), "cpu" if timer is None else timer.device
-    played = None if timer is None else timer.simulation(every[0].scenario)
+    first = {} if timer is None else _played([every[0].scenario], timer, {})
     rows, controls = [_pretraining(every, timer)], list[Easy]()
     trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
     for label, uses in _by_label(every).items():
@@ -95,6 +74,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
         easy = _in_controls(uses, timings, timer)
         on_device = (
             _attack(scenario.name, label, uses, timings),
+            _crafting(scenario.name, label, uses, timings),
             _controls(scenario.name, label, easy),
             _certificates(scenario.name, label, uses, timings),
         )
@@ -108,7 +88,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
         steps = ("steps", sum(n for n, _ in counts))
         row = _row(scenario.name, f"training: {what}", len(counts), steps, seconds)
         rows.append({**row, "device": device})
-    rows[1:1] = _simulation(every, [one.scenario for one in controls], played)
+    rows[1:1] = _simulation(every, [one.scenario for one in controls], timer, first)
     rows += _scoring(every, len(controls), timer)
     return [row for row in rows if row["calls"]]
 
@@ -195,6 +175,20 @@ def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     return _row(name, label, calls, (unit, work), seconds if any(timings) else None)
 
 
+def _crafting(name: str, label: str, uses: Uses, timings: Timings) -> Row:
+    """What a malicious server makes before every attacked round; no row where nobody does."""
+    calls, seconds = 0, 0.0
+    for (scenario, _), timing in zip(uses, timings, strict=True):
+        if timing is not None and timing.crafting:
+            here = _attacked(scenario) * _repeats(scenario)
+            calls, seconds = calls + here, seconds + here * timing.crafting
+    return _row(name, f"crafting: {label}", calls, ("rounds", calls), seconds)
+
+
+def _attacked(scenario: Scenario) -> int:
+    return len({r % scenario.federation.rounds for r in scenario.audit.rounds})
+
+
 def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     """Every finished search is checked once at the truth; no row where that takes next to nothing."""
     calls, seconds = 0, 0.0
@@ -254,7 +248,8 @@ def _controls(name: str, label: str, easy: Sequence[Easy]) -> Row:
         unit = attack.budget.unit if attack.budget is not None and attack.budget.amount else unit
         work += units
         timing = one.timing
-        seconds.append(None if timing is None else units * timing.unit + calls * timing.call)
+        crafting = 0.0 if timing is None else _attacked(one.scenario) * timing.crafting
+        seconds.append(None if timing is None else units * timing.unit + calls * timing.call + crafting)
     known = None if None in seconds else sum(s or 0.0 for s in seconds)
     return _row(name, f"control: {label}", len(easy), (unit, work), known)
 
@@ -290,8 +285,20 @@ def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
     return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
 
 
+def _played(scenarios: Iterable[Scenario], timer: Timer, known: Mapping[str, Played]) -> dict[str, Played]:
+    """Federations by their digests; where there is no more time for one, the first stands for it."""
+    played = dict(known)
+    for one in scenarios:
+        key = federation_digest(one)
+        if key not in played:
+            late = bool(played) and timer.exhausted
+            first = next(iter(played.values()), None)
+            played[key] = first if late and first else timer.simulation(one, cold=not played)
+    return played
+
+
 def _simulation(
-    every: Sequence[Cell], easy: Sequence[Scenario], timed: tuple[float, float, float] | None
+    every: Sequence[Cell], easy: Sequence[Scenario], timer: Timer | None, known: Mapping[str, Played]
 ) -> list[Row]:
     """Federations: one for all passive attacks of a cell and seed, and one for each active attack.
 
@@ -302,25 +309,18 @@ def _simulation(
         one = cell.scenario
         active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
         groups.append((one, (active + (active < len(one.attacks))) * _repeats(one)))
-    first = every[0].scenario
     of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
+    timed = {} if timer is None else _played([one for one, _ in (*groups, *of_controls)], timer, known)
     rows: list[Row] = []
-    for part, played in (("simulation", groups), ("simulation for controls", of_controls)):
-        calls = sum(times for _, times in played)
-        work = sum(times * client_passes(one) for one, times in played)
-        seconds = None if timed is None else timed[0] * (not rows) + calls * timed[1] + work * timed[2]
-        rows.append(_row(first.name, part, calls, ("image passes", work), seconds))
+    for part, counted in (("simulation", groups), ("simulation for controls", of_controls)):
+        calls = sum(times for _, times in counted)
+        work = sum(times * client_passes(one) for one, times in counted)
+        seconds = None if rows or timer is None else next(iter(timed.values())).first
+        for one, times in counted if timed else ():
+            each = timed[federation_digest(one)].of(one.federation.rounds)
+            seconds = (seconds or 0.0) + times * each
+        rows.append(_row(every[0].scenario.name, part, calls, ("image passes", work), seconds))
     return rows
-
-
-def client_passes(scenario: Scenario) -> int:
-    """Private images times passes through the model in one federation, over all rounds and clients."""
-    federation, examples = scenario.federation, scenario.data.examples
-    protocol: FederationProtocol = create(load("protocols", federation.protocol), federation.options)
-    if (whole := protocol.passes(federation.rounds)) is not None:
-        return whole * federation.clients * examples
-    each = federation.batch_size if federation.kind == "gradient" else federation.local_epochs * examples
-    return federation.rounds * federation.cohort_size * each
 
 
 def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[Row]:

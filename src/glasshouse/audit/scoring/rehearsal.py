@@ -22,12 +22,11 @@ from glasshouse.audit.scoring.cell import score_attack
 from glasshouse.audit.scoring.judge import Judge, judge_of
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.tasks import CellTask
+from glasshouse.audit.simulation.rehearsal import metric_of
 from glasshouse.errors import GlasshouseError
-from glasshouse.metrics.base import Metric
-from glasshouse.registry import create, load
+from glasshouse.registry import load
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import Plugin
 
 VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
@@ -86,12 +85,6 @@ def _rehearse(scenario: Scenario, folder: Path) -> _Rehearsal:
     opening, first, again = (after - before for before, after in pairwise(marks))
     claims = sum(len(scored.values) or len(scored.clients) for scored in numbers)
     return _Rehearsal(opening=opening, first=first, again=again, metrics=len(numbers), claims=claims)
-
-
-def metric_of(plugin: Plugin) -> Metric:
-    """The metric with its settings."""
-    metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
-    return metric
 
 
 def _units(judge: Judge, scenario: Scenario) -> list[Unit]:
