@@ -328,7 +328,7 @@ def test_every_federation_is_timed_by_itself_while_there_is_time():
             asked.append(cold)
             return Played(first=0.5 if cold else 0.0, one=float(len(asked)))
 
-    for most, simulation, controls in ((99, 0.5 + 1.0 + 2.0 + 3.0, 4.0), (0, 0.5 + 3.0, 1.0)):
+    for most, simulation, controls in ((99, 0.5 + 1.0 + 2.0 + 3.0, 4.0), (0, 0.5 + 3.0, 2.0)):
         asked.clear()
         (scenario,) = load("quickstart-photos").scenarios
         found = {row["part"]: row for row in costs.cost(scenario, timer=Rounds(most))}

@@ -66,7 +66,7 @@ def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
     every, device = cells(scenario), "cpu" if timer is None else timer.device
-    first = {} if timer is None else _played([every[0].scenario], timer, {})
+    first = {} if timer is None else _played([every[0].scenario], [], timer, {})
     rows, controls = [_pretraining(every, timer)], list[Easy]()
     trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
     for label, uses in _by_label(every).items():
@@ -285,15 +285,17 @@ def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
     return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
 
 
-def _played(scenarios: Iterable[Scenario], timer: Timer, known: Mapping[str, Played]) -> dict[str, Played]:
-    """Federations by their digests; where there is no more time for one, the first stands for it."""
+def _played(
+    cells: Iterable[Scenario], easy: Iterable[Scenario], timer: Timer, known: Mapping[str, Played]
+) -> dict[str, Played]:
+    """Federations by their digests; with no more time the first stands for a cell's. Controls' are small."""
     played = dict(known)
-    for one in scenarios:
+    for one, small in (*((s, False) for s in cells), *((s, True) for s in easy)):
         key = federation_digest(one)
         if key not in played:
-            late = bool(played) and timer.exhausted
             first = next(iter(played.values()), None)
-            played[key] = first if late and first else timer.simulation(one, cold=not played)
+            late = first if timer.exhausted and not small else None
+            played[key] = late or timer.simulation(one, cold=first is None)
     return played
 
 
@@ -305,12 +307,12 @@ def _simulation(
     Then those of the controls; passive attacks with the same easy setting share one.
     """
     groups: list[tuple[Scenario, int]] = []
-    for cell in every:
-        one = cell.scenario
+    for one in (cell.scenario for cell in every):
         active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
         groups.append((one, (active + (active < len(one.attacks))) * _repeats(one)))
     of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
-    timed = {} if timer is None else _played([one for one, _ in (*groups, *of_controls)], timer, known)
+    cells = (one for one, _ in groups)
+    timed = {} if timer is None else _played(cells, (one for one, _ in of_controls), timer, known)
     rows: list[Row] = []
     for part, counted in (("simulation", groups), ("simulation for controls", of_controls)):
         calls = sum(times for _, times in counted)

@@ -24,7 +24,7 @@ from glasshouse.audit.attacking.timing import Timing
 from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.scoring.rehearsal import time_scoring
 from glasshouse.audit.simulation.build import build, require_part
-from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.group import Group, federation_digest, simulate
 from glasshouse.audit.simulation.pretraining import ascent_of
 from glasshouse.audit.simulation.rehearsal import Played, metric_of, play_shortened, time_simulation
 from glasshouse.cache import FOLDER as CACHE
@@ -65,6 +65,7 @@ class Stopwatch:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device, self._began = device, time.process_time()
+        self._played: dict[str, Played] = {}
 
     @property
     def device(self) -> str:
@@ -90,7 +91,7 @@ class Stopwatch:
             timing = _time_call(scenario, plugin, budget, self._device)
         if timing is None or not attack_of(plugin.name, plugin.arguments).needs.changes:
             return timing
-        return _with_crafting(timing, scenario, plugin, budget)
+        return _with_crafting(timing, scenario, plugin, budget, honest=self._honest(scenario))
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of one image's pass through the model and back, in training."""
@@ -111,7 +112,13 @@ class Stopwatch:
             for module in PRELOAD:
                 importlib.import_module(module)
         with tempfile.TemporaryDirectory() as place, _cache_in(place):
-            return time_simulation(scenario, cold=cold)
+            self._played[federation_digest(scenario)] = time_simulation(scenario, cold=cold)
+        return self._played[federation_digest(scenario)]
+
+    def _honest(self, scenario: Scenario) -> float:
+        """Seconds of one round in which nobody crafts anything."""
+        known = self._played.get(federation_digest(scenario))
+        return play_shortened(scenario) if known is None else known.one
 
     def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
         """CPU seconds of one metric on made-up claims: what happens once, what the first one adds, and each.
@@ -158,10 +165,12 @@ def _time_rounds(scenario: Scenario, plugin: Plugin, budget: Budget, device: str
     return replace(more, unit=few.unit + slope * max(0, scenario.federation.rounds - SEVERAL[0]))
 
 
-def _with_crafting(timing: Timing, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing:
+def _with_crafting(
+    timing: Timing, scenario: Scenario, plugin: Plugin, budget: Budget, *, honest: float
+) -> Timing:
     """The same with what a malicious server makes before a round, and each step of training for it.
 
-    A federation with it, from an empty cache, against one without; where it trains, twice.
+    A federation with it, from an empty cache, against an ``honest`` one; where it trains, twice.
     """
     shorts = [{**plugin.arguments, **budget.probe}]
     if budget.training and budget.longer:
@@ -171,7 +180,7 @@ def _with_crafting(timing: Timing, scenario: Scenario, plugin: Plugin, budget: B
         attack = plugin.model_copy(update={"arguments": arguments})
         with tempfile.TemporaryDirectory() as place, _cache_in(place):
             only = scenario.model_copy(update={"attacks": (attack,)})
-            spent.append(play_shortened(only, active=0) - play_shortened(only))
+            spent.append(play_shortened(only, active=0) - honest)
     if len(spent) < 2:
         return replace(timing, crafting=max(0.0, spent[0]))
     few, more = (_training_of(plugin.name, arguments) for arguments in shorts)

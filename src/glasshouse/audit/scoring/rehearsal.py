@@ -19,7 +19,8 @@ from glasshouse.attacks.base import (
 )
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.cell import score_attack
-from glasshouse.audit.scoring.judge import Judge, judge_of
+from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.tasks import CellTask
 from glasshouse.audit.simulation.rehearsal import metric_of

@@ -19,7 +19,7 @@ from glasshouse.audit.scoring.claims.fields import score_field
 from glasshouse.audit.scoring.claims.rounds import Measure, score_rounds
 from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge, Target
-from glasshouse.audit.scoring.nulls import CHANCE, average_score, counts
+from glasshouse.audit.scoring.nulls import CHANCE, counts
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric
 
@@ -116,16 +116,7 @@ def _beside_nulls(
     def null(number: int, target: Target, values: Numbers) -> Numbers:
         quoted.append(judge.null(name, metric, len(target.batch)))
         most.extend(x for x in (judge.null_most(name, metric, len(target.batch)),) if x is not None)
-        assert judge.auxiliary is not None  # judge.null has checked
-        guessed = average_score(
-            quoted[-1],
-            metric,
-            judge.auxiliary,
-            target.batch,
-            context=judge.context,
-            rng=judge.rng.child(f"victim/{name}/{number}/{claim.about.client}"),
-            draws=judge.draws,
-        )
+        guessed = judge.null_scores(name, metric, target.batch, number=number, client=claim.about.client)
         # A number about each claim has as many units as there are claims, and a null claims as it likes.
         return guessed if len(guessed) == len(values) else np.full(len(values), guessed.mean())
 
