@@ -224,14 +224,21 @@ class Judge:
 
         The next ones in order, cyclically; without any, held-out examples; without those, nobody.
         """
-        size = len(self.target(number, about.client).batch)
+        return self._others(about.rounds, about.client, number)
+
+    @cached_property
+    def _others(self) -> Callable[[tuple[int, ...], int | None, int], tuple[Target, ...]]:
+        return lru_cache(maxsize=KEPT)(self._find_others)
+
+    def _find_others(self, rounds: tuple[int, ...], client: int | None, number: int) -> tuple[Target, ...]:
+        size = len(self.target(number, client).batch)
         how_many = max(1, min(SHIFTS, EXAMPLES // size))
-        own = {p for r in about.rounds for p in self._behind(r, about.client)}
+        own = {p for r in rounds for p in self._behind(r, client)}
         keys: list[tuple[int, int | None]] = sorted(
-            {(r, None if about.client is None else c) for r, c in self.truth.used},
+            {(r, None if client is None else c) for r, c in self.truth.used},
             key=lambda key: (key[0], -1 if key[1] is None else key[1]),
         )
-        after = keys.index((number, about.client)) + 1
+        after = keys.index((number, client)) + 1
         different = [key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key))]
         if different:
             return tuple(self.target(*key) for key in different[:how_many])
