@@ -71,7 +71,9 @@ class ScaleMia:
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control=crafting_control("parameters", auxiliary=800, model={"name": "scale_mia_cnn", "bins": 128}),
+        control=crafting_control(  # the images and the model of quickstart-secure-sum: one autoencoder
+            "parameters", auxiliary=800, examples=240, model={"name": "scale_mia_cnn", "bins": 256}
+        ),
         renamed={
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
