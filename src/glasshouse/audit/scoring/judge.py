@@ -14,9 +14,8 @@ from torch import Tensor
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.claims.truths import exchange_classes
-from glasshouse.audit.scoring.kept import once
 from glasshouse.audit.scoring.nulls import EXAMPLES, average_score, choose_null, largest_share
-from glasshouse.cache import digest
+from glasshouse.cache import digest, once
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.rng import Rng
