@@ -8,6 +8,7 @@ from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import attack_of, calls_of, foresee_refusal, images_of
 from glasshouse.audit.attacking.timing import Timing
 from glasshouse.audit.scoring.controls.control import easy_scenario
+from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.rehearsal import Played, client_passes
 from glasshouse.scenario.axes import Cell, cells
@@ -52,9 +53,7 @@ class Timer(Protocol):
         """A federation; ``cold``: asked before anything else, and tells what a process does once."""
         ...
 
-    def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
-        """What happens once; by one metric, what a federation's first claim adds, and each claim."""
-        ...
+    def scoring(self, scenario: Scenario) -> Scoring | None: ...
 
 
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
@@ -330,21 +329,21 @@ def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[
 
     A control is judged by one metric on the claims, and on them exchanged.
     """
-    calls = federations = 0
-    for cell in every:
-        one = cell.scenario
+    first, counts = every[0].scenario, {True: [0, 0], False: [0, 0]}  # federations and scores, by new nulls
+    nulls = set[str]()
+    for one in (cell.scenario for cell in every):
+        undefended = federation_digest(one.model_copy(update={"defenses": ()}))
         for plugin in one.attacks:
-            attack = attack_of(plugin.name, plugin.arguments)
-            claims = calls_of(one, plugin, attack)
-            calls += claims * _repeats(one) * len(one.audit.metrics)
-            federations += bool(claims) * _repeats(one) * len(one.audit.metrics)
-    first = every[0].scenario
+            claims = calls_of(one, plugin, attack_of(plugin.name, plugin.arguments))
+            for place, number in enumerate((bool(claims), claims)):
+                counts[undefended not in nulls][place] += number * _repeats(one) * len(one.audit.metrics)
+        nulls.add(undefended)
+    easy, calls = [controls, 2 * CONTROL_VICTIMS * controls], counts[True][1] + counts[False][1]
     timed = None if timer is None or not calls else timer.scoring(first)
     rows: list[Row] = []
-    for part, scores, federated in (
-        ("scoring", calls, federations),
-        ("scoring of controls", 2 * CONTROL_VICTIMS * controls, controls),
-    ):
-        seconds = None if timed is None else timed[0] * (not rows) + timed[1] * federated + timed[2] * scores
+    for part, scores, new in (("scoring", calls, counts[True]), ("scoring of controls", easy[1], easy)):
+        seconds = None if timed is None else timed.of(*new)
+        if timed is not None and not rows:
+            seconds = timed.of(*new) + timed.first + timed.known * timed.of(*counts[False])
         rows.append(_row(first.name, part, scores, ("scores", scores), seconds))
     return rows

@@ -22,7 +22,7 @@ from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.attacking.timing import Timing
 from glasshouse.audit.scoring.certificate import certify_together
-from glasshouse.audit.scoring.rehearsal import time_scoring
+from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
 from glasshouse.audit.simulation.group import Group, federation_digest, simulate
 from glasshouse.audit.simulation.pretraining import ascent_of
@@ -120,8 +120,8 @@ class Stopwatch:
         known = self._played.get(federation_digest(scenario))
         return play_shortened(scenario) if known is None else known.one
 
-    def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
-        """CPU seconds of one metric on made-up claims: what happens once, what the first one adds, and each.
+    def scoring(self, scenario: Scenario) -> Scoring | None:
+        """CPU seconds of made-up claims.
 
         Metrics that need a network trained for them count like the others.
         """

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast, final
@@ -33,10 +33,30 @@ VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
 
 
-def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float, float] | None:
-    """CPU seconds of what happens once; by one metric, what a federation's first claim adds, and each claim.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """CPU seconds of scoring by one metric.
 
-    The first claim is dearer, since the null adversary is chosen for it.
+    Attributes:
+        first: what happens once in a process.
+        opening: what a federation's first claim adds: its files are read and the null adversary is chosen.
+        each: of each claim.
+        known: share of both where another cell asked null adversaries the same before.
+    """
+
+    first: float
+    opening: float
+    each: float
+    known: float
+
+    def of(self, federations: int, claims: int) -> float:
+        """Seconds of so many claims in so many federations."""
+        return federations * self.opening + claims * self.each
+
+
+def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
+    """Time the scoring of made-up claims: at first, again, and with what null adversaries get at hand.
 
     Args:
         scenario: without axes; its metrics are timed.
@@ -46,13 +66,17 @@ def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float, float]
         None where none of the metrics scores a claim that can be made up.
     """
     try:
-        cold, warm = _rehearse(scenario, folder), _rehearse(scenario, folder)
+        cold, warm, _, known = (_rehearse(scenario, folder, keep=keep) for keep in (False, False, True, True))
     except GlasshouseError:
         return None
     if not warm.claims:
         return None
-    added = warm.opening + max(0.0, warm.first - warm.again)
-    return max(0.0, cold.whole - warm.whole), added / warm.metrics, warm.again / warm.claims
+    return Scoring(
+        first=max(0.0, cold.whole - warm.whole),
+        opening=(warm.opening + max(0.0, warm.first - warm.again)) / warm.metrics,
+        each=warm.again / warm.claims,
+        known=min(1.0, known.whole / warm.whole) if warm.whole > 0 else 1.0,
+    )
 
 
 @final
@@ -71,10 +95,12 @@ class _Rehearsal:
         return self.opening + self.first
 
 
-def _rehearse(scenario: Scenario, folder: Path) -> _Rehearsal:
+def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
+    """``keep``: what null adversaries get is kept for the next rehearsal that may."""
     task = CellTask(cell=cells(scenario)[0], groups=(), run=str(folder), controls={})
     marks = [time.process_time()]
     judge = judge_of(folder, scenario)
+    judge = judge if keep else replace(judge, networks="")
     kinds = {metric_of(plugin).claim for plugin in scenario.audit.metrics}
     units = [(unit, Outcome(claims=tuple(_claims(unit, kinds, judge)))) for unit in _units(judge, scenario)]
     runs = [Run(folder=str(folder), units=[one for one in units if one[1].claims], judge=judge)]
