@@ -268,8 +268,8 @@ def test_scoring_is_timed_for_sums_and_for_claims_about_classes_and_clients(tmp_
         (scenario,) = load(name, []).scenarios
         timed = probes.Stopwatch().scoring(scenario)
         assert timed is not None
-        assert timed.opening > 0
-        assert 0 < timed.known <= 1
+        assert timed.new[0] > 0
+        assert timed.known[0] >= 0
 
 
 def played(monkeypatch, seconds):
@@ -335,7 +335,7 @@ def test_every_federation_is_timed_by_itself_while_there_is_time():
             return Played(first=0.5 if cold else 0.0, one=float(len(asked)))
 
         def scoring(self, scenario):
-            return rehearsal.Scoring(first=1.0, opening=2.0, each=1.0, known=0.25)
+            return rehearsal.Scoring(first=1.0, new=(2.0, 1.0), known=(1.0, 0.25))
 
     for most, simulation, controls in ((99, 0.5 + 1.0 + 2.0 + 3.0, 4.0), (0, 0.5 + 3.0, 2.0)):
         asked.clear()
@@ -344,7 +344,9 @@ def test_every_federation_is_timed_by_itself_while_there_is_time():
         assert found["simulation"]["seconds"] == simulation
         assert found["simulation for controls"]["seconds"] == controls
         assert asked.count(True) == 1
-        assert found["scoring"]["seconds"] == 1.0 + (1 + 0.25 * 2) * (4 * 2.0 + 32 * 1.0)  # nulls of one cell
+        assert found["scoring"]["seconds"] == 1.0 + (4 * 2.0 + 32 * 1.0) + 2 * (
+            4 * 1.0 + 32 * 0.25
+        )  # nulls of one cell
 
 
 def test_a_search_that_ends_when_it_has_found_everything_is_probed_twice():

@@ -21,6 +21,7 @@ CONTROL_VICTIMS = 6
 """Victims of a control: its easy setting has so many clients."""
 CLOSED_FORM = Budget(unit="evaluations", amount=0)
 """Of an attack without a budget: a call is one evaluation, and is timed as it is."""
+AFTERWARDS = {"examples", "heldout", "images_are_public"}  # with as many private images: no auxiliary one's
 Row = dict[str, Any]
 """``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
 (how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
@@ -260,7 +261,8 @@ def _trainings(uses: Uses, timings: Timings) -> Iterator[tuple[tuple[str, str], 
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
         steps = budget.training * (scenario.federation.rounds if budget.every_round else 1)
-        behind = [scenario.model.model_dump(), scenario.data.model_dump(), budget.training]
+        data, private = scenario.data.model_dump(exclude=AFTERWARDS), scenario.data.examples
+        behind = [scenario.model.model_dump(), data, scenario.federation.clients * private, budget.training]
         if budget.every_round:
             behind += [scenario.federation.model_dump(), [d.model_dump() for d in scenario.defenses]]
         each = None if timing is None else timing.step
@@ -344,6 +346,6 @@ def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[
     for part, scores, new in (("scoring", calls, counts[True]), ("scoring of controls", easy[1], easy)):
         seconds = None if timed is None else timed.of(*new)
         if timed is not None and not rows:
-            seconds = timed.of(*new) + timed.first + timed.known * timed.of(*counts[False])
+            seconds = timed.of(*new) + timed.first + timed.of(*counts[False], known=True)
         rows.append(_row(first.name, part, scores, ("scores", scores), seconds))
     return rows

@@ -40,19 +40,18 @@ class Scoring:
 
     Attributes:
         first: what happens once in a process.
-        opening: what a federation's first claim adds: its files are read and the null adversary is chosen.
-        each: of each claim.
-        known: share of both where another cell asked null adversaries the same before.
+        new: of a federation's first claim, which opens it and chooses the null adversary, and of each claim.
+        known: the same where another cell asked null adversaries the same before.
     """
 
     first: float
-    opening: float
-    each: float
-    known: float
+    new: tuple[float, float]
+    known: tuple[float, float]
 
-    def of(self, federations: int, claims: int) -> float:
+    def of(self, federations: int, claims: int, *, known: bool = False) -> float:
         """Seconds of so many claims in so many federations."""
-        return federations * self.opening + claims * self.each
+        opening, each = self.known if known else self.new
+        return federations * opening + claims * each
 
 
 def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
@@ -73,9 +72,8 @@ def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
         return None
     return Scoring(
         first=max(0.0, cold.whole - warm.whole),
-        opening=(warm.opening + max(0.0, warm.first - warm.again)) / warm.metrics,
-        each=warm.again / warm.claims,
-        known=min(1.0, known.whole / warm.whole) if warm.whole > 0 else 1.0,
+        new=warm.prices,
+        known=known.prices,
     )
 
 
@@ -93,6 +91,11 @@ class _Rehearsal:
     @property
     def whole(self) -> float:
         return self.opening + self.first
+
+    @property
+    def prices(self) -> tuple[float, float]:
+        """Of a federation's first claim by one metric, and of each."""
+        return (self.opening + max(0.0, self.first - self.again)) / self.metrics, self.again / self.claims
 
 
 def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
