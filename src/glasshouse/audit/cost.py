@@ -279,10 +279,8 @@ def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
             key = (one.model.model_dump(), one.data.model_dump(), one.federation.clients, seed)
             different[repr(key)] = passes(one)
     counts = [number for number in different.values() if number]
-    seconds = None
     first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)
-    if timer is not None and first is not None:
-        seconds = timer.pretraining(first) * sum(counts)
+    seconds = timer.pretraining(first) * sum(counts) if timer is not None and first is not None else None
     return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
 
 

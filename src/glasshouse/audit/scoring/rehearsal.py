@@ -1,7 +1,7 @@
 """Made-up claims, scored like an attack's, so that ``glasshouse check`` can say how long scoring takes."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,11 +18,15 @@ from glasshouse.attacks.base import (
     Representations,
 )
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.cell import score_attack
+from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.scoring.cell import AttackScores, score_attack
 from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.illustrate import illustrate
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.tasks import CellTask
+from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import read_record
 from glasshouse.audit.simulation.rehearsal import metric_of
 from glasshouse.errors import GlasshouseError
 from glasshouse.registry import load
@@ -80,7 +84,7 @@ def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Rehearsal:
-    """CPU seconds of opening a federation, of scoring in it and of scoring again; how much was scored."""
+    """CPU seconds of opening a federation and drawing it, of scoring in it, again; how much was scored."""
 
     opening: float
     first: float
@@ -100,7 +104,8 @@ class _Rehearsal:
 
 def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
     """``keep``: what null adversaries get is kept for the next rehearsal that may."""
-    task = CellTask(cell=cells(scenario)[0], groups=(), run=str(folder), controls={})
+    group = Group(folder=str(folder), seed=scenario.seed)
+    task = CellTask(cell=cells(scenario)[0], groups=(group,), run=str(folder), controls={})
     marks = [time.process_time()]
     judge = judge_of(folder, scenario)
     judge = judge if keep else replace(judge, networks="")
@@ -108,13 +113,29 @@ def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
     units = [(unit, Outcome(claims=tuple(_claims(unit, kinds, judge)))) for unit in _units(judge, scenario)]
     runs = [Run(folder=str(folder), units=[one for one in units if one[1].claims], judge=judge)]
     marks.append(time.process_time())
-    numbers = score_attack(task, scenario.attacks[0], runs).numbers.values()
+    scores = score_attack(task, scenario.attacks[0], runs)
+    numbers = scores.numbers.values()
     marks.append(time.process_time())
     score_attack(task, scenario.attacks[0], runs)
     marks.append(time.process_time())
-    opening, first, again = (after - before for before, after in pairwise(marks))
+    _draw(task, runs, scores)
+    marks.append(time.process_time())
+    opening, first, again, drawing = (after - before for before, after in pairwise(marks))
     claims = sum(len(scored.values) or len(scored.clients) for scored in numbers)
-    return _Rehearsal(opening=opening, first=first, again=again, metrics=len(numbers), claims=claims)
+    return _Rehearsal(
+        opening=opening + drawing, first=first, again=again, metrics=len(numbers), claims=claims
+    )
+
+
+def _draw(task: CellTask, runs: Sequence[Run], scores: AttackScores) -> None:
+    """The figures of a cell; what one of them cannot draw of made-up claims is left out."""
+    others = range(1, len(task.cell.scenario.attacks))
+    every, findings = (
+        {0: runs, **dict.fromkeys(others, ())},
+        {0: scores.findings, **dict.fromkeys(others, ())},
+    )
+    records = [read_record(Path(group.folder)) for group in task.groups]
+    call_plugin(lambda: illustrate(task, records, every, findings), subject="figures of made-up claims")
 
 
 def _units(judge: Judge, scenario: Scenario) -> list[Unit]:
