@@ -98,6 +98,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("active", "table", "--out", "{out}/spear"), 2),
         Piece(("active", "cah", "--seeds", "10"), 130),
         Piece(("active", "fishing", "--seeds", "5")),
+        Piece(("seer", "rounds", "--seeds", "40")),
+        Piece(("seer", "guard", "--seeds", "3")),
         *audits("spear", "active-servers"),
     ),
     "flower": tuple(

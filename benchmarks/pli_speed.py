@@ -68,7 +68,7 @@ def main() -> None:
     draws = torch.Generator().manual_seed(0)
     vectors = torch.softmax(torch.randn(BATCH, 2 * CLASSES, generator=draws), 1)
     images = torch.rand(BATCH, 3, 64, 64, generator=draws) * 2 - 1
-    ours = network(2 * CLASSES, (3, 64, 64), width=1024, rng=Rng.root(0))
+    ours = network(2 * CLASSES, (3, 64, 64), width=1024, rngs=[Rng.root(0)])
     show(
         f"one step of the inversion network, J = {CLASSES}, batch {BATCH}",
         in_turn(

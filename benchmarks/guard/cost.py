@@ -1,4 +1,4 @@
-"""What inspection and preflight cost, in shares of a client's local epoch: CPU seconds and peak memory.
+"""What inspection and preflight cost, in shares of a client's local epoch: CPU seconds and memory.
 
     python -m benchmarks.guard cost --networks lenet5
 
@@ -6,7 +6,9 @@ The client holds ``--examples`` pictures (4,000: a client of Flower's quickstart
 training images and keep a fifth to validate) and trains one epoch in batches of 32. Steps as they are and
 watched ones take turns; what watching adds is part of preflight's cost. Inspection looks at 64 pictures in
 the mode in which they are trained on, preflight at all; learning the honest range happens once per node and
-is listed apart. With fewer pictures ``--trained`` on, epoch, watching and preflight are scaled up.
+is listed apart. With fewer pictures ``--trained`` on, epoch, watching and preflight are scaled up. Memory is
+what watching keeps of the pictures trained on, and by how much inspection and preflight raise the peak of
+training.
 """
 
 import argparse
@@ -48,6 +50,18 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def kept(seen: Watched) -> float:
+    """Numbers of a training that were kept, MiB."""
+    seen.settle()
+    tensors = [t for calls in seen.calls.values() for call in calls for t in (call.inputs, call.pulls)]
+    return sum(t.nbytes for t in tensors if t is not None) / 2**20
+
+
+def in_words(share: float) -> str:
+    """In percent; what turns take from each other may be more than a small share."""
+    return f"{share:.1%}" if share > 0 else "0 (below what can be measured)"
+
+
 def epochs(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[list[float], list[float], Trained]:
     """CPU seconds of each step of an epoch as it is, and watched; both take turns step by step."""
     twins = copy.deepcopy(model), copy.deepcopy(model)
@@ -74,11 +88,12 @@ def measure(model: nn.Module, images: Tensor, labels: Tensor, *, passed: bool) -
     plain, watched, (change, seen) = epochs(model, images, labels)
     more = sorted(b - a for a, b in zip(plain, watched, strict=True))
     spent = {"epoch": median(plain) * len(plain), "watching": median(more) * len(plain)}
+    spent["kept MiB"] = kept(seen)
     before = peak()
     spent["preflight"] = seconds(lambda: preflight(change, model, images, labels, watched=seen))
-    spent["more MiB"] = peak() - before
     spent["rules"] = seconds(lambda: inspect(model.state_dict()))
     spent["behaviour"] = seconds(lambda: observe(model, images[:64], labels[:64]))
+    spent["more MiB"] = peak() - before
     if passed:
         spent["by a pass"] = seconds(lambda: preflight(change, model, images, labels))
     return spent
@@ -99,20 +114,21 @@ def main() -> None:
     part = load(chosen.data).splits["train"]
     batch = part.batch(torch.arange(min(chosen.trained, chosen.examples, len(part))))
     images, labels = batch.inputs, batch.labels
-    columns = "network, trained, epoch s, rules, behaviour, watching, preflight, all, more MiB"
-    print("| " + columns.replace(", ", " | ") + " |\n|" + "---|" * 9)
+    columns = "network, trained, epoch s, rules, behaviour, watching, preflight, all, kept MiB, more MiB"
+    print("| " + columns.replace(", ", " | ") + " |\n|" + "---|" * 10)
     for name in chosen.networks:
         model = FULL[name](tuple(images.shape[1:]), 10)
-        measure(model, images[:64], labels[:64], passed=False)  # what is imported and allocated once
+        measure(model, images[:8], labels[:8], passed=False)  # what is imported and allocated once
         runs = [measure(model, images, labels, passed=chosen.passed) for _ in range(chosen.times)]
         spent = {what: median(run[what] for run in runs) for what in runs[0]}
         scale = chosen.examples / len(images)
         epoch = spent["epoch"] * scale
         shares = [spent["rules"] / epoch, spent["behaviour"] / epoch]
         shares += [spent[what] / spent["epoch"] for what in ("watching", "preflight")]
-        words = " | ".join(f"{share:.1%}" for share in (*shares, sum(shares)))
-        memory = max(run["more MiB"] for run in runs)
-        print(f"| {name} | {len(images)} | {epoch:.2f} | {words} | {memory:.0f} |", flush=True)
+        every = sum(max(0.0, share) for share in shares)
+        words = " | ".join(in_words(share) for share in (*shares, every))
+        memory = " | ".join(f"{max(run[what] for run in runs):.0f}" for what in ("kept MiB", "more MiB"))
+        print(f"| {name} | {len(images)} | {epoch:.2f} | {words} | {memory} |", flush=True)
         if chosen.passed:
             print(f"{name}: preflight by a pass {spent['by a pass'] / spent['epoch']:.1%}")
         if chosen.range:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import t as student
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -189,11 +190,7 @@ def table(folder: Path) -> str:
         if not pairs:
             continue
         cost = 100 * np.array([a - b for a, b in pairs])
-        half = (
-            {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}.get(len(cost), 1.96)
-            * cost.std(ddof=1)
-            / len(cost) ** 0.5
-        )
+        half = student.ppf(0.975, len(cost) - 1) * cost.std(ddof=1) / len(cost) ** 0.5
         done: dict[str, int] = {}
         for k, o in closed.items():
             if k[0] == network:

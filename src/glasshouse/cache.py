@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, cast, final
 
 import torch
 from filelock import FileLock, Timeout
@@ -29,7 +29,9 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.progress import stage
 from glasshouse.store import read_metadata, read_tensors, write_tensors
 
-__all__ = ["LOCKS", "Checkpoint", "Key", "digest", "folder", "limit", "load_or_make"]
+T = TypeVar("T")
+
+__all__ = ["LOCKS", "Checkpoint", "Key", "digest", "folder", "limit", "load_or_make", "once"]
 
 Key = Mapping[str, Any]
 """JSON values, tensors and bytes, in mappings and sequences of any depth."""
@@ -40,6 +42,9 @@ LOCKS: Final = "locks"
 """Folder of the cache, and of a run: a file for each piece of work that no two processes may do at once."""
 _LOG: Final = logging.getLogger(__name__)
 _PARTIAL: Final = ".partial.safetensors"
+MOST: Final = 4096
+"""Answers that a process keeps in memory; with one more all are forgotten."""
+_KEPT: Final[dict[str, Any]] = {}
 
 
 def digest(value: Any) -> str:
@@ -74,6 +79,29 @@ def digest(value: Any) -> str:
             fix="describe the object by what made it",
         ) from error
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def once(key: object, make: Callable[[], T]) -> T:
+    """What ``make`` returns, made only where this process has nothing under ``key``; nothing is written.
+
+    Args:
+        key: everything that the answer depends on, as :func:`digest` takes it; None: that cannot be said, and
+            the answer is made anew.
+        make: returns what nobody will change.
+
+    Examples:
+        >>> once(["example", 1], lambda: 5), once(["example", 1], lambda: 7)
+        (5, 5)
+    """
+    if key is None:
+        return make()
+    name = digest(key)
+    if name not in _KEPT:
+        value = make()
+        if len(_KEPT) >= MOST:
+            _KEPT.clear()
+        _KEPT[name] = value
+    return cast("T", _KEPT[name])
 
 
 def _plain(value: Any) -> Any:

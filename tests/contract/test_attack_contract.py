@@ -92,6 +92,7 @@ CASES: Mapping[str, Case] = {
     "loki": Case(kind="crafted", settings={"width": 4}),
     "fishing": Case(kind="crafted", toy={"examples": 1}),
     "cah": Case(kind="crafted", toy={"examples": 4}),
+    "seer": Case(kind="crafted", settings={"training": {"steps": 3}}, toy={"examples": 2}),
     "maui": Case(
         kind="crafted",
         settings={"head": {"epochs": 2, "batches": 4}, "inversion": {"iterations": 3}},

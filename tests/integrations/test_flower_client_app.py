@@ -139,8 +139,13 @@ def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model
     lines = decisions(tmp_path / "guard")
     assert [line["decision"] for line in lines] == ["sent"] * 6
     checked = "The model's weights were checked, and its behaviour on 64 of your examples, "
-    said = {(line["round"], line["reasons"][-1]) for line in lines}
-    assert said == {(0, f"{checked}after 3 batches."), (1, f"{checked}before any training.")}
+    said = [(line["round"], *line["reasons"][-1].split(" It was ")) for line in lines]
+    assert {one[:2] for one in said} == {
+        (0, f"{checked}after 3 batches."),
+        (1, f"{checked}before any training."),
+    }
+    assert all("of your 64 examples, loss" in fit for *_, fit in said)
+    assert all(("; the last accepted one: " in fit) == (number == 1) for number, _, fit in said)
 
 
 SEEDS = range(20, 25)

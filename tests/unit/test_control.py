@@ -8,9 +8,18 @@ import pytest
 from glasshouse import registry
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.controls import sources
-from glasshouse.audit.scoring.controls.control import ControlTask, control, judge_control, run_control
+from glasshouse.audit.scoring.controls.control import (
+    ControlTask,
+    control,
+    easy_scenario,
+    judge_control,
+    run_control,
+)
+from glasshouse.audit.simulation.build import build
+from glasshouse.cache import digest
 from glasshouse.errors import BadValue
-from glasshouse.scenario.load import from_dict
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import from_dict, load
 from glasshouse.scenario.suite import Member, Suite
 
 RAW = {
@@ -127,3 +136,15 @@ def test_every_source_file_of_ours_counts(monkeypatch):
     before = sources.sources_digest("attacks", "dlg")
     monkeypatch.setattr(sources, "_digest", lambda package: "other")
     assert sources.sources_digest("attacks", "dlg") != before
+
+
+@pytest.mark.parametrize("preset", ["quickstart-ggl", "quickstart-secure-sum"])
+def test_a_quickstart_and_its_control_train_on_the_same_auxiliary_images(preset):
+    """So that what an attack trains on them is trained once."""
+    scenario = cells(load(preset).scenarios[0])[0].scenario
+    (attack,) = scenario.attacks
+    audited, easy = build(scenario, seed=scenario.seed), easy_scenario(attack)
+    controlled = build(easy, seed=easy.seed)
+    ours, theirs = (sorted(digest(x) for x in one.auxiliary.inputs) for one in (audited, controlled))
+    assert ours == theirs
+    assert audited.setting.terms.architecture.arguments == controlled.setting.terms.architecture.arguments

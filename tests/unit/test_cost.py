@@ -16,6 +16,8 @@ from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit import cost as costs
 from glasshouse.audit import probe as probes
 from glasshouse.audit.scoring import rehearsal
+from glasshouse.audit.simulation import rehearsal as federations
+from glasshouse.audit.simulation.rehearsal import Played
 from glasshouse.scenario.load import load
 
 
@@ -102,7 +104,7 @@ def test_inversions_count_the_steps_of_every_image_that_may_be_read(sets, evalua
 
 def test_inversions_are_probed_image_by_image_also_those_of_a_malicious_server(tmp_path, monkeypatch):
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    monkeypatch.setattr(probes, "seconds_of", lambda run: (run(), 6.0)[1])  # of three steps of eight images
+    monkeypatch.setattr(probes, "seconds_of", lambda run: (run(), 12.0)[1])  # of three steps of 16 images
     sets = ['attacks.0.inversion.invert="pixels+generator"', "attacks.0.inversion.iterations=200"]
     result = rows("quickstart-transfer", *sets, probe=True)
     assert result["maui"]["seconds"] == pytest.approx((500 + 200) * 2.0 * 4)
@@ -179,8 +181,8 @@ class Clock:
     def pretraining(self, scenario):
         return 0.0
 
-    def simulation(self, scenario):
-        return 0.0, 0.0, 0.0
+    def simulation(self, scenario, *, cold):
+        return Played(one=0.0)
 
     def scoring(self, scenario):
         return None
@@ -232,9 +234,13 @@ def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     ],
 )
 def test_scoring_is_probed_by_made_up_claims(tmp_path, monkeypatch, sets, metrics, claims):
-    """Opened in one second, the null chosen in seven, the rest scored in three; at first it took 5 more."""
+    """Opened and drawn in a second, the null chosen in four, the rest scored in three; at first 5 more.
+
+    With nulls at hand all of it takes four seconds; the cells are of two sizes of batches.
+    """
     monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
-    ticks = iter([0.0, 2.0, 13.0, 16.0, 20.0, 21.0, 28.0, 31.0])
+    cold, warm = [0.0, 1.0, 12.0, 15.0, 16.0], [20.0, 20.5, 27.5, 30.5, 31.0]
+    ticks = iter([*cold, *warm, 40.0, 40.5, 44.0, 47.0, 48.0, 50.0, 50.5, 53.5, 56.5, 57.0])
     monkeypatch.setattr(rehearsal, "time", SimpleNamespace(process_time=lambda: next(ticks)))
     sets = ['axes={"federation.batch_size"=[1, 2]}', "audit.seeds=[0, 1]", "data.examples=2", *sets]
     names = json.dumps(metrics)
@@ -261,4 +267,88 @@ def test_scoring_is_timed_for_sums_and_for_claims_about_classes_and_clients(tmp_
         (scenario,) = load(name, []).scenarios
         timed = probes.Stopwatch().scoring(scenario)
         assert timed is not None
-        assert timed[1] > 0
+        assert timed.new[0] > 0
+        assert timed.known[0] >= 0
+
+
+def played(monkeypatch, seconds):
+    """``play_shortened`` takes ``seconds(rounds, active)``; returns what was asked for."""
+    asked = []
+
+    def play(scenario, *, rounds=1, active=None):
+        asked.append((rounds, active, scenario.attacks[0].arguments))
+        return seconds(rounds, active, scenario.attacks[0].arguments)
+
+    for module in (federations, probes):
+        monkeypatch.setattr(module, "play_shortened", play)
+    return asked
+
+
+@pytest.mark.parametrize(("each", "longest"), [(0.002, 40), (0.01, 32), (0.5, 2)])
+def test_more_rounds_are_played_until_what_each_adds_can_be_told(monkeypatch, each, longest):
+    """A federation of 40 rounds: 2 s the first time, else 0.3 s and so much for every round."""
+    asked = played(monkeypatch, lambda rounds, *_: 0.3 + each * rounds + 1.7 * (not asked[1:]))
+    (scenario,) = load("quickstart-rounds", []).scenarios
+    timed = federations.time_simulation(scenario, cold=True)
+    assert max(rounds for rounds, *_ in asked) == longest
+    assert timed.first == pytest.approx(1.7)
+    assert timed.of(40) == pytest.approx(0.3 + 40 * each)
+
+
+def test_a_shortened_federation_attacks_the_rounds_that_the_audit_attacks():
+    sets = ["federation.rounds=8", "audit.rounds=[1, 2, -1]"]
+    (scenario,) = load(
+        "quickstart-ggl", ["defenses=[]", *sets, 'audit.metrics=["perceptual", "psnr"]']
+    ).scenarios
+    assert federations.shortened(scenario, 3).audit.rounds == (1, 2)
+    assert federations.shortened(scenario).audit.rounds == (0,)
+    assert [m.name for m in federations.shortened(scenario).audit.metrics] == ["psnr"]
+
+
+def test_what_a_malicious_server_makes_before_a_round_is_counted(monkeypatch, tmp_path):
+    """A second around the training of the autoencoder, and a hundredth for each of its steps."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+
+    def seconds(rounds, active, arguments):
+        return 0.4 + (active is not None and 1.0 + 0.01 * arguments["training"]["steps"])
+
+    asked = played(monkeypatch, seconds)
+    monkeypatch.setattr(probes.Stopwatch, "scoring", lambda *_: None)
+    found = rows("quickstart-secure-sum", "audit.controls=false", probe=True)
+    assert [arguments["training"]["steps"] for _, active, arguments in asked if active == 0] == [3, 12]
+    rounds = found["crafting: scale_mia"]["calls"]
+    assert rounds == found["scale_mia"]["calls"]
+    assert found["crafting: scale_mia"]["seconds"] == pytest.approx(rounds * 1.0)
+    trained = found["training: the autoencoder"]
+    assert trained["seconds"] == pytest.approx(0.01 * trained["evaluations"])
+
+
+def test_every_federation_is_timed_by_itself_while_there_is_time():
+    """Three defences and a control: the first must do for all where there is no time."""
+
+    asked = []
+
+    class Rounds(Clock):
+        def simulation(self, scenario, *, cold):
+            asked.append(cold)
+            return Played(first=0.5 if cold else 0.0, one=float(len(asked)))
+
+        def scoring(self, scenario):
+            return rehearsal.Scoring(first=1.0, new=(2.0, 1.0), known=(1.0, 0.25))
+
+    for most, simulation, controls in ((99, 0.5 + 1.0 + 2.0 + 3.0, 4.0), (0, 0.5 + 3.0, 2.0)):
+        asked.clear()
+        (scenario,) = load("quickstart-photos").scenarios
+        found = {row["part"]: row for row in costs.cost(scenario, timer=Rounds(most))}
+        assert found["simulation"]["seconds"] == simulation
+        assert found["simulation for controls"]["seconds"] == controls
+        assert asked.count(True) == 1
+        assert found["scoring"]["seconds"] == 1.0 + (4 * 2.0 + 32 * 1.0) + 2 * (
+            4 * 1.0 + 32 * 0.25
+        )  # nulls of one cell
+
+
+def test_a_search_that_ends_when_it_has_found_everything_is_probed_twice():
+    budget = load("spear", []).scenarios[0].attacks[0]
+    declared = costs.attack_of(budget.name, budget.arguments).budget
+    assert declared.probe["search"]["iterations"] < declared.longer["search"]["iterations"]

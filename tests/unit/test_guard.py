@@ -93,6 +93,32 @@ def test_each_mark_is_found(honest, change, words):
     assert any(words in sentence for sentence in findings)
 
 
+@pytest.mark.parametrize("kernels", [False, True])
+def test_entropies_of_many_vectors_are_those_of_each(kernels):
+    """Sorted or counted, with values that repeat and with none that do."""
+    draws = torch.Generator().manual_seed(0)
+    weight = torch.randint(-6, 6, (5, 3, 4, 4), generator=draws) * 1e-2
+    weight[1] = torch.randn(3, 4, 4, generator=draws)
+    weight = weight if kernels else weight.reshape(5, -1)
+    (seen,) = inspect({"layer.weight": weight}).vectors
+    expected = [slow(v.tolist(), 1e-6) for v in (weight.flatten(1) if kernels else weight.reshape(1, -1))]
+    assert seen.entropies.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_agree_in_some_entries_alone_do_not_repeat_each_other(seed):
+    draws = torch.Generator().manual_seed(seed)
+    weight = torch.randint(-1, 2, (60, 9), generator=draws).float() * torch.rand(60, 1, generator=draws)
+    weight[7] = -2 * weight[3]
+    scaled = [row / next((v for v in row.tolist() if abs(v) == float(row.abs().max())), 1) for row in weight]
+    distinct = len({tuple((row.round(decimals=5) + 0.0).tolist()) for row in scaled if row.any()})
+    filled = int(weight.any(1).sum())
+    findings = inspect({"layer.weight": weight}).inspection.findings
+    expected = f"layer: {filled - distinct} of 60 rows repeat another, up to a factor"
+    assert filled > distinct
+    assert [s for s in findings if "rows repeat" in s] == [expected]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_honest_columns_of_two_entries_agree_by_chance_and_are_no_finding(seed):
     two = Architecture(
@@ -210,6 +236,24 @@ def test_a_pruned_reference_excuses_one_row_in_eight_more_at_most():
         odd["fc.weight"][:number] = 0
         findings = inspect(odd, reference=honest).findings
         assert any(f"{number} of 32 rows are zero" in s for s in findings) == (number > 4)
+
+
+def test_how_well_a_model_fits_own_examples_is_told_beside_the_last_one(tmp_path, capsys):
+    few = Architecture(name="mlp", input_shape=(1, 8, 8), classes=10, arguments={"hidden": 16})
+    digits = load("digits").split("train").batch(torch.arange(256))
+    last, now = build(few, rng=Rng.root(1)), build(few, rng=Rng.root(1))
+    fit(last, digits, Recipe(epochs=20, batch_size=32), rng=Rng.root(2))
+    data = digits.inputs, digits.labels
+    values = guard(now, agreed=last, reference=last, data=data).inspection.values
+    assert values["reference_accuracy"] > 0.8 > 0.4 > values["accuracy"]
+    assert values["loss"] > values["reference_loss"] > 0
+    assert "reference_loss" not in guard(now, agreed=last, data=data).inspection.values
+    for name, one in (("now", now), ("last", last)):
+        torch.save(one.state_dict(), tmp_path / f"{name}.pt")
+    words = "mlp 1x8x8 10 hidden=16"
+    run(tmp_path / "now.pt", "--agreed", words, "--data", "digits", "--reference", str(tmp_path / "last.pt"))
+    assert "of your 64 examples, loss" in (said := capsys.readouterr().out)
+    assert "the last accepted one: " in said
 
 
 def test_whether_a_model_is_the_agreed_one_is_told_apart_from_other_findings(honest):

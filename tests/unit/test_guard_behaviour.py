@@ -105,11 +105,30 @@ def test_contributions_add_up_to_the_gradient(digits: tuple[Tensor, Tensor]) -> 
     loss = torch.nn.functional.cross_entropy(model(pixels[:20]), labels[:20])
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
     expected = torch.autograd.grad(loss, weights)
-    layers = trace(model, pixels[:20], labels[:20]).layers
+    layers = trace(model, pixels[:20], labels[:20])
     assert len(layers) == len(expected) == 5
     for one, gradient in zip(layers, expected, strict=True):
         total = torch.cat(list(one.contributions())).sum(0)
         torch.testing.assert_close(total.reshape(gradient.shape), gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 6, 3),
+        nn.Conv2d(4, 6, (3, 2), stride=(3, 1), padding=(2, 0), dilation=(2, 1), groups=2),
+        nn.Conv2d(4, 4, 3, stride=2, padding=1, dilation=2, padding_mode="reflect", groups=4),
+        nn.Conv2d(4, 6, 4, padding="same", padding_mode="circular"),
+        nn.Conv2d(4, 48, 5, padding=2, stride=5),  # few positions: by inner products of them
+    ],
+)
+def test_sizes_are_the_lengths_of_contributions(layer: nn.Conv2d) -> None:
+    """However a convolution's patches are copied, and whatever is summed first."""
+    inputs = torch.randn(19, 4, 13, 12)
+    pulls = torch.randn_like(layer(inputs))
+    one = LayerTrace(name="conv", layer=layer, inputs=inputs, pulls=pulls)
+    expected = torch.cat(list(one.contributions())).norm(dim=2)
+    torch.testing.assert_close(one.sizes, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_model_is_left_as_it_was(digits: tuple[Tensor, Tensor]) -> None:

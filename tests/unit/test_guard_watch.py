@@ -1,6 +1,7 @@
 """Training that was watched says what each example added: no pass is needed, and steps are told apart."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -149,3 +150,59 @@ def test_copies_of_a_watched_network_train_unseen_and_can_be_copied(digits: Data
         train(other, images, labels, batch=8)
         copy.deepcopy(other)
     assert len(seen.marks) == 2
+
+
+@pytest.mark.parametrize("several", ["losses of one step", "steps before a pass", "a graph of the gradient"])
+def test_pulls_of_several_backward_passes_add_up(digits: Data, several: str) -> None:  # noqa: F811
+    """Two losses may pull on one step, and one loss on several; a step is hooked first, and then retained."""
+    images, labels = digits[0][:48], digits[1][:48]
+    model = network()
+    names, weights = zip(*model.named_parameters(), strict=True)
+    expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    with watch(model) as seen:
+        for rows in torch.arange(48).view(3, 2, 8):
+            losses = [functional.cross_entropy(model(images[some]), labels[some]) for some in rows]
+            if several == "losses of one step":
+                goals = [factor * loss for loss in losses for factor in (1.0, 0.5)]
+            else:
+                goals = [losses[0] + losses[1]]
+            for goal in goals:
+                how = {"retain_graph": True, "create_graph": several == "a graph of the gradient"}
+                for name, t in zip(names, torch.autograd.grad(goal, weights, **how), strict=True):
+                    expected[name] += t.detach()
+    layers = seen.layers(model, images)
+    assert layers is not None
+    for one in layers:
+        assert not one.pulls.requires_grad
+        torch.testing.assert_close(one.pulls.T @ one.inputs, expected[f"{one.name}.weight"])
+
+
+def test_no_output_is_kept_beyond_its_step(digits: Data) -> None:  # noqa: F811
+    """With its output the whole graph of a step would stay in memory."""
+    outputs: list[weakref.ref[Tensor]] = []
+    model = network()
+    model[3].register_forward_hook(lambda _, __, output: outputs.append(weakref.ref(output)))
+    with watch(model) as seen:
+        train(model, digits[0][:32], digits[1][:32], batch=8)
+        assert [output() is None for output in outputs] == [True, True, True, False]
+    assert outputs[-1]() is None
+    assert seen.layers(model, digits[0][:32]) is not None
+
+
+def test_an_example_may_be_seen_twice_or_not_at_all(digits: Data) -> None:  # noqa: F811
+    images, labels = digits[0][:24], digits[1][:24]
+    model = network()
+    expected = torch.zeros_like(model[5].weight)
+    with watch(model) as seen:
+        for rows in ([0, 1, 2, 3], [3, 2, 5, 5], [1, 20, 4, 3]):
+            model.zero_grad()
+            functional.cross_entropy(model(images[rows]), labels[rows]).backward()
+            expected += model[5].weight.grad
+    layers = seen.layers(model, images)
+    assert layers is not None
+    never = sorted(set(range(24)) - {0, 1, 2, 3, 4, 5, 20})
+    for one in layers:
+        assert not one.pulls[never].any()
+    last = layers[-1]
+    assert not last.inputs[never].any()
+    torch.testing.assert_close(last.pulls.T @ last.inputs, expected)  # no step: what enters stays the same

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from glasshouse.attacks.base import ClassRepresentatives, PriorSamples
+from glasshouse.attacks.logits import invert
 from glasshouse.attacks.logits.invert import InversionTraining, Task, each
 from glasshouse.attacks.logits.material import Material, material
 from glasshouse.attacks.logits.network import InversionNet, network
@@ -194,23 +195,23 @@ def test_the_choice_by_predictions_changes_whose_image_is_claimed_and_no_image()
 
 def test_the_first_layer_is_the_transposed_convolution():
     """The same weights as a plain module give the same images and gradients."""
-    net = network(20, (3, 64, 64), width=16, rng=Rng.root(0))
+    net = network(20, (3, 64, 64), width=16, rngs=[Rng.root(0)])
     plain = nn.Sequential(nn.ConvTranspose2d(20, 16, 4), net.norm, nn.Tanh(), net.rest, nn.Tanh())
     plain[0].load_state_dict({"weight": net.weight.detach(), "bias": net.bias.detach()})
     vectors = rand(5, 20)
     torch.testing.assert_close(
-        net.eval()(vectors), plain.eval()(vectors[:, :, None, None]), atol=1e-5, rtol=1e-4
+        net.eval()(vectors[None])[0], plain.eval()(vectors[:, :, None, None]), atol=1e-5, rtol=1e-4
     )
-    net(vectors).sum().backward()
+    net(vectors[None]).sum().backward()
     plain(vectors[:, :, None, None]).sum().backward()
     torch.testing.assert_close(net.weight.grad, plain[0].weight.grad, atol=1e-4, rtol=1e-3)
 
 
 def test_products_of_bfloat16_matrices_are_the_transposed_convolutions():
     """The same weights to within bfloat16's 8 bits, forwards and backwards."""
-    exact = network(20, (3, 64, 64), width=32, rng=Rng.root(0))
-    fast = network(20, (3, 64, 64), width=32, rng=Rng.root(0), bfloat16=True)
-    vectors = rand(5, 20)
+    exact = network(20, (3, 64, 64), width=32, rngs=[Rng.root(0)])
+    fast = network(20, (3, 64, 64), width=32, rngs=[Rng.root(0)], bfloat16=True)
+    vectors = rand(1, 5, 20)
     torch.testing.assert_close(fast(vectors), exact(vectors), atol=0.02, rtol=0.02)
     for net in (exact, fast):
         net(vectors).square().sum().backward()
@@ -221,8 +222,8 @@ def test_products_of_bfloat16_matrices_are_the_transposed_convolutions():
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64)])
 def test_images_of_any_size(shape):
-    net = InversionNet(6, shape, width=16)
-    assert net(rand(2, 6)).shape == (2, *shape)
+    net = InversionNet(6, shape, width=16, networks=3)
+    assert net(rand(3, 2, 6)).shape == (3, 2, *shape)
 
 
 def test_a_network_learns_to_invert():
@@ -239,6 +240,30 @@ def test_a_network_learns_to_invert():
     pulled = {"priors": zero, "goals": zero, "prior_weight": 1.0, "tuning": True}
     (other,) = each([Task(**{**vars(task), **pulled})], processes=1, label="t")
     assert other[0].abs().mean() < 0.7 * result[0].abs().mean()
+
+
+@pytest.mark.parametrize(("width", "batches"), [(16, 1), (invert.SMALL + 1, 3)])
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_networks_in_one_batch_learn_what_each_learns_alone(monkeypatch, width, batches, bfloat16):
+    """Three small networks share a batch, larger ones do not; none sees what another is trained with."""
+
+    def task(i):
+        return Task(
+            how=InversionTraining(epochs=2, batch_size=4, learning_rate=1e-3, width=width, bfloat16=bfloat16),
+            images=rand(5, 1, 16, 16, seed=i), vectors=(rand(9, 6, seed=i), rand(9, 6, seed=10 + i)),
+            queries=rand(3, 6, seed=20 + i), priors=rand(5, 1, 16, 16, seed=30 + i),
+            goals=rand(1, 1, 16, 16, seed=40 + i), key=Rng.root(i).key, prior_weight=0.1, tuning=True,
+        )  # fmt: skip
+
+    ran, plain = [], invert.invert_queries
+    monkeypatch.setattr(invert, "invert_queries", lambda tasks: (ran.append(len(tasks)), plain(tasks))[1])
+    together = each([task(i) for i in range(3)], processes=1, label="test")
+    assert len(ran) == batches
+    for i, images in enumerate(together):
+        (alone,) = each([task(i)], processes=1, label="test")
+        assert images.shape == alone.shape == (2, 3, 1, 16, 16)
+        torch.testing.assert_close(images, alone, atol=2e-2 if bfloat16 else 1e-3, rtol=0)
+    assert not torch.allclose(together[0], together[1], atol=0.01)
 
 
 def gallery(rows=(0, 16), classes=5, targets=3):

@@ -21,7 +21,7 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.hashes import write_hashes
 from glasshouse.audit.scoring.claims.truths import shift_victims
-from glasshouse.audit.scoring.judge import judge_of
+from glasshouse.audit.scoring.federation_judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.errors import BadFile
 from glasshouse.scenario.load import from_dict

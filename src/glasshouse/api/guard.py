@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.guard.behaviour.fit import Fit
 from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.models.build import build, load, state
 from glasshouse.models.outline import outline
+from glasshouse.models.text.base import TextModel
 from glasshouse.outside import limits
 from glasshouse.outside.schema import ArchitectureFile, check_name, parse_as
 from glasshouse.scenario.overrides import PathError, split_assignment
@@ -90,7 +92,9 @@ def guard(
         tensors = tensors_of(model)  # a file may keep tensors in another order than a list does
     try:
         outcome = inspect(tensors, agreed=expected, reference=honest)
-        return outcome if data is None else with_behaviour(outcome, tensors, _network(agreed), data)
+        if data is None:
+            return outcome
+        return with_behaviour(outcome, tensors, _network(agreed), data, reference=honest)
     except BadValue as error:
         if not isinstance(model, str | Path):
             raise
@@ -145,6 +149,7 @@ def with_behaviour(
     data: tuple[Tensor, Tensor],
     *,
     honest: HonestRanges | None = None,
+    reference: Mapping[str, Tensor] | None = None,
 ) -> Seen:
     """What was seen of the weights, and of what they do; that is not tried if the structure is another.
 
@@ -154,6 +159,7 @@ def with_behaviour(
         network: of the agreed architecture; it is overwritten.
         data: one's own examples and their classes.
         honest: how far honest models of that architecture go; None: it is learnt here.
+        reference: the last model that was accepted: how well both fit the examples is among the values.
     """
     if not outcome.fits:
         return outcome
@@ -163,10 +169,15 @@ def with_behaviour(
     if honest is None:
         honest = learn_honest_ranges(network, inputs, labels, batch=batch)
     behaviour = inspect_in_modes(network, inputs[:batch], labels[:batch], honest=honest)
+    fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs[:batch], labels[:batch])}
+    if fits and reference is not None:
+        load(network, reference)
+        fits["reference_"] = Fit.of(network, inputs[:batch], labels[:batch])
+    known = {f"{whose}{name}": x for whose, fit in fits.items() for name, x in asdict(fit).items()}
     both = replace(
         outcome.inspection,
         findings=(*behaviour.findings, *outcome.inspection.findings),
-        values={**outcome.inspection.values, **behaviour.values},
+        values={**outcome.inspection.values, **behaviour.values, **known},
     )
     return replace(outcome, inspection=both)
 

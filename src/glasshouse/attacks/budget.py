@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glasshouse.wire import Architecture, Value
 
-__all__ = ["PROBE", "Budget", "Piece", "Pieces", "Search", "search_budget"]
+__all__ = ["LONGER", "PROBE", "Budget", "Piece", "Pieces", "Search", "search_budget"]
 
 
 class Search(Protocol):

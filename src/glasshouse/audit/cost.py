@@ -1,15 +1,16 @@
 """What an audit will cost, before anything long starts: counts of its work, and seconds if measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from glasshouse.attacks.budget import Budget
 from glasshouse.audit.attacking.needs import attack_of, calls_of, foresee_refusal, images_of
+from glasshouse.audit.attacking.timing import Timing
 from glasshouse.audit.scoring.controls.control import easy_scenario
+from glasshouse.audit.scoring.rehearsal import Scoring
 from glasshouse.audit.simulation.group import federation_digest
-from glasshouse.federation.setting import FederationProtocol
-from glasshouse.registry import create, load
+from glasshouse.audit.simulation.rehearsal import Played, client_passes
 from glasshouse.scenario.axes import Cell, cells
 from glasshouse.scenario.passes import passes
 from glasshouse.scenario.spec import Scenario
@@ -20,28 +21,11 @@ CONTROL_VICTIMS = 6
 """Victims of a control: its easy setting has so many clients."""
 CLOSED_FORM = Budget(unit="evaluations", amount=0)
 """Of an attack without a budget: a call is one evaluation, and is timed as it is."""
+AFTERWARDS = {"examples", "heldout", "images_are_public"}  # with as many private images: no auxiliary one's
 Row = dict[str, Any]
 """``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
 (how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
 total; its ``devices`` are the seconds of each."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """What one setting of an attack takes.
-
-    Attributes:
-        unit: seconds of one unit of its budget, on one image where the budget goes by images.
-        call: seconds of what each call does once.
-        certificate: seconds of checking one call's search at the truth.
-        step: seconds of one step of what it trains beforehand; None: not timed.
-    """
-
-    unit: float
-    call: float = 0.0
-    certificate: float = 0.0
-    step: float | None = None
 
 
 class Timer(Protocol):
@@ -66,16 +50,11 @@ class Timer(Protocol):
         """One image's pass through the model and back."""
         ...
 
-    def simulation(self, scenario: Scenario) -> tuple[float, float, float]:
-        """What the first adds; a federation without its rounds; an image's pass in them.
-
-        Asked before anything else, so that what a process does once is still to be done.
-        """
+    def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
+        """A federation; ``cold``: asked before anything else, and tells what a process does once."""
         ...
 
-    def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
-        """What happens once; by one metric, what a federation's first claim adds, and each claim."""
-        ...
+    def scoring(self, scenario: Scenario) -> Scoring | None: ...
 
 
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
@@ -87,7 +66,7 @@ def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
 def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     """One row for each part of one scenario's audit, over all of its cells and seeds; no total."""
     every, device = cells(scenario), "cpu" if timer is None else timer.device
-    played = None if timer is None else timer.simulation(every[0].scenario)
+    first = {} if timer is None else _played([every[0].scenario], [], timer, {})
     rows, controls = [_pretraining(every, timer)], list[Easy]()
     trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
     for label, uses in _by_label(every).items():
@@ -95,6 +74,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
         easy = _in_controls(uses, timings, timer)
         on_device = (
             _attack(scenario.name, label, uses, timings),
+            _crafting(scenario.name, label, uses, timings),
             _controls(scenario.name, label, easy),
             _certificates(scenario.name, label, uses, timings),
         )
@@ -108,7 +88,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
         steps = ("steps", sum(n for n, _ in counts))
         row = _row(scenario.name, f"training: {what}", len(counts), steps, seconds)
         rows.append({**row, "device": device})
-    rows[1:1] = _simulation(every, [one.scenario for one in controls], played)
+    rows[1:1] = _simulation(every, [one.scenario for one in controls], timer, first)
     rows += _scoring(every, len(controls), timer)
     return [row for row in rows if row["calls"]]
 
@@ -195,6 +175,20 @@ def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     return _row(name, label, calls, (unit, work), seconds if any(timings) else None)
 
 
+def _crafting(name: str, label: str, uses: Uses, timings: Timings) -> Row:
+    """What a malicious server makes before every attacked round; no row where nobody does."""
+    calls, seconds = 0, 0.0
+    for (scenario, _), timing in zip(uses, timings, strict=True):
+        if timing is not None and timing.crafting:
+            here = _attacked(scenario) * _repeats(scenario)
+            calls, seconds = calls + here, seconds + here * timing.crafting
+    return _row(name, f"crafting: {label}", calls, ("rounds", calls), seconds)
+
+
+def _attacked(scenario: Scenario) -> int:
+    return len({r % scenario.federation.rounds for r in scenario.audit.rounds})
+
+
 def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     """Every finished search is checked once at the truth; no row where that takes next to nothing."""
     calls, seconds = 0, 0.0
@@ -254,7 +248,8 @@ def _controls(name: str, label: str, easy: Sequence[Easy]) -> Row:
         unit = attack.budget.unit if attack.budget is not None and attack.budget.amount else unit
         work += units
         timing = one.timing
-        seconds.append(None if timing is None else units * timing.unit + calls * timing.call)
+        crafting = 0.0 if timing is None else _attacked(one.scenario) * timing.crafting
+        seconds.append(None if timing is None else units * timing.unit + calls * timing.call + crafting)
     known = None if None in seconds else sum(s or 0.0 for s in seconds)
     return _row(name, f"control: {label}", len(easy), (unit, work), known)
 
@@ -266,7 +261,8 @@ def _trainings(uses: Uses, timings: Timings) -> Iterator[tuple[tuple[str, str], 
         if budget is None or not budget.training or foresee_refusal(scenario, plugin) is not None:
             continue
         steps = budget.training * (scenario.federation.rounds if budget.every_round else 1)
-        behind = [scenario.model.model_dump(), scenario.data.model_dump(), budget.training]
+        data, private = scenario.data.model_dump(exclude=AFTERWARDS), scenario.data.examples
+        behind = [scenario.model.model_dump(), data, scenario.federation.clients * private, budget.training]
         if budget.every_round:
             behind += [scenario.federation.model_dump(), [d.model_dump() for d in scenario.defenses]]
         each = None if timing is None else timing.step
@@ -283,44 +279,49 @@ def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
             key = (one.model.model_dump(), one.data.model_dump(), one.federation.clients, seed)
             different[repr(key)] = passes(one)
     counts = [number for number in different.values() if number]
-    seconds = None
     first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)
-    if timer is not None and first is not None:
-        seconds = timer.pretraining(first) * sum(counts)
+    seconds = timer.pretraining(first) * sum(counts) if timer is not None and first is not None else None
     return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
 
 
+def _played(
+    cells: Iterable[Scenario], easy: Iterable[Scenario], timer: Timer, known: Mapping[str, Played]
+) -> dict[str, Played]:
+    """Federations by their digests; with no more time the first stands for a cell's. Controls' are small."""
+    played = dict(known)
+    for one, small in (*((s, False) for s in cells), *((s, True) for s in easy)):
+        key = federation_digest(one)
+        if key not in played:
+            first = next(iter(played.values()), None)
+            late = first if timer.exhausted and not small else None
+            played[key] = late or timer.simulation(one, cold=first is None)
+    return played
+
+
 def _simulation(
-    every: Sequence[Cell], easy: Sequence[Scenario], timed: tuple[float, float, float] | None
+    every: Sequence[Cell], easy: Sequence[Scenario], timer: Timer | None, known: Mapping[str, Played]
 ) -> list[Row]:
     """Federations: one for all passive attacks of a cell and seed, and one for each active attack.
 
     Then those of the controls; passive attacks with the same easy setting share one.
     """
     groups: list[tuple[Scenario, int]] = []
-    for cell in every:
-        one = cell.scenario
+    for one in (cell.scenario for cell in every):
         active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
         groups.append((one, (active + (active < len(one.attacks))) * _repeats(one)))
-    first = every[0].scenario
     of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
+    cells = (one for one, _ in groups)
+    timed = {} if timer is None else _played(cells, (one for one, _ in of_controls), timer, known)
     rows: list[Row] = []
-    for part, played in (("simulation", groups), ("simulation for controls", of_controls)):
-        calls = sum(times for _, times in played)
-        work = sum(times * client_passes(one) for one, times in played)
-        seconds = None if timed is None else timed[0] * (not rows) + calls * timed[1] + work * timed[2]
-        rows.append(_row(first.name, part, calls, ("image passes", work), seconds))
+    for part, counted in (("simulation", groups), ("simulation for controls", of_controls)):
+        calls = sum(times for _, times in counted)
+        work = sum(times * client_passes(one) for one, times in counted)
+        seconds = None if rows or timer is None else next(iter(timed.values())).first
+        for one, times in counted if timed else ():
+            each = timed[federation_digest(one)].of(one.federation.rounds)
+            seconds = (seconds or 0.0) + times * each
+        rows.append(_row(every[0].scenario.name, part, calls, ("image passes", work), seconds))
     return rows
-
-
-def client_passes(scenario: Scenario) -> int:
-    """Private images times passes through the model in one federation, over all rounds and clients."""
-    federation, examples = scenario.federation, scenario.data.examples
-    protocol: FederationProtocol = create(load("protocols", federation.protocol), federation.options)
-    if (whole := protocol.passes(federation.rounds)) is not None:
-        return whole * federation.clients * examples
-    each = federation.batch_size if federation.kind == "gradient" else federation.local_epochs * examples
-    return federation.rounds * federation.cohort_size * each
 
 
 def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[Row]:
@@ -328,21 +329,21 @@ def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[
 
     A control is judged by one metric on the claims, and on them exchanged.
     """
-    calls = federations = 0
-    for cell in every:
-        one = cell.scenario
+    first, counts = every[0].scenario, {True: [0, 0], False: [0, 0]}  # federations and scores, by new nulls
+    nulls = set[str]()
+    for one in (cell.scenario for cell in every):
+        undefended = federation_digest(one.model_copy(update={"defenses": ()}))
         for plugin in one.attacks:
-            attack = attack_of(plugin.name, plugin.arguments)
-            claims = calls_of(one, plugin, attack)
-            calls += claims * _repeats(one) * len(one.audit.metrics)
-            federations += bool(claims) * _repeats(one) * len(one.audit.metrics)
-    first = every[0].scenario
+            claims = calls_of(one, plugin, attack_of(plugin.name, plugin.arguments))
+            for place, number in enumerate((bool(claims), claims)):
+                counts[undefended not in nulls][place] += number * _repeats(one) * len(one.audit.metrics)
+        nulls.add(undefended)
+    easy, calls = [controls, 2 * CONTROL_VICTIMS * controls], counts[True][1] + counts[False][1]
     timed = None if timer is None or not calls else timer.scoring(first)
     rows: list[Row] = []
-    for part, scores, federated in (
-        ("scoring", calls, federations),
-        ("scoring of controls", 2 * CONTROL_VICTIMS * controls, controls),
-    ):
-        seconds = None if timed is None else timed[0] * (not rows) + timed[1] * federated + timed[2] * scores
+    for part, scores, new in (("scoring", calls, counts[True]), ("scoring of controls", easy[1], easy)):
+        seconds = None if timed is None else timed.of(*new)
+        if timed is not None and not rows:
+            seconds = timed.of(*new) + timed.first + timed.of(*counts[False], known=True)
         rows.append(_row(first.name, part, scores, ("scores", scores), seconds))
     return rows

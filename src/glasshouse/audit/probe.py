@@ -20,26 +20,23 @@ from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.cost import Timing, client_passes
+from glasshouse.audit.attacking.timing import Timing
 from glasshouse.audit.scoring.certificate import certify_together
-from glasshouse.audit.scoring.rehearsal import metric_of, time_scoring
+from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
-from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.audit.simulation.group import Group, federation_digest, simulate
 from glasshouse.audit.simulation.pretraining import ascent_of
-from glasshouse.audit.simulation.recorder import BothSides
+from glasshouse.audit.simulation.rehearsal import Played, metric_of, play_shortened, time_simulation
 from glasshouse.cache import FOLDER as CACHE
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import Inapplicable
 from glasshouse.executors.local import PRELOAD
-from glasshouse.federation.setting import FederationProtocol
 from glasshouse.models import build as models
 from glasshouse.models.fit import fit
-from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
-from glasshouse.transcript.record import Log
 
 PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
@@ -68,6 +65,7 @@ class Stopwatch:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device, self._began = device, time.process_time()
+        self._played: dict[str, Played] = {}
 
     @property
     def device(self) -> str:
@@ -81,14 +79,19 @@ class Stopwatch:
 
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
         """Seconds of one setting; None: there is no short piece of it, or it will refuse."""
+        timing: Timing | None
         if budget.pieces is not None:
             unit = _time_pieces(scenario, budget)
-            return None if unit is None else Timing(unit=unit)
-        if not (budget.probe or not (budget.amount or budget.training)):
-            return None
-        if budget.every_round:
-            return _time_rounds(scenario, plugin, budget, self._device)
-        return _time_call(scenario, plugin, budget, self._device)
+            timing = None if unit is None else Timing(unit=unit)
+        elif not (budget.probe or not (budget.amount or budget.training)):
+            timing = None
+        elif budget.every_round:
+            timing = _time_rounds(scenario, plugin, budget, self._device)
+        else:
+            timing = _time_call(scenario, plugin, budget, self._device)
+        if timing is None or not attack_of(plugin.name, plugin.arguments).needs.changes:
+            return timing
+        return _with_crafting(timing, scenario, plugin, budget, honest=self._honest(scenario))
 
     def pretraining(self, scenario: Scenario) -> float:
         """CPU seconds of one image's pass through the model and back, in training."""
@@ -103,35 +106,22 @@ class Stopwatch:
         )
         return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
 
-    def simulation(self, scenario: Scenario) -> tuple[float, float, float]:
-        """CPU seconds of what the first federation adds, of each without its rounds, of an image in them.
+    def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
+        """CPU seconds of a passive federation; what workers import once for all of them is not in it."""
+        if cold:
+            for module in PRELOAD:
+                importlib.import_module(module)
+        with tempfile.TemporaryDirectory() as place, _cache_in(place):
+            self._played[federation_digest(scenario)] = time_simulation(scenario, cold=cold)
+        return self._played[federation_digest(scenario)]
 
-        What workers import once for all of them is not in it.
-        """
-        for module in PRELOAD:
-            importlib.import_module(module)
-        short = _short(scenario)
+    def _honest(self, scenario: Scenario) -> float:
+        """Seconds of one round in which nobody crafts anything."""
+        known = self._played.get(federation_digest(scenario))
+        return play_shortened(scenario) if known is None else known.one
 
-        def whole() -> object:
-            with tempfile.TemporaryDirectory() as place:
-                write_resolved(short, Path(place) / "scenario.toml")
-                return simulate(Group(folder=place, seed=scenario.seed))
-
-        federation = build(short, seed=scenario.seed)
-        protocol: FederationProtocol = load("protocols", federation.setting.terms.protocol)()
-
-        def play() -> object:
-            log = Log(terms=federation.setting.terms, keep=federation.keep)
-            recorder = BothSides(log=log, rounds=federation.attacked)
-            return protocol.play(
-                federation.setting, recorder=recorder, rng=federation.rng.child("federation")
-            )
-
-        first, both, rounds = _seconds_on("cpu", whole), _seconds_on("cpu", whole), seconds_of(play)
-        return max(0.0, first - both), max(0.0, both - rounds), rounds / client_passes(short)
-
-    def scoring(self, scenario: Scenario) -> tuple[float, float, float] | None:
-        """CPU seconds of one metric on made-up claims: what happens once, what the first one adds, and each.
+    def scoring(self, scenario: Scenario) -> Scoring | None:
+        """CPU seconds of made-up claims.
 
         Metrics that need a network trained for them count like the others.
         """
@@ -175,6 +165,29 @@ def _time_rounds(scenario: Scenario, plugin: Plugin, budget: Budget, device: str
     return replace(more, unit=few.unit + slope * max(0, scenario.federation.rounds - SEVERAL[0]))
 
 
+def _with_crafting(
+    timing: Timing, scenario: Scenario, plugin: Plugin, budget: Budget, *, honest: float
+) -> Timing:
+    """The same with what a malicious server makes before a round, and each step of training for it.
+
+    A federation with it, from an empty cache, against an ``honest`` one; where it trains, twice.
+    """
+    shorts = [{**plugin.arguments, **budget.probe}]
+    if budget.training and budget.longer:
+        shorts.append({**plugin.arguments, **budget.longer})
+    spent = []
+    for arguments in shorts:
+        attack = plugin.model_copy(update={"arguments": arguments})
+        with tempfile.TemporaryDirectory() as place, _cache_in(place):
+            only = scenario.model_copy(update={"attacks": (attack,)})
+            spent.append(play_shortened(only, active=0) - honest)
+    if len(spent) < 2:
+        return replace(timing, crafting=max(0.0, spent[0]))
+    few, more = (_training_of(plugin.name, arguments) for arguments in shorts)
+    step = max(0.0, spent[1] - spent[0]) / max(1, more - few)
+    return replace(timing, crafting=max(0.0, spent[0] - few * step), step=step)
+
+
 def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str, rounds: int = 1) -> Timing:
     """Per unit, over a short search with all of its restarts, on the clients that share a batch.
 
@@ -185,10 +198,14 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str, 
     attack, short = attack_of(plugin.name, arguments), _short(scenario, rounds)
     units, training = (attack.budget.units, attack.budget.training) if attack.budget is not None else (0, 0)
     training *= rounds if budget.every_round else 1
+    active = 0 if attack.needs.changes else None
+    if active is not None:  # a federation of its own, in which it crafts and trains what it needs
+        plugin, training = plugin.model_copy(update={"arguments": arguments}), 0
+        short = short.model_copy(update={"attacks": (plugin,)})
     with tempfile.TemporaryDirectory() as place, _cache_in(place):
         folder = Path(place) / "cells" / "group"  # as in a run
         write_resolved(short, folder / "scenario.toml")
-        simulate(Group(folder=str(folder), seed=scenario.seed))
+        simulate(Group(folder=str(folder), seed=scenario.seed, active=active))
         calls = units_of(attack, folder, victims=scenario.audit.victims, attacked=frozenset({0}))
         call = AttackTask(
             folder=str(folder),
@@ -232,6 +249,11 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str, 
         )
 
 
+def _training_of(name: str, arguments: Mapping[str, Any]) -> int:
+    budget = attack_of(name, arguments).budget
+    return 0 if budget is None else budget.training
+
+
 def _units_of(name: str, arguments: Mapping[str, Any]) -> int:
     budget = attack_of(name, arguments).budget
     return 0 if budget is None else budget.units
@@ -273,7 +295,9 @@ def _time_pieces(scenario: Scenario, budget: Budget) -> float | None:
     assert budget.pieces is not None
     federation = build(_short(scenario), seed=scenario.seed)
     agreed = federation.setting.terms.architecture
-    count = min(PROBED_IMAGES, budget.images, scenario.federation.batch_size)
+    size, cohort = scenario.federation.batch_size, scenario.federation.cohort_size
+    read = size * cohort if scenario.federation.secure_sum else cohort * min(size, budget.images)
+    count = min(PROBED_IMAGES, read)  # what is read of a round's clients is inverted together
     images = torch.rand((count, *agreed.input_shape), generator=torch.Generator().manual_seed(0))
     try:
         pieces = budget.pieces(agreed, federation.setting.start, images)

@@ -1,6 +1,7 @@
 """``glasshouse guard``: may a client train on the model that it received?"""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from glasshouse.api.guard import FORM, agreed_tensors, architecture, own_example
 from glasshouse.api.guard import guard as inspect_model
 from glasshouse.cli.self_test import self_test
 from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.fit import Fit
 from glasshouse.guard.behaviour.inspect import FEWEST
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
@@ -192,6 +194,14 @@ def _plain(one: Seen) -> dict[str, object]:
     }
 
 
+def _fit(values: Mapping[str, float]) -> str:
+    def read(whose: str) -> Fit:
+        accuracy, loss, examples = (values[f"{whose}{name}"] for name in ("accuracy", "loss", "examples"))
+        return Fit(accuracy=accuracy, loss=loss, examples=int(examples))
+
+    return read("").sentence(read("reference_") if "reference_loss" in values else None)
+
+
 def _list_unseen(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     tensors = "1 tensor was" if len(names) == 1 else f"{len(names)} tensors were"
@@ -211,6 +221,9 @@ def _print(models: dict[str, Seen]) -> None:
     for name, one in models.items():
         for sentence in one.inspection.findings:
             _say(console, f"{name}: {sentence}")
+    for name, one in models.items():
+        if "accuracy" in one.inspection.values:
+            _say(console, f"{name}: {_fit(one.inspection.values)}")
     if any(one.inspection.values["skipped"] for one in models.values()):
         console.print(
             f"Too small: vectors of fewer than {SMALLEST} values; their entropy is not measured.",

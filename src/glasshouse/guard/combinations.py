@@ -99,14 +99,16 @@ def candidates(rows: Tensor, sizes: Sizes, trace: LayerTrace) -> Iterator[RowCom
     uneven = (top + cosines * top[:, None]).square() >= UNEVEN * (1 - cosines.square())
     possible = uneven & (cosines >= NEAR_PARALLEL)
     near = possible.any(1).nonzero()[:, 0]
-    pairs = differences(sizes.signed[near].T, like=NEAR_PARALLEL, opposite=True)
-    yield RowCombinations(
-        first=near[pairs.rows],
-        second=near[pairs.others],
-        multiples=pairs.multiples.to(rows.dtype),
-        by="a difference of two rows",
-    )
-    yield in_order_of_thresholds(rows, trace)
+    ordered = in_order_of_thresholds(rows, trace)
+    if len(near):
+        pairs = differences(sizes.signed[near].T, like=NEAR_PARALLEL, opposite=True)
+        ordered = RowCombinations(
+            first=torch.cat([near[pairs.rows], ordered.first]),
+            second=torch.cat([near[pairs.others], ordered.second]),
+            multiples=torch.cat([pairs.multiples.to(rows.dtype), ordered.multiples]),
+            by=ordered.by,
+        )
+    yield ordered
 
 
 def single(rows: Tensor) -> RowCombinations:
@@ -119,7 +121,7 @@ def in_order_of_thresholds(rows: Tensor, trace: LayerTrace) -> RowCombinations:
     """Differences of rows whose units begin to fire one after the other along their own direction."""
     weight, bias = trace.layer.weight.detach(), trace.layer.bias
     offset = torch.zeros(len(weight), device=weight.device) if bias is None else bias.detach()
-    order = (-offset / weight.norm(dim=1).clamp_min(_TINY)).to(rows.device).argsort()
+    order = (-offset / torch.linalg.vector_norm(weight, dim=1).clamp_min(_TINY)).to(rows.device).argsort()
     order = order[rows[order].any(1)]
     return RowCombinations(
         first=order[1:],

@@ -54,8 +54,7 @@ class Sizes:
     @cached_property
     def top(self) -> Tensor:
         """The largest in each row, (m,)."""
-        low, high = self.signed.aminmax(dim=1)
-        return torch.maximum(-low, high)
+        return self.signed.abs().amax(1)
 
     @cached_property
     def total(self) -> Tensor:
@@ -98,7 +97,7 @@ class Goals:
     def about(self, origin: Tensor) -> "Goals":
         """The same, with inputs as they are seen from a flat one of value ``origin``."""
         inputs = self.inputs - origin
-        return replace(self, inputs=inputs, lengths=inputs.norm(dim=1))
+        return replace(self, inputs=inputs, lengths=torch.linalg.vector_norm(inputs, dim=1))
 
     def distances(self, directions: Tensor) -> Tensor:
         """(v, e), the share of each example's contrast that directions of length 1, (v, n), lack."""
@@ -132,7 +131,7 @@ class Contributions:
         cls, trace: LayerTrace, what: What, *, is_exact: bool, with_copies: bool = False
     ) -> "Contributions":
         """Those of one layer."""
-        lengths = trace.inputs.norm(dim=1)
+        lengths = torch.linalg.vector_norm(trace.inputs, dim=1)
         return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, with_copies=with_copies)
 
     def goals(self, who: Tensor) -> Goals:
@@ -154,7 +153,7 @@ class Contributions:
         every = max(1, rows.shape[1] // _COLUMNS)
         seen, inputs = rows[:, ::every], self.trace.inputs[:, ::every]
         pulls = (self.trace.pulls / largest(self.trace.pulls)).T
-        expected = (pulls @ inputs) * (seen != 0)
+        expected = (pulls @ inputs).mul_(seen != 0)
         factors = (seen * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)
         return Sizes(
             signed=pulls.mul_(factors[:, None]).mul_(self.lengths),

@@ -117,9 +117,10 @@ def _entropies(vectors: Sequence[Vectors]) -> dict[str, float]:
     }
     if not len(every):
         return counts
+    low, middle = np.percentile(every, [3, 50])
     return {
         **counts,
         "minimum": float(every.min()),
-        "percentile_3": float(np.percentile(every, 3)),
-        "median": float(np.median(every)),
+        "percentile_3": float(low),
+        "median": float(middle),
     }

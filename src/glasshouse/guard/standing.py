@@ -143,7 +143,7 @@ def _compare(
 ) -> _Shown | None:
     """The pairs of a vector and an example that contributed enough to it, where it is recognised."""
     looked_at = vectors.of(rows)
-    pairs = ask(vectors, sizes, looked_at.norm(dim=1))
+    pairs = ask(vectors, sizes, torch.linalg.vector_norm(looked_at, dim=1))
     if pairs is None:
         return None
     used = vectors.pick(pairs.vectors)
@@ -210,7 +210,7 @@ def _recognise(vectors: Tensor, pairs: Pairs, goals: Goals, limits: Tensor) -> T
         goals: examples of the pairs.
         limits: share that may be missing of each vector, (v,).
     """
-    which, length = pairs.which, vectors.norm(dim=1)
+    which, length = pairs.which, torch.linalg.vector_norm(vectors, dim=1)
     missing = _missing(_inner(vectors, pairs, goals), length[which].clamp_min(_TINY), pairs, goals)
     least = torch.full_like(length, torch.inf).scatter_reduce(0, which, missing, "amin")
     kept = (missing < limits[which]) & (missing <= APART * least[which]) & (length > 0)[which]
@@ -252,6 +252,8 @@ def _several_rows(rows: Tensor, sizes: Sizes, of: Contributions, limits: Tensor)
     """Examples in the sum of the rows that are their own, so that noise averages out."""
     mine = (sizes.top >= OWNED * sizes.length.clamp_min(_TINY)).nonzero()[:, 0]  # the sum is no less
     mine = mine[sizes.top[mine] >= OWNED * sizes.signed[mine].abs().sum(1).clamp_min(_TINY)]
+    if len(mine) < 2:
+        return None
     whose = sizes.signed[mine].abs().argmax(1)
     who, place = torch.unique(whose, return_inverse=True)
     if len(who) == len(mine):  # nobody has two

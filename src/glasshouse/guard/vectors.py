@@ -173,38 +173,42 @@ def _precision(t: Tensor) -> torch.dtype | None:
 
 def _holds(narrow: torch.dtype, t: Tensor) -> bool:
     """Whether all finite values of ``t`` are of a type; most tensors tell by their first values."""
-    for numbers in (t.flatten()[:_FIRST].double(), t.double()):
-        if not bool((~numbers.isfinite() | (numbers.to(narrow).double() == numbers)).all()):
-            return False
-    return True
+    numbers = t.flatten() if t.is_floating_point() else t.flatten().double()
+    return not any(
+        bool(some[some.to(narrow) != some].isfinite().any()) for some in (numbers[:_FIRST], numbers)
+    )
 
 
 def _entropies(rows: Tensor, precision: torch.dtype | None) -> Tensor:
     """Of rows (r, n) in float64: (r,)."""
     if not rows.numel():
         return torch.empty(0, dtype=torch.float64)
-    size = rows.shape[1]
-    top = torch.where(rows.isfinite(), rows.abs(), 0).amax(1)
+    size, top = rows.shape[1], rows.abs().amax(1)
+    if not bool(top.isfinite().all()):
+        top = torch.where(rows.isfinite(), rows.abs(), 0).amax(1)
+        rows = rows.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # three that no weight has
     most = reachable(top, precision).clamp_max(size)
-    numbers = rows.nan_to_num(nan=1e300, posinf=2e300, neginf=-2e300)  # three that no weight has
-    counts, row = _counts((numbers / BIN).round())
-    share = counts / size
-    found = torch.from_numpy(np.bincount(row, -share * np.log(share), minlength=len(rows)))
+    found = torch.from_numpy(_entropies_of_bins((rows / BIN).round_()))
     return torch.where(most < 2, 0.0, (found / most.log()).clamp(0, 1))
 
 
-def _counts(bins: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How often each value of each row (r, n) occurs, and in which row; not sorted if that is cheaper."""
-    low, high = bins.aminmax()
-    if len(bins) == 1 and float(high - low) < _WIDE * bins.shape[1]:
-        counts = torch.bincount((bins[0] - low).long()).numpy()
-        counts = counts[counts > 0]
-        return counts, np.zeros_like(counts)
-    ordered = np.sort(bins.numpy(), axis=1)
-    is_first = np.ones(ordered.shape, dtype=bool)
-    is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    first = np.flatnonzero(is_first)
-    return np.diff(first, append=ordered.size), first // ordered.shape[1]
+def _entropies_of_bins(bins: Tensor) -> NDArray[np.float64]:
+    """Of each row (r, n) of bins; not sorted if that is cheaper. Few counts differ: those are counted."""
+    size, (low, high) = bins.shape[1], bins.aminmax()
+    if len(bins) == 1 and float(high - low) < _WIDE * size:
+        counts, row = np.bincount((bins[0] - low).long().numpy()), None
+    else:
+        ordered = np.sort(bins.numpy(), axis=1)
+        is_first = np.ones(ordered.shape, dtype=bool)
+        is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        first = np.flatnonzero(is_first)
+        counts, row = np.append(first[1:], ordered.size) - first, first // size
+    most = int(counts.max())
+    places = counts if row is None else row * (most + 1) + counts
+    often = np.bincount(places, minlength=len(bins) * (most + 1))
+    share = np.arange(1, most + 1) / size
+    entropies: NDArray[np.float64] = often.reshape(len(bins), -1)[:, 1:] @ (-share * np.log(share))
+    return entropies
 
 
 @cache

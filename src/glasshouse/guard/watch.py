@@ -20,7 +20,7 @@ from glasshouse.guard.behaviour.trace import LayerTrace
 
 __all__ = ["Watched", "watch"]
 
-_RUNS, _RUN = 8, 8  # of an example, by which it is known again, and entries of each
+_RUNS, _RUN = 3, 32  # of an example, by which it is known again, and entries of each: as wide as a digit
 _NEAR: Final = 1e-9
 
 
@@ -39,9 +39,10 @@ class _Call:
     inputs: Tensor | None
     pulls: Tensor | None = None
 
-    def keep(self, pulls: Tensor) -> None:
-        """Called in the backward pass."""
-        self.pulls = pulls.detach()
+    def add(self, pulls: Tensor) -> None:
+        """Called in every backward pass that reaches the layer: several losses may pull on one step."""
+        pulls = pulls.detach() if pulls.requires_grad else pulls
+        self.pulls = pulls if self.pulls is None else self.pulls + pulls
 
 
 @final
@@ -50,14 +51,15 @@ class Watched:
     """The steps of one local training.
 
     Attributes:
-        marks: some entries of the examples of every step, (b, k) each.
+        marks: some entries of the examples of every step, (b, ...) each.
         calls: of each linear layer, by its name.
     """
 
     marks: list[Tensor] = field(default_factory=list)
     calls: dict[str, list[_Call]] = field(default_factory=dict)
     _entered: Tensor | None = None
-    _asked: list[tuple[str, _Call, Tensor, int]] = field(default_factory=list)
+    _takes_inputs: dict[str, bool] = field(default_factory=dict)
+    _asked: list[tuple[str, _Call, Tensor, int, bool]] = field(default_factory=list)
     _left_alone: dict[str, bool] = field(default_factory=dict)
     _lost: bool = False
     _is_copy: bool = False
@@ -81,9 +83,10 @@ class Watched:
         if self._is_copy or torch.compiler.is_compiling():  # a pass has to tell
             return
         if model.training and torch.is_grad_enabled() and inputs and isinstance(inputs[0], Tensor):
-            self._settle()
-            self._entered = inputs[0].detach()
-            self.marks.append(_some_entries(self._entered).clone())
+            self.settle()
+            entered = inputs[0]
+            self._entered = entered
+            self.marks.append(_some_entries(entered.detach()).clone())
 
     def _leave(self, model: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
         del model, inputs, output
@@ -94,28 +97,42 @@ class Watched:
         """Keep what entered a linear layer, and ask for the pull on what came out."""
         if (entered := self._entered) is None or torch.compiler.is_compiling():
             return
-        seen = inputs[0].detach()
-        if not output.requires_grad or seen.ndim != 2 or len(seen) != len(entered):
+        seen = inputs[0]
+        if not output.requires_grad or seen.ndim != 2 or seen.shape[0] != entered.shape[0]:
             return
-        is_entered = seen.numel() == entered.numel() and bool((seen.flatten() == entered.flatten()).all())
-        call = _Call(step=len(self.marks) - 1, inputs=None if is_entered else seen)
+        call = _Call(
+            step=len(self.marks) - 1, inputs=None if self._is_entered(name, seen, entered) else seen.detach()
+        )
         self.calls.setdefault(name, []).append(call)
-        if not self._left_alone.get(name) or not _retain(output):
-            output.register_hook(call.keep)  # type: ignore[no-untyped-call]  # torch's own
-        self._asked.append((name, call, output, output._version))
+        is_retained = self._left_alone.get(name, False) and _retain(output)
+        if not is_retained:
+            output.register_hook(call.add)  # type: ignore[no-untyped-call]  # torch's own
+        self._asked.append((name, call, output, output._version, is_retained))
 
-    def _settle(self) -> None:
-        """Take the pulls of the last step that torch retained.
+    def _is_entered(self, name: str, seen: Tensor, entered: Tensor) -> bool:
+        """Whether what enters a layer is what entered the network; not asked again where it was not."""
+        if seen.numel() != entered.numel() or not self._takes_inputs.get(name, True):
+            return False
+        self._takes_inputs[name] = bool((seen.flatten() == entered.flatten()).all())
+        return self._takes_inputs[name]
+
+    def settle(self) -> None:
+        """Take the pulls of the last step that torch retained, and let go of its graph.
 
         That is cheaper than a hook, but what is overwritten afterwards (by a ReLU in place) retains the pull
         on what it became. So every layer is hooked at first, and only those whose outputs are left alone
-        retain.
+        retain. Where no pull came yet (one backward pass of several steps), a hook waits for it; where one
+        did, what pulls on the same step later is not seen.
         """
-        for name, call, output, version in self._asked:
+        for name, call, output, version, is_retained in self._asked:
             is_alone = output._version == version
-            if output.retains_grad:
+            if is_retained:
                 self._lost |= not is_alone
-                call.pulls = output.grad
+                pulls = output.grad
+                if pulls is not None:
+                    call.add(pulls)
+                elif is_alone:
+                    output.register_hook(call.add)  # type: ignore[no-untyped-call]  # torch's own
             self._left_alone[name] = is_alone and self._left_alone.get(name, True)
         self._asked.clear()
 
@@ -124,35 +141,92 @@ class Watched:
 
         None: training passed other examples, or another network, and a pass has to tell.
         """
-        self._settle()
+        self.settle()
         order = self._numbers(inputs)
         linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
         if order is None or self._lost or not self.calls.keys() <= linear.keys():
             return None
         traces = []
+        everybody = _Rows.of(order, len(inputs))
         for name, layer in linear.items():
             taken = [call for call in self.calls.get(name, ()) if call.pulls is not None]
+            steps = [call.step for call in taken]
+            rows = everybody if steps == list(range(len(order))) else None
             if not taken:
                 continue
+            rows = rows or _Rows.of([order[step] for step in steps], len(inputs))
             goals: Tensor | None = inputs.flatten(1)
-            pulls = _add_up(taken, order, (len(inputs), layer.out_features))
             if all(call.inputs is not None for call in taken):
-                goals = _put_last(taken, order, (len(inputs), layer.in_features))
-            if goals is None or pulls is None or goals.shape[1] != layer.in_features:
+                goals = rows.last([call.inputs for call in taken if call.inputs is not None])
+            pulls = rows.sums([call.pulls for call in taken if call.pulls is not None])
+            if goals is None or pulls is None or (pulls.shape[1], goals.shape[1]) != layer.weight.shape:
                 return None
             traces.append(LayerTrace(name=name, layer=layer, inputs=goals, pulls=pulls))
         return traces or None
 
     def _numbers(self, inputs: Tensor) -> list[Tensor] | None:
         """Of the examples of every step among ``inputs``; None if one of them is not there."""
-        if not self.marks or any(t.shape[1:] != self.marks[0].shape[1:] for t in self.marks):
+        if len({t.shape[1:] for t in self.marks}) != 1:
             return None
-        known, places = _marks_of(_some_entries(inputs)).sort()
-        seen = _marks_of(torch.cat(self.marks))
-        near = torch.searchsorted(known, seen - _NEAR).clamp_max(len(known) - 1)
+        known, places = _number(_some_entries(inputs)).sort()
+        seen = _number(torch.cat(self.marks))
+        near = torch.searchsorted(known, seen - _NEAR).clamp_max_(len(known) - 1)
         if bool(((known[near] - seen).abs() > _NEAR).any()):
             return None
-        return list(torch.split(places[near], [len(t) for t in self.marks]))
+        return list(torch.split(places[near], [t.shape[0] for t in self.marks]))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Rows:
+    """Whose rows those are that some steps passed through a layer, one step after the other.
+
+    Attributes:
+        who: of each row the example, (r,).
+        count: of the examples.
+        places: of each example its only row, (count,); None: some have none, or several.
+    """
+
+    who: Tensor
+    count: int
+    places: Tensor | None
+
+    @classmethod
+    def of(cls, order: Sequence[Tensor], count: int) -> "_Rows":
+        """Of steps, each with the numbers of its examples."""
+        who = torch.cat(list(order))
+        places = None
+        if len(who) == count:
+            rows = torch.arange(count, device=who.device)
+            places = torch.full_like(who, -1).index_copy_(0, who, rows)
+        if places is not None and bool((places < 0).any()):
+            places = None
+        return cls(who=who, count=count, places=places)
+
+    def sums(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """(count, k), of each example the sum of its rows; None: the layer changed its width."""
+        rows = _cat(parts)
+        if rows is None:
+            return None
+        if self.places is not None:
+            return rows.index_select(0, self.places)
+        return rows.new_zeros(self.count, rows.shape[1]).index_add_(0, self.who, rows)
+
+    def last(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """(count, n), of each example the row that came last; None: the layer changed its width."""
+        rows = _cat(parts)
+        if rows is None:
+            return None
+        if self.places is not None:
+            return rows.index_select(0, self.places)
+        numbers = torch.arange(len(rows), device=rows.device)
+        last = self.who.new_full((self.count,), -1).scatter_reduce_(0, self.who, numbers, "amax")
+        return torch.where((last < 0)[:, None], 0, rows[last])
+
+
+def _cat(parts: Sequence[Tensor]) -> Tensor | None:
+    """All rows below each other; None: some are wider than others."""
+    return torch.cat(list(parts)) if len({t.shape[1] for t in parts}) == 1 else None
 
 
 def _retain(output: Tensor) -> bool:
@@ -164,43 +238,21 @@ def _retain(output: Tensor) -> bool:
     return True
 
 
-def _add_up(taken: Sequence[_Call], order: Sequence[Tensor], shape: tuple[int, int]) -> Tensor | None:
-    """Of each example the sum of its pulls; None: a layer of another width was watched."""
-    pulls = [call.pulls for call in taken if call.pulls is not None]
-    if any(t.shape[1:] != shape[1:] for t in pulls):
-        return None
-    total = pulls[0].new_zeros(shape)
-    for call, t in zip(taken, pulls, strict=True):
-        total.index_add_(0, order[call.step], t.to(total))
-    return total
-
-
-def _put_last(taken: Sequence[_Call], order: Sequence[Tensor], shape: tuple[int, int]) -> Tensor | None:
-    """Of each example what entered a layer last; None: a layer of another width was watched."""
-    inputs = [call.inputs for call in taken if call.inputs is not None]
-    if any(t.shape[1:] != shape[1:] for t in inputs):
-        return None
-    last = inputs[0].new_zeros(shape)
-    for call, t in zip(taken, inputs, strict=True):
-        last.index_copy_(0, order[call.step], t.to(last))
-    return last
-
-
 def _some_entries(inputs: Tensor) -> Tensor:
-    """Of each example a few runs: what stands side by side is read at once."""
+    """(B, ...), of each example a few runs: what stands side by side is read at once."""
     flat = inputs.flatten(1)
     apart = flat.shape[1] // _RUNS
     if apart < _RUN:
         return flat
     before = (apart - _RUN) // 2
-    runs = flat[:, : apart * _RUNS].reshape(len(flat), _RUNS, apart)
-    return runs[..., before : before + _RUN].flatten(1)
+    return flat[:, before:].unfold(1, _RUN, apart)[:, :_RUNS]
 
 
-def _marks_of(entries: Tensor) -> Tensor:
+def _number(entries: Tensor) -> Tensor:
     """(B,), a number of each example."""
-    weights = torch.arange(1, entries.shape[1] + 1, dtype=torch.double, device=entries.device).sin()
-    return entries.double() @ weights
+    rows = entries.flatten(1).double()
+    weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.double, device=rows.device).sin()
+    return rows @ weights
 
 
 @contextmanager
@@ -234,5 +286,6 @@ def watch(model: nn.Module | None = None) -> Iterator[Watched]:
     try:
         yield seen
     finally:
+        seen.settle()
         for handle in handles:
             handle.remove()

@@ -23,6 +23,7 @@ from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.registry import Card
+from glasshouse.tensors import all_finite
 from glasshouse.tokens.vocabulary import Vocabulary
 
 __all__ = [
@@ -272,7 +273,7 @@ def check_images(name: str, claimed: Tensor, truth: Tensor) -> None:
         BadValue: says which of the two offends, and how.
     """
     for word, x in (("claimed", claimed), ("true", truth)):
-        if x.ndim != 4 or x.shape[1:].numel() == 0 or not bool(torch.isfinite(x).all()):
+        if x.ndim != 4 or x.shape[1:].numel() == 0 or not all_finite(x):
             bad = int((~torch.isfinite(x)).sum())
             raise BadValue(
                 f"metric '{name}'",

@@ -5,6 +5,7 @@ Only rounds that are kept have step orders; who holds which rows, and who misbeh
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -55,6 +56,12 @@ class Truth:
         Raises:
             Undefined: nothing was recorded for that round and client.
         """
+        rows = self._behind(round, client)
+        index = torch.tensor([row for row, _ in rows])
+        return self.private.pick(index), torch.tensor([owner for _, owner in rows])
+
+    def _behind(self, round: int, client: int | None) -> list[tuple[int, int]]:
+        """Rows of the private pool, and whose each is."""
         keys = sorted(k for k in self.used if k[0] == round and client in (None, k[1]))
         rows = [(row, key[1]) for key in keys for row in self.used[key].rows()]
         if not rows:
@@ -64,8 +71,7 @@ class Truth:
                 got=f"round {round}, client {client}",
                 fix="keep that round: federation.keep, audit.rounds",
             )
-        index = torch.tensor([row for row, _ in rows])
-        return self.private.pick(index), torch.tensor([owner for _, owner in rows])
+        return rows
 
     def with_property(self, count: int) -> NDArray[np.bool_]:
         """Which of ``count`` clients have the property under audit, (count,).
@@ -91,8 +97,9 @@ class Truth:
         Raises:
             Undefined: nothing was recorded for that round and client.
         """
-        groups = self.batch(round, client)[0].groups
-        return frozenset() if groups is None else frozenset(groups.tolist())
+        groups = self.private.groups
+        rows = [row for row, _ in self._behind(round, client)]
+        return frozenset() if groups is None else frozenset(groups[torch.tensor(rows)].tolist())
 
     def identity(self, round: int, client: int | None) -> str:
         """Names the examples behind one update, or a whole round: alike for the same in any order.
@@ -100,8 +107,26 @@ class Truth:
         Raises:
             Undefined: nothing was recorded for that round and client.
         """
-        behind, _ = self.batch(round, client)
-        return digest(sorted(digest(image) for image in behind.inputs))
+        behind = [row for row, _ in self._behind(round, client)]
+        return digest(sorted(self.prints[row] for row in behind))
+
+    @cached_property
+    def prints(self) -> Mapping[int, str]:
+        """A digest of the image of every row; made when it is asked for, and kept."""
+        return _Prints(self.private.inputs)
+
+
+@final
+class _Prints(dict[int, str]):
+    """Digests of images by their row, each made once."""
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()
+        self._images = images
+
+    def __missing__(self, row: int) -> str:
+        self[row] = digest(self._images[row])
+        return self[row]
 
 
 def write_truth(truth: Truth, folder: Path) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import PROBE, Budget
+from glasshouse.attacks.budget import LONGER, PROBE, Budget
 from glasshouse.attacks.inversion.linear_input import find_first_linear, first_linear
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.sparse_columns import ColumnSearch, factorize, find_columns
@@ -73,8 +73,13 @@ class Spear:
     @property
     def budget(self) -> Budget:
         """Sweeps at most; it ends as soon as the batch is found."""
-        short = replace(self.search, iterations=min(PROBE, self.search.iterations), draws=0)
-        return Budget(unit="sweeps", amount=self.search.sweeps, probe={"search": asdict(short)})
+        short, longer = (
+            asdict(replace(self.search, iterations=min(n, self.search.iterations), draws=0))
+            for n in (PROBE, LONGER)
+        )
+        return Budget(
+            unit="sweeps", amount=self.search.sweeps, probe={"search": short}, longer={"search": longer}
+        )
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models whose first layer is not linear with a bias, or without a ReLU behind it."""

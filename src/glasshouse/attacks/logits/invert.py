@@ -1,11 +1,12 @@
-"""Train inversion networks over the rounds of a federation, several of them in parallel processes.
+"""Train inversion networks over the rounds of a federation, small ones in one batch, others in processes.
 
-Shape letters: N training examples, n distinct images, D entries of a prediction vector, L queries.
+Shape letters: N networks, M training examples, n distinct images, D entries of a vector, L queries.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, Final, final
 
 import torch
 from annotated_types import Ge, Le
@@ -20,6 +21,10 @@ from glasshouse.tensors import FUSED, descend
 
 QUERIES = 64
 """Queries per step of the fine-tuning, at most."""
+TOGETHER: Final = 8
+"""Networks that share a batch, at most."""
+SMALL: Final = 64
+"""Width up to which they do: wider ones fill a core by themselves."""
 
 
 @final
@@ -55,7 +60,7 @@ class Task:
     Attributes:
         how: the training.
         images: (n, C, H, W) in [-1, 1]; example i shows image i modulo n.
-        vectors: prediction vectors (N, D), one table per round.
+        vectors: prediction vectors (M, D), one table per round.
         queries: (L, D).
         priors: of each image, (n, C, H, W) or (1, ...); None without a prior.
         wanted: of each query.
@@ -75,61 +80,107 @@ class Task:
     tuning: bool = False
 
 
-def invert_queries(task: Task) -> Tensor:
-    """Images of the queries after each round, (rounds, L, C, H, W) in [-1, 1]."""
-    rng, how = Rng(task.key), task.how
-    shape = (int(task.images.shape[1]), int(task.images.shape[2]), int(task.images.shape[3]))
-    net = network(
-        task.queries.shape[1], shape, width=how.width, rng=rng.child("start"), bfloat16=how.bfloat16
-    ).to(task.images.device)
-    fused = task.images.device.type in FUSED
+def invert_queries(tasks: Sequence[Task]) -> list[Tensor]:
+    """For each task images of its queries after each round, (rounds, L, C, H, W) in [-1, 1].
+
+    Args:
+        tasks: alike but for the numbers in their tensors and their streams (:func:`_kind`).
+    """
+    first, data = tasks[0], _Stacked(tasks)
+    rngs, how = [Rng(task.key) for task in tasks], first.how
+    shape = (int(first.images.shape[1]), int(first.images.shape[2]), int(first.images.shape[3]))
+    starts = [rng.child("start") for rng in rngs]
+    net = network(first.queries.shape[1], shape, width=how.width, rngs=starts, bfloat16=how.bfloat16)
+    net.to(first.images.device)
+    fused = first.images.device.type in FUSED
     optimizer = torch.optim.Adam(
         net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay, fused=fused
     )
     images_by_round = []
-    for number, vectors in enumerate(task.vectors):
+    for number in range(len(first.vectors)):
+        vectors = torch.stack([task.vectors[number] for task in tasks])
         for epoch in range(how.epochs):
-            stream = rng.child(f"round/{number}/epoch/{epoch}")
-            _epoch(net, optimizer, task, vectors, rng=stream)
-            if task.tuning and task.prior_weight and task.goals is not None:
-                _tune(net, optimizer, task)
+            streams = [rng.child(f"round/{number}/epoch/{epoch}") for rng in rngs]
+            _epoch(net, optimizer, data, vectors, rngs=streams)
+            if first.tuning and first.prior_weight and data.goals is not None:
+                _tune(net, optimizer, data)
         net.eval()
         with torch.no_grad():
-            images_by_round.append(net(task.queries))
+            images_by_round.append(net(data.queries))
         net.train()
-    return torch.stack(images_by_round)
+    return list(torch.stack(images_by_round, 1))
+
+
+@final
+class _Stacked:
+    """What the networks of several tasks are trained with, the networks first."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.how, self.prior_weight = tasks[0].how, tasks[0].prior_weight
+        self.images = torch.stack([task.images for task in tasks])
+        self.queries = torch.stack([task.queries for task in tasks])
+        self.priors = _stack([task.priors for task in tasks])
+        self.goals = _stack([task.goals for task in tasks])
+        self.each = torch.arange(len(tasks), device=self.images.device)[:, None]
+
+
+def _stack(every: Sequence[Tensor | None]) -> Tensor | None:
+    there = [one for one in every if one is not None]
+    return torch.stack(there) if there else None
 
 
 def _epoch(
-    net: InversionNet, optimizer: torch.optim.Optimizer, task: Task, vectors: Tensor, *, rng: Rng
+    net: InversionNet,
+    optimizer: torch.optim.Optimizer,
+    data: _Stacked,
+    vectors: Tensor,
+    *,
+    rngs: Sequence[Rng],
 ) -> None:
-    """Eq. 3, with squared distances."""
-    weight = task.prior_weight if task.priors is not None else 0.0
-    order = torch.randperm(len(vectors), generator=rng.torch()).to(vectors.device)
-    for rows in torch.split(order, task.how.batch_size):
-        if len(rows) < 2:
+    """Eq. 3, with squared distances: the sum of the networks' means, so that each descends along its own."""
+    weight = data.prior_weight if data.priors is not None else 0.0
+    count = vectors.shape[1]
+    orders = torch.stack([torch.randperm(count, generator=rng.torch()) for rng in rngs]).to(vectors.device)
+    for rows in torch.split(orders, data.how.batch_size, 1):
+        if rows.shape[1] < 2:
             continue  # batch norm needs two
-        rebuilt, which = net(vectors[rows]), rows % len(task.images)
-        loss = F.mse_loss(rebuilt, task.images[which])
-        if weight and task.priors is not None:
-            prior = task.priors[which] if len(task.priors) > 1 else task.priors.expand_as(rebuilt)
+        rebuilt, which = net(vectors[data.each, rows]), rows % data.images.shape[1]
+        loss = F.mse_loss(rebuilt, data.images[data.each, which])
+        if weight and data.priors is not None:
+            single = data.priors.shape[1] == 1
+            prior = data.priors.expand_as(rebuilt) if single else data.priors[data.each, which]
             loss = loss + weight * F.mse_loss(rebuilt, prior)
-        descend(optimizer, loss)
+        descend(optimizer, len(rngs) * loss)
 
 
-def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, task: Task) -> None:
+def _tune(net: InversionNet, optimizer: torch.optim.Optimizer, data: _Stacked) -> None:
     """Eq. 10, in batches of as equal a size as possible."""
-    assert task.goals is not None
-    parts = -(-len(task.queries) // QUERIES)
-    for rows in torch.arange(len(task.queries)).tensor_split(parts):
+    assert data.goals is not None
+    networks, queries = data.queries.shape[:2]
+    for rows in torch.arange(queries).tensor_split(-(-queries // QUERIES)):
         if len(rows) < 2:
             continue
-        rebuilt = net(task.queries[rows])
-        goal = task.goals[rows] if len(task.goals) > 1 else task.goals.expand_as(rebuilt)
-        descend(optimizer, task.prior_weight * F.mse_loss(rebuilt, goal))
+        rebuilt = net(data.queries[:, rows])
+        goal = data.goals.expand_as(rebuilt) if data.goals.shape[1] == 1 else data.goals[:, rows]
+        descend(optimizer, networks * data.prior_weight * F.mse_loss(rebuilt, goal))
 
 
 def each(tasks: Sequence[Task], *, processes: int, label: str) -> list[Tensor]:
     """The images of every task, in order; the same whatever ``processes`` is. On a GPU it is one."""
     here = bool(tasks) and tasks[0].images.device.type != "cpu"
-    return process.each(invert_queries, tasks, processes=1 if here else processes, label=label)
+    groups = list(_groups(tasks))
+    every = process.each(invert_queries, groups, processes=1 if here else processes, label=label)
+    return [images for group in every for images in group]
+
+
+def _groups(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
+    """Tasks in their order; neighbours of one kind together where their networks are small."""
+    for kind, same in itertools.groupby(tasks, key=_kind):
+        alike, most = list(same), TOGETHER if kind[0].width <= SMALL else 1
+        yield from (tuple(alike[i : i + most]) for i in range(0, len(alike), most))
+
+
+def _kind(task: Task) -> tuple[InversionTraining, object]:
+    """What tasks in one batch have in common."""
+    tensors = (task.images, *task.vectors, task.queries, task.priors, task.goals)
+    return task.how, (task.prior_weight, task.tuning, [None if t is None else t.shape for t in tensors])

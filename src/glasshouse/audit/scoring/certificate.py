@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.attacks.base import (
+    Attack,
     ClassRepresentatives,
     GenerativeAttack,
     Reconstruction,
@@ -74,17 +75,19 @@ def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...] | Refus
 
     What a generator could show of their images at best is searched for all of them in one batch.
     """
+    attack = attack_of(piece[0].attack, json.loads(piece[0].arguments))
     nearest: dict[str, list[Tensor]] = {}
-    return [(task.out, _certify(task, piece, nearest)) for task in piece]
+    return [(task.out, _certify(task, attack, piece, nearest)) for task in piece]
 
 
 def _certify(
-    task: AttackTask, piece: Piece, nearest: dict[str, list[Tensor]]
+    task: AttackTask, attack: Attack, piece: Piece, nearest: dict[str, list[Tensor]]
 ) -> tuple[Search, ...] | Refusal:
-    attack = attack_of(task.attack, json.loads(task.arguments))
+    if not isinstance(attack, SearchingAttack):
+        return ()
     outcome = read_outcome(Path(task.out))
     claims = _searched(outcome)
-    if not isinstance(attack, SearchingAttack) or not claims:
+    if not claims:
         return ()
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
 
@@ -179,8 +182,10 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
     cost = mse_table(batch.inputs, claim.inputs)
     if claim.labels is not None:
         cost = cost + OTHER_LABEL * (batch.labels[:, None] != labels[None]).numpy()
-    yield _placed(claim.inputs.float(), batch.inputs, assign(cost)), labels
-    if claim.labels is not None and torch.equal(labels.sort().values, batch.labels.sort().values):
+    placed = _placed(claim.inputs.float(), batch.inputs, assign(cost))
+    yield placed, labels
+    same = claim.labels is not None and torch.equal(labels.sort().values, batch.labels.sort().values)
+    if same and not (torch.equal(labels, batch.labels) and torch.equal(placed, batch.inputs)):
         yield batch.inputs, batch.labels
 
 

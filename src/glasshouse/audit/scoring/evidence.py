@@ -7,11 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.audit.attacking.call import adversary_side
-from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.scoring.judge import Judge
-from glasshouse.audit.scoring.score import score_outcomes
+from glasshouse.audit.scoring.score import Run, score_outcomes
 from glasshouse.audit.simulation.record import GroupRecord
 from glasshouse.figures.base import (
     AttackEvidence,
@@ -54,9 +52,8 @@ def cell_evidence(
 def attack_evidence(
     scenario: Scenario,
     position: int,
+    runs: Sequence[Run],
     *,
-    outcomes: Mapping[str, Sequence[Outcome]],
-    judges: Mapping[str, Judge],
     federations: Mapping[str, Federation],
     findings: Sequence[Finding],
 ) -> AttackEvidence:
@@ -65,8 +62,7 @@ def attack_evidence(
     Args:
         scenario: of the cell.
         position: of the attack in it.
-        outcomes: of the attack, by the folder of the federation.
-        judges: of this attack, by folder.
+        runs: of the attack, one for each federation.
         federations: by folder.
         findings: about this attack.
     """
@@ -76,9 +72,7 @@ def attack_evidence(
         label=attack.label or attack.name,
         settings=_settings("attacks", attack),
         attack=attack_of(attack.name, attack.arguments),
-        groups=tuple(
-            _group(scenario, federations[folder], every, judges[folder]) for folder, every in outcomes.items()
-        ),
+        groups=tuple(_group(scenario, federations[run.folder], run) for run in runs),
         findings=tuple(findings),
     )
 
@@ -114,11 +108,13 @@ def _public_model(accuracy: Mapping[str, float]) -> PublicModel:
     )
 
 
-def _group(
-    scenario: Scenario, federation: Federation, outcomes: Sequence[Outcome], judge: Judge
-) -> GroupEvidence:
+def _group(scenario: Scenario, federation: Federation, run: Run) -> GroupEvidence:
+    judge = run.judge
+
     def null_scores(name: str, metric: Metric) -> tuple[NDArray[np.float64], ...] | None:
-        scored = score_outcomes(name, metric, outcomes, judge)
+        if name not in run.scored:  # a metric that is not among the audit's
+            run.scored[name] = score_outcomes(name, metric, run.outcomes, judge)
+        scored = run.scored[name]
         return None if scored is None else scored.nulls
 
     def view(rounds: tuple[int, ...], client: int | None) -> View:
@@ -135,7 +131,7 @@ def _group(
 
     return GroupEvidence(
         federation=federation,
-        claims=tuple(claim for outcome in outcomes for claim in outcome.claims),
+        claims=tuple(claim for outcome in run.outcomes for claim in outcome.claims),
         truth=judge.truth,
         context=judge.context,
         rng=judge.rng,

@@ -34,8 +34,7 @@ def illustrate(
         attack_evidence(
             scenario,
             position,
-            outcomes={run.folder: run.outcomes for run in runs[position]},
-            judges={run.folder: run.judge for run in runs[position]},
+            runs[position],
             federations=federations,
             findings=findings[position],
         )

@@ -1,33 +1,29 @@
 """The scoring side of a group: truth, what metrics need beside it, null adversaries, other victims."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, lru_cache
 from typing import Final, final
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
 from glasshouse.attacks.base import About, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.claims.truths import exchange_classes
-from glasshouse.audit.scoring.nulls import EXAMPLES, choose_null, largest_share
-from glasshouse.cache import digest
+from glasshouse.audit.scoring.nulls import EXAMPLES, average_score, choose_null, largest_share
+from glasshouse.cache import digest, once
 from glasshouse.errors import Undefined
-from glasshouse.metrics.base import Features, Metric, ScoreContext
-from glasshouse.metrics.gallery import Gallery, owners_of
-from glasshouse.models.build import build, load
-from glasshouse.models.perceptual import activations, network
+from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.rng import Rng
-from glasshouse.scenario.spec import Scenario
-from glasshouse.store import read_tensors
-from glasshouse.transcript.files import read_transcript
-from glasshouse.transcript.record import Transcript
-from glasshouse.truth.record import Truth, read_truth
-from glasshouse.wire import Architecture, Batch, Terms
+from glasshouse.truth.record import Truth
+from glasshouse.wire import Batch, Terms
 
+KEPT: Final = 64
+"""Victims whose examples a judge has at hand."""
 SHIFTS: Final = 3
 """Other victims that a claim is scored against, at most; fewer for large batches."""
 
@@ -65,6 +61,7 @@ class Judge:
         announced: examples behind a message as the wire says, by round and client (None: the whole round).
         heldout: examples of nobody, to exchange victims with and to rank them among; None: none.
         comparable: the held-out examples are of the same classes as the private ones.
+        networks: names the networks of the context by their content; empty: nobody says.
         run: names the federation; claims of one run about the same clients are no further clients.
         moved: judges with the private classes exchanged, by how far.
     """
@@ -82,6 +79,7 @@ class Judge:
     announced: Mapping[tuple[int, int | None], int] = field(default_factory=dict)
     heldout: Batch | None = None
     comparable: bool = True
+    networks: str = ""
     run: str = ""
     moved: dict[int, "Judge"] = field(default_factory=dict)
 
@@ -99,15 +97,18 @@ class Judge:
                 fix="set data.auxiliary: a number without a null adversary beside it proves nothing",
             )
         if (name, count) not in self.quoted:
-            stream = self.rng.child(f"null/{name}/{count}")
-            self.quoted[name, count] = choose_null(
-                metric,
-                self.auxiliary,
-                count=count,
-                context=self.context,
-                rng=stream,
-                among=self.among,
-                draws=self.draws,
+            stream, known = self.rng.child(f"null/{name}/{count}"), self.auxiliary
+            self.quoted[name, count] = once(
+                self._key("choice", metric, stream, count),
+                lambda: choose_null(
+                    metric,
+                    known,
+                    count=count,
+                    context=self.context,
+                    rng=stream,
+                    among=self.among,
+                    draws=self.draws,
+                ),
             )
         return self.quoted[name, count]
 
@@ -116,16 +117,61 @@ class Judge:
         quoted = self.null(name, metric, count)
         assert self.auxiliary is not None  # null has checked
         if (name, count) not in self.most:
-            self.most[name, count] = largest_share(
-                quoted,
-                metric,
-                self.auxiliary,
-                count=count,
-                context=self.context,
-                rng=self.rng.child(f"null/{name}/{count}"),
-                draws=self.draws,
+            stream, known = self.rng.child(f"null/{name}/{count}"), self.auxiliary
+            self.most[name, count] = once(
+                self._key("most", metric, stream, count, quoted),
+                lambda: largest_share(
+                    quoted,
+                    metric,
+                    known,
+                    count=count,
+                    context=self.context,
+                    rng=stream,
+                    draws=self.draws,
+                ),
             )
         return self.most[name, count]
+
+    def null_scores(
+        self, name: str, metric: Metric, batch: Batch, *, number: int, client: int | None
+    ) -> NDArray[np.float64]:
+        """What the quoted null gets on one victim in a round, on average."""
+        quoted = self.null(name, metric, len(batch))
+        assert self.auxiliary is not None  # null has checked
+        stream, known = self.rng.child(f"victim/{name}/{number}/{client}"), self.auxiliary
+        return once(
+            self._key("scores", metric, stream, quoted, batch.inputs, batch.labels),
+            lambda: average_score(
+                quoted, metric, known, batch, context=self.context, rng=stream, draws=self.draws
+            ),
+        )
+
+    def _key(self, what: str, metric: Metric, stream: Rng, *more: object) -> object:
+        """All that a null's number depends on; None where that cannot be said."""
+        kind: type[object] = type(metric)
+        if self._known is None or not dataclasses.is_dataclass(kind):
+            return None
+        return [what, self._known, kind.__module__, kind.__qualname__, repr(metric), stream.key, *more]
+
+    @cached_property
+    def _known(self) -> str | None:
+        """Names by its content what null adversaries know and their guesses are scored with."""
+        context = self.context
+        if not self.networks or self.auxiliary is None or context.gallery is not None:
+            return None
+        batches = [(b.inputs, b.labels) for b in (self.auxiliary, self.draws) if b is not None]
+        settings = (context.classes, context.prior, context.called, context.image_range)
+        distractors = context.distractors
+        return digest(
+            {
+                "batches": batches,
+                "among": self.among,
+                "networks": self.networks,
+                "settings": settings,
+                "vocabulary": repr(context.vocabulary),
+                "distractors": None if distractors is None else distractors,
+            }
+        )
 
     def against(self, truth: Truth) -> "Judge":
         """The same judge with another truth; the nulls chosen so far stay."""
@@ -153,8 +199,17 @@ class Judge:
 
     def target(self, number: int, client: int | None) -> Target:
         """The truth behind one round of a claim."""
-        batch, owners = self.truth.batch(number, client)
-        return Target(batch=batch, owners=owners)
+        return self._target(number, client)
+
+    @cached_property
+    def _target(self) -> Callable[[int, int | None], Target]:
+        """The last ones are kept: every metric asks for them again."""
+
+        def read(number: int, client: int | None) -> Target:
+            batch, owners = self.truth.batch(number, client)
+            return Target(batch=batch, owners=owners)
+
+        return lru_cache(maxsize=KEPT)(read)
 
     def announced_for(self, about: About) -> int:
         """The number of examples a claim may cover: what the wire announces, and at least the true number."""
@@ -168,14 +223,21 @@ class Judge:
 
         The next ones in order, cyclically; without any, held-out examples; without those, nobody.
         """
-        size = len(self.truth.batch(number, about.client)[0])
+        return self._others(about.rounds, about.client, number)
+
+    @cached_property
+    def _others(self) -> Callable[[tuple[int, ...], int | None, int], tuple[Target, ...]]:
+        return lru_cache(maxsize=KEPT)(self._find_others)
+
+    def _find_others(self, rounds: tuple[int, ...], client: int | None, number: int) -> tuple[Target, ...]:
+        size = len(self.target(number, client).batch)
         how_many = max(1, min(SHIFTS, EXAMPLES // size))
-        own = {p for r in about.rounds for p in self._behind(r, about.client)}
+        own = {p for r in rounds for p in self._behind(r, client)}
         keys: list[tuple[int, int | None]] = sorted(
-            {(r, None if about.client is None else c) for r, c in self.truth.used},
+            {(r, None if client is None else c) for r, c in self.truth.used},
             key=lambda key: (key[0], -1 if key[1] is None else key[1]),
         )
-        after = keys.index((number, about.client)) + 1
+        after = keys.index((number, client)) + 1
         different = [key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key))]
         if different:
             return tuple(self.target(*key) for key in different[:how_many])
@@ -195,112 +257,4 @@ class Judge:
     def _behind(self, number: int, client: int | None) -> set[str]:
         """Fingerprints of the images behind one update, or a whole round."""
         keys = [k for k in self.truth.used if k[0] == number and client in (None, k[1])]
-        return {self._prints[row] for key in keys for row in self.truth.used[key].rows()}
-
-    @cached_property
-    def _prints(self) -> tuple[str, ...]:
-        return tuple(digest(image) for image in self.truth.private.inputs)
-
-
-def judge_of(folder: Path, scenario: Scenario) -> Judge:
-    """The judge of the group in ``folder``: its truth, distractors, networks, and a stream of its own."""
-    truth = read_truth(folder / "truth")
-    tensors = read_tensors(folder / "truth" / "scoring.safetensors")
-    transcript = read_transcript(folder / "transcript", trust_factory=True)
-    public = _public_network(tensors, transcript.terms.architecture)
-    context = ScoreContext(
-        distractors=tensors.get("distractors"),
-        features=_representation(transcript),
-        perceptual=None if public is None else lambda images: activations(public, images),
-        classify=None if public is None else lambda images: public(images).argmax(1),
-        classes=transcript.terms.architecture.classes,
-        image_range=transcript.terms.image_range,
-        gallery=_gallery(tensors, truth),
-        vocabulary=transcript.terms.architecture.vocabulary,
-    )
-    return Judge(
-        truth=truth,
-        context=context,
-        auxiliary=_part(tensors, "auxiliary"),
-        rng=Rng.root(scenario.seed, salt="judge"),
-        among=scenario.audit.baselines,
-        defense=" + ".join(d.name for d in scenario.defenses) or "none",
-        terms=transcript.terms,
-        announced=_announced_counts(transcript),
-        heldout=_heldout(tensors),
-        comparable=_same_classes(scenario),
-        run=folder.name,
-    )
-
-
-def _part(tensors: Mapping[str, Tensor], role: str) -> Batch | None:
-    if f"{role}.inputs" not in tensors:
-        return None
-    return Batch(inputs=tensors[f"{role}.inputs"], labels=tensors[f"{role}.labels"])
-
-
-def _heldout(tensors: Mapping[str, Tensor]) -> Batch | None:
-    """The held-out examples, then the spare ones that were drawn like them."""
-    parts = [part for part in (_part(tensors, "heldout"), _part(tensors, "spare")) if part is not None]
-    if not parts:
-        return None
-    return Batch(inputs=torch.cat([p.inputs for p in parts]), labels=torch.cat([p.labels for p in parts]))
-
-
-def _same_classes(scenario: Scenario) -> bool:
-    """Whether held-out examples are drawn like private ones."""
-    data = scenario.data
-    return not data.private_source and set(data.private_classes) == set(data.heldout_classes)
-
-
-def _announced_counts(transcript: Transcript) -> dict[tuple[int, int | None], int]:
-    counts: dict[tuple[int, int | None], int] = {}
-    for record in transcript.rounds:
-        for update in record.updates:
-            counts[record.round, update.client] = update.examples
-        if record.aggregate is not None:
-            counts[record.round, None] = record.aggregate.examples
-        elif record.updates:
-            counts[record.round, None] = sum(update.examples for update in record.updates)
-    return counts
-
-
-def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
-    if "gallery.people" not in tensors:
-        return None
-    top, bottom = tensors["gallery.rows"].tolist()
-    targets = int(tensors["gallery.targets"])
-    return Gallery(
-        people=tensors["gallery.people"],
-        known=tensors["gallery.known"].bool(),
-        public=tensors["gallery.public"],
-        targets=targets,
-        rows=(top, bottom),
-        prior=tensors["gallery.prior"],
-        owners=owners_of(truth.private, truth.shards, targets),
-        classes=tuple(tensors["gallery.classes"].tolist()),
-    )
-
-
-def _representation(transcript: Transcript) -> Features:
-    """The flat features of the first model sent that the transcript kept."""
-    broadcast = next(b for record in transcript.rounds for b in record.broadcasts)
-    model = build(broadcast.architecture)
-    own = model.state_dict()
-    load(model, {n: t for n, t in broadcast.tensors.items() if n in own}, partial=True)
-    forward: Features = model.eval().representation  # type: ignore[assignment]  # a module's attribute has no type
-
-    def features(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return forward(images)
-
-    return features
-
-
-def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.Module | None:
-    weights = {n.removeprefix("stand_in."): t for n, t in tensors.items() if n.startswith("stand_in.")}
-    if not weights:
-        return None
-    model = build(network(agreed.image_shape, agreed.classes))
-    load(model, weights)
-    return model.eval()
+        return {self.truth.prints[row] for key in keys for row in self.truth.used[key].rows()}

@@ -131,10 +131,10 @@ def choose_null(
     if not names or (len(names) == 1 and not best):
         return best or names[0]  # nothing to choose
     number, stream = _enough(PSEUDO_VICTIMS, count), rng.child("pseudo")
-    victims = _apart(_draw(heldout, number * count, stream.child("victim")), count)
+    victims = _draw(heldout, number * count, stream.child("victim"))
     for name in names:
-        guesses = _apart(_guess(name, examples, draws, number * count, stream.child("guess")), count)
-        scores = score_all(metric, list(zip(guesses, victims, strict=True)), context=context)
+        guesses = _guess(name, examples, draws, number * count, stream.child("guess"))
+        scores = _score_drawn(metric, guesses, victims, count=count, context=context)
         value = float(np.mean([one.mean() for one in scores])) * sign
         if value > best_score:
             best, best_score = name, value
@@ -190,12 +190,22 @@ def score_all(
     return scores
 
 
+def _score_drawn(
+    metric: Metric, guesses: Batch, victims: Batch, *, count: int, context: ScoreContext
+) -> list[NDArray[np.float64]]:
+    """As :func:`score_all`, of guesses and victims with ``count`` examples each, one behind the other."""
+    if count > 1 or metric.claim == "labels" or not isinstance(metric, ComparingMetric):
+        pairs = list(zip(_apart(guesses, count), _apart(victims, count), strict=True))
+        return score_all(metric, pairs, context=context)
+    check_images("null adversary", guesses.inputs, victims.inputs)
+    size = max(1, AT_ONCE // victims.inputs[:1].numel())
+    parts = zip(torch.split(guesses.inputs, size), torch.split(victims.inputs, size), strict=True)
+    each = [metric.compare(left.double(), right.double(), context=context) for left, right in parts]
+    return list(np.concatenate(each)[:, None])
+
+
 def _pair_all(pairs: Sequence[tuple[Batch, Batch]], context: ScoreContext) -> tuple[Tensor, Tensor]:
     """Of each guess the image that belongs to each original, and the originals, in float64."""
-    if all(guess.labels.shape[0] == victim.labels.shape[0] == 1 for guess, victim in pairs):
-        left, right = (torch.cat([one.inputs for one in side]) for side in zip(*pairs, strict=True))
-        check_images("null adversary", left, right)
-        return left.double(), right.double()
     paired = [pair_images("null adversary", g.inputs, v.inputs, context) for g, v in pairs]
     left, right = (torch.cat(side) for side in zip(*paired, strict=True))
     return left, right
@@ -230,8 +240,9 @@ def average_score(
         return np.full(len(truth), np.nan if level is None else level)
     is_random = metric.claim == "labels" or name == GENERATOR or NULLS[name] not in STEADY
     number = _enough(DRAWS, len(truth)) if is_random else 1
-    guesses = _apart(_guess(name, auxiliary, draws, number * len(truth), rng), len(truth))
-    scores = score_all(metric, [(guess, truth) for guess in guesses], context=context)
+    guesses = _guess(name, auxiliary, draws, number * len(truth), rng)
+    same = truth.pick(torch.arange(len(truth)).repeat(number))
+    scores = _score_drawn(metric, guesses, same, count=len(truth), context=context)
     if len({len(one) for one in scores}) > 1:  # of each claim, and the guesses differ in number
         return np.array([np.concatenate(scores).mean()])
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
@@ -259,9 +270,9 @@ def _pseudo_hits(
     every = min(len(heldout) // count, max(2, EXAMPLES // count)) * count
     if not every:
         return []
-    victims = _apart(heldout.pick(torch.arange(every)), count)
-    guesses = _apart(_guess(name, examples, draws, every, rng.child(f"apart/{name}")), count)
-    outcomes = score_all(metric, list(zip(guesses, victims, strict=True)), context=context)
+    victims = heldout.pick(torch.arange(every))
+    guesses = _guess(name, examples, draws, every, rng.child(f"apart/{name}"))
+    outcomes = _score_drawn(metric, guesses, victims, count=count, context=context)
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
 
 

@@ -1,8 +1,8 @@
 """Made-up claims, scored like an attack's, so that ``glasshouse check`` can say how long scoring takes."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast, final
@@ -18,25 +18,48 @@ from glasshouse.attacks.base import (
     Representations,
 )
 from glasshouse.audit.attacking.claims import Outcome, Unit
-from glasshouse.audit.scoring.cell import score_attack
-from glasshouse.audit.scoring.judge import Judge, judge_of
+from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.scoring.cell import AttackScores, score_attack
+from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.illustrate import illustrate
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import Run
 from glasshouse.audit.scoring.tasks import CellTask
+from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.record import read_record
+from glasshouse.audit.simulation.rehearsal import metric_of
 from glasshouse.errors import GlasshouseError
-from glasshouse.metrics.base import Metric
-from glasshouse.registry import create, load
+from glasshouse.registry import load
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
-from glasshouse.scenario.table import Plugin
 
 VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
 
 
-def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float, float] | None:
-    """CPU seconds of what happens once; by one metric, what a federation's first claim adds, and each claim.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """CPU seconds of scoring by one metric.
 
-    The first claim is dearer, since the null adversary is chosen for it.
+    Attributes:
+        first: what happens once in a process.
+        new: of a federation's first claim, which opens it and chooses the null adversary, and of each claim.
+        known: the same where another cell asked null adversaries the same before.
+    """
+
+    first: float
+    new: tuple[float, float]
+    known: tuple[float, float]
+
+    def of(self, federations: int, claims: int, *, known: bool = False) -> float:
+        """Seconds of so many claims in so many federations."""
+        opening, each = self.known if known else self.new
+        return federations * opening + claims * each
+
+
+def time_scoring(scenario: Scenario, folder: Path) -> Scoring | None:
+    """Time the scoring of made-up claims: at first, again, and with what null adversaries get at hand.
 
     Args:
         scenario: without axes; its metrics are timed.
@@ -46,19 +69,22 @@ def time_scoring(scenario: Scenario, folder: Path) -> tuple[float, float, float]
         None where none of the metrics scores a claim that can be made up.
     """
     try:
-        cold, warm = _rehearse(scenario, folder), _rehearse(scenario, folder)
+        cold, warm, _, known = (_rehearse(scenario, folder, keep=keep) for keep in (False, False, True, True))
     except GlasshouseError:
         return None
     if not warm.claims:
         return None
-    added = warm.opening + max(0.0, warm.first - warm.again)
-    return max(0.0, cold.whole - warm.whole), added / warm.metrics, warm.again / warm.claims
+    return Scoring(
+        first=max(0.0, cold.whole - warm.whole),
+        new=warm.prices,
+        known=known.prices,
+    )
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Rehearsal:
-    """CPU seconds of opening a federation, of scoring in it and of scoring again; how much was scored."""
+    """CPU seconds of opening a federation and drawing it, of scoring in it, again; how much was scored."""
 
     opening: float
     first: float
@@ -70,28 +96,46 @@ class _Rehearsal:
     def whole(self) -> float:
         return self.opening + self.first
 
+    @property
+    def prices(self) -> tuple[float, float]:
+        """Of a federation's first claim by one metric, and of each."""
+        return (self.opening + max(0.0, self.first - self.again)) / self.metrics, self.again / self.claims
 
-def _rehearse(scenario: Scenario, folder: Path) -> _Rehearsal:
-    task = CellTask(cell=cells(scenario)[0], groups=(), run=str(folder), controls={})
+
+def _rehearse(scenario: Scenario, folder: Path, *, keep: bool) -> _Rehearsal:
+    """``keep``: what null adversaries get is kept for the next rehearsal that may."""
+    group = Group(folder=str(folder), seed=scenario.seed)
+    task = CellTask(cell=cells(scenario)[0], groups=(group,), run=str(folder), controls={})
     marks = [time.process_time()]
     judge = judge_of(folder, scenario)
+    judge = judge if keep else replace(judge, networks="")
     kinds = {metric_of(plugin).claim for plugin in scenario.audit.metrics}
     units = [(unit, Outcome(claims=tuple(_claims(unit, kinds, judge)))) for unit in _units(judge, scenario)]
     runs = [Run(folder=str(folder), units=[one for one in units if one[1].claims], judge=judge)]
     marks.append(time.process_time())
-    numbers = score_attack(task, scenario.attacks[0], runs).numbers.values()
+    scores = score_attack(task, scenario.attacks[0], runs)
+    numbers = scores.numbers.values()
     marks.append(time.process_time())
     score_attack(task, scenario.attacks[0], runs)
     marks.append(time.process_time())
-    opening, first, again = (after - before for before, after in pairwise(marks))
+    _draw(task, runs, scores)
+    marks.append(time.process_time())
+    opening, first, again, drawing = (after - before for before, after in pairwise(marks))
     claims = sum(len(scored.values) or len(scored.clients) for scored in numbers)
-    return _Rehearsal(opening=opening, first=first, again=again, metrics=len(numbers), claims=claims)
+    return _Rehearsal(
+        opening=opening + drawing, first=first, again=again, metrics=len(numbers), claims=claims
+    )
 
 
-def metric_of(plugin: Plugin) -> Metric:
-    """The metric with its settings."""
-    metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
-    return metric
+def _draw(task: CellTask, runs: Sequence[Run], scores: AttackScores) -> None:
+    """The figures of a cell; what one of them cannot draw of made-up claims is left out."""
+    others = range(1, len(task.cell.scenario.attacks))
+    every, findings = (
+        {0: runs, **dict.fromkeys(others, ())},
+        {0: scores.findings, **dict.fromkeys(others, ())},
+    )
+    records = [read_record(Path(group.folder)) for group in task.groups]
+    call_plugin(lambda: illustrate(task, records, every, findings), subject="figures of made-up claims")
 
 
 def _units(judge: Judge, scenario: Scenario) -> list[Unit]:

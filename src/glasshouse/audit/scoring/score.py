@@ -1,7 +1,7 @@
 """The way down from an attack's claims to numbers: attack → metric → claim (the table in ``scorers``)."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from glasshouse.attacks.base import Claim
@@ -27,6 +27,7 @@ class Run:
         judge: of the group, with the attack's own prior as a further null.
         searches: certificates of its claims, of an attack that says what it minimises.
         guarantee: of the federation's defences; None: they prove nothing.
+        scored: what :func:`score_metric` made of its claims, by metric; None: the metric scores none.
     """
 
     folder: str
@@ -34,6 +35,7 @@ class Run:
     judge: Judge
     searches: tuple[Search, ...] = ()
     guarantee: Guarantee | None = None
+    scored: dict[str, ScoredMetric | None] = field(default_factory=dict)
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -52,7 +54,7 @@ def score_metric(name: str, metric: Metric, runs: Sequence[Run]) -> ScoredMetric
     parts, nothing = [], None
     for run in runs:
         try:
-            one = score_outcomes(name, metric, run.outcomes, run.judge)
+            one = run.scored[name] = score_outcomes(name, metric, run.outcomes, run.judge)
         except NothingClaimed as error:
             nothing = error
             continue

@@ -116,7 +116,7 @@ def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
             concentration=concentration(one),
             narrowness=narrowness(one),
         )
-        for one in trace(model, inputs, labels, balanced=True).layers
+        for one in trace(model, inputs, labels, balanced=True)
     }
 
 

@@ -86,15 +86,19 @@ def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = Fa
         like: cosine of two rows below which their difference is not looked at.
         opposite: rows that are similar but for their sign are looked at, too.
     """
-    numbers = _distinct(signed_sizes.T)
-    rows = signed_sizes.T[numbers].double()
+    every = signed_sizes.T
+    numbers = every.any(1).nonzero()[:, 0]
+    rows = every[numbers].double()
     directions = F.normalize(rows, dim=1)
+    first = _is_first(directions)
+    if not bool(first.all()):
+        numbers, rows, directions = numbers[first], rows[first], directions[first]
     blocks = [torch.empty(0, 4, dtype=torch.double, device=rows.device)]
     at_a_time = max(1, _NUMBERS // (NEIGHBOURS * max(1, len(signed_sizes))))
     for places in torch.split(torch.arange(len(rows), device=rows.device), at_a_time):
         cosine = directions[places] @ directions.T
         likeness = cosine.abs() if opposite else cosine.clone()
-        likeness[likeness > SAME] = -1  # itself
+        likeness.masked_fill_(likeness > SAME, -1)  # itself
         neighbours = likeness.topk(max(0, min(NEIGHBOURS, len(rows) - 1)), dim=1).indices  # (r, k)
         mine, others = _uneven(directions, places, neighbours, cosine.gather(1, neighbours), like)
         some, near = rows[mine], rows[others]  # (pairs, B)
@@ -143,14 +147,13 @@ def _uneven(
     return mine[uneven], others[uneven]
 
 
-def _distinct(rows: Tensor) -> Tensor:
-    """Numbers of the rows that are neither zero nor a multiple of an earlier one."""
-    numbers = rows.any(1).nonzero()[:, 0]
-    if not len(numbers):
-        return numbers
-    directions = F.normalize(rows[numbers].double(), dim=1)
-    first = [(some @ directions.T > SAME).int().argmax(1) for some in torch.split(directions, _DISTINCT)]
-    return numbers[torch.cat(first) == torch.arange(len(numbers), device=rows.device)]
+def _is_first(directions: Tensor) -> Tensor:
+    """Which rows of length 1 are not the same as an earlier one."""
+    if not len(directions):
+        return torch.ones(0, dtype=torch.bool, device=directions.device)
+    parts = torch.split(directions, _DISTINCT)
+    first = [(some @ directions.T > SAME).byte().argmax(1) for some in parts]
+    return torch.cat(first) == torch.arange(len(directions), device=directions.device)
 
 
 def concentration(one: LayerTrace) -> float:

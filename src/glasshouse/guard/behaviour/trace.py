@@ -16,6 +16,7 @@ Layer = nn.Linear | nn.Conv1d | nn.Conv2d
 
 CHUNK = 8
 """Examples whose gradients are held at a time."""
+_NUMBERS = 2**18  # of patches that are copied at a time, where they are small
 
 
 @final
@@ -55,8 +56,12 @@ class LayerTrace:
     def sizes(self) -> Tensor:
         """(B, m), how much each example adds to the gradient of each unit: lengths of the contributions."""
         if self.is_flat:
-            flat: Tensor = self.pulls.abs() * self.inputs.norm(dim=1, keepdim=True)
+            flat: Tensor = self.pulls.abs() * torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True)
             return flat
+        if isinstance(self.layer, nn.Conv2d):
+            units, positions = len(self.layer.weight) // self.layer.groups, self.pulls[0, 0].numel()
+            if not _is_cheaper_by_positions(positions, self.layer.weight[0].numel(), units):
+                return _conv_lengths(self.layer, self.inputs, self.pulls)
         return torch.cat([_lengths(seen, pulls) for seen, pulls in self._positions()])
 
     def _positions(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -70,25 +75,9 @@ class LayerTrace:
                 yield patches.reshape(grouped), pulls.reshape(grouped)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Trace:
-    """What a model did with a batch.
-
-    Attributes:
-        layers: those that were used and can be taken apart, in their order.
-        losses: cross-entropy of each example, (B,).
-        right: share of the batch that the model classifies correctly.
-        untraced: weights of other kinds of layers: nothing is said of them.
-    """
-
-    layers: tuple[LayerTrace, ...]
-    losses: Tensor
-    right: float
-    untraced: tuple[str, ...]
-
-
-def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = False) -> Trace:
+def trace(
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = False
+) -> tuple[LayerTrace, ...]:
     """Pass a batch through ``model`` forward and backward, as a step of training would.
 
     Args:
@@ -98,6 +87,9 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
         balanced: every example pulls on the logits with the same force, however well the model fits it; what
             is uneven then is the model's doing. Otherwise each pulls as in the mean cross-entropy.
 
+    Returns:
+        The layers that were used and can be taken apart, in their order.
+
     Raises:
         BadValue: the batch is empty, the logits are not one row of finite numbers per example, or no layer
             can be taken apart.
@@ -105,10 +97,10 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
     with _recording(model) as calls, _left_as_it_was(model), torch.enable_grad():
         logits = model(inputs)
         _check(logits, labels)
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        loss = (logits * _unit_force(logits.detach(), labels)).sum() if balanced else losses.mean()
+        force = _unit_force(logits.detach(), labels) if balanced else None
+        goal = logits if balanced else F.cross_entropy(logits, labels)
         pulls: tuple[Tensor | None, ...] = torch.autograd.grad(
-            loss, [output for *_, output in calls], allow_unused=True
+            goal, [output for *_, output in calls], force, allow_unused=True
         )
     layers = tuple(
         LayerTrace(name=name, layer=layer, inputs=seen, pulls=pull)
@@ -122,13 +114,7 @@ def trace(model: nn.Module, inputs: Tensor, labels: Tensor, *, balanced: bool = 
             got=type(model).__name__,
             fix="inspect its tensors alone",
         )
-    traced = {one.named("weight") for one in layers}
-    return Trace(
-        layers=layers,
-        losses=losses.detach(),
-        right=float((logits.argmax(1) == labels).double().mean()),
-        untraced=tuple(name for name, p in model.named_parameters() if p.ndim > 1 and name not in traced),
-    )
+    return layers
 
 
 Call = tuple[str, Layer, Tensor, Tensor]
@@ -197,11 +183,54 @@ def _lengths(seen: Tensor, pulls: Tensor) -> Tensor:
     arXiv:1510.01799).
     """
     (n, positions), units = seen.shape[2:], pulls.shape[2]
-    if positions * (n + units) < n * units:
+    if _is_cheaper_by_positions(positions, n, units):
         squared: Tensor = ((pulls @ (seen.mT @ seen)) * pulls).sum(3)
         return squared.clamp_min(0).sqrt().flatten(1)
     lengths: Tensor = (pulls @ seen.mT).norm(dim=3)
     return lengths.flatten(1)
+
+
+def _is_cheaper_by_positions(positions: int, n: int, units: int) -> bool:
+    """Whether inner products of positions take fewer steps than gradients of ``units`` rows of n."""
+    return positions * (n + units) < n * units
+
+
+def _conv_lengths(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
+    """(B, m), the same of a convolution, row by row of its kernels: patches are copied as wide, not as high.
+
+    Args:
+        layer: the convolution.
+        inputs: (B, C, H, W).
+        pulls: (B, m, high, wide).
+    """
+    (high, wide), kernel = pulls.shape[2:], layer.kernel_size[0]
+    numbers = layer.kernel_size[1] * inputs.shape[1] * inputs.shape[2] * wide  # of an example
+    chunk = max(CHUNK, _NUMBERS // numbers)
+    lengths = []
+    for seen, some in zip(torch.split(inputs, chunk), torch.split(pulls, chunk), strict=True):
+        bands, each = _bands(layer, seen), some.reshape(len(some), layer.groups, -1, high * wide)
+        starts = [divmod(row * layer.dilation[0], layer.stride[0]) for row in range(kernel)]
+        gradients = [
+            each @ bands[:, :, :, phase, skipped * wide : (skipped + high) * wide].mT
+            for skipped, phase in starts
+        ]
+        lengths.append(torch.cat(gradients, dim=3).norm(dim=3).flatten(1))
+    return torch.cat(lengths)
+
+
+def _bands(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
+    """(b, C, H, W) → (b, g, C / g · kernel's width, stride, rows · wide): every row as wide as the output.
+
+    Of a stride in height s, rows 0, s, 2 s... stand side by side, then rows 1, s + 1, and so on.
+    """
+    inputs, stride = _pad(layer, inputs), layer.stride[0]
+    if lacking := -inputs.shape[2] % stride:
+        inputs = F.pad(inputs, (0, 0, 0, lacking))
+    reach = inputs.shape[3] - (layer.kernel_size[1] - 1) * layer.dilation[1]
+    windows = inputs.unfold(3, reach, layer.dilation[1])[..., :: layer.stride[1]]  # (b, C, H, kernel, wide)
+    apart = windows.unfold(2, stride, stride)  # (b, C, rows, kernel, wide, stride)
+    rows = apart.permute(0, 1, 3, 5, 2, 4).flatten(4)
+    return rows.reshape(len(inputs), layer.groups, -1, stride, rows.shape[4])
 
 
 def _tokens(t: Tensor) -> Tensor:
@@ -211,12 +240,17 @@ def _tokens(t: Tensor) -> Tensor:
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
     """(b, C, ...) → (b, C · kernel, P)."""
-    padded = layer.padding_mode, layer._reversed_padding_repeated_twice
-    if isinstance(layer.padding, str) or any(layer.padding):
-        inputs = F.pad(inputs, padded[1], mode="constant" if padded[0] == "zeros" else padded[0])
+    inputs = _pad(layer, inputs)
     windows = inputs
     geometry = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
     for dim, (kernel, stride, dilation) in enumerate(geometry, start=2):
         reach = windows.shape[dim] - (kernel - 1) * dilation  # places where a kernel may begin
         windows = windows.unfold(dim, reach, dilation)[..., ::stride]
     return windows.flatten(windows.ndim // 2 + 1).flatten(1, windows.ndim // 2)
+
+
+def _pad(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
+    if not isinstance(layer.padding, str) and not any(layer.padding):
+        return inputs
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return F.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)

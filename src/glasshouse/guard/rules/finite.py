@@ -9,6 +9,10 @@ def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """Tensors (weights, biases, statistics) with values that are infinite or no number."""
     sentences = []
     for name, t in tensors.items():
-        if t.is_floating_point() and (number := int((~t.double().isfinite()).sum())):
+        if not t.is_floating_point():
+            continue
+        finite = (t if t.dtype.itemsize > 1 else t.double()).isfinite()
+        if not bool(finite.all()):
+            number = int((~finite).sum())
             sentences.append(f"{name}: {number} of {t.numel()} values are not finite")
     return sentences

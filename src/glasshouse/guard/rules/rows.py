@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from glasshouse.guard.rules.sparse import most_by_sparsity
 from glasshouse.guard.vectors import BIN, SMALLEST, Vectors
 
+_SOME = 3  # entries of a row, by which most are told apart
 _DIGITS = 5  # of a row scaled to largest entry 1: the same measurement at another strength is the same
 
 
@@ -48,13 +50,18 @@ def _more_than_usual(found: tuple[int, int], honest: Tensor | None) -> tuple[int
 
 def _repeated(matrix: Tensor) -> tuple[int, int]:
     """How many rows are zero, and how many others repeat an earlier one."""
-    m = matrix.double()
-    m = m[m.isfinite().all(1)]
-    top = m.abs().amax(1)
+    m = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.double()
+    top = m.abs().amax(1).double()
     empty = top <= BIN
-    rest = m[~empty] / top[~empty, None]
-    if not len(rest):
+    rest = ~empty & top.isfinite()
+    m, top = m[rest], top[rest, None]
+    some = (m[:, :: max(1, m.shape[1] // 2)][:, :_SOME].abs().double() / top * 10**_DIGITS).round()
+    number = some @ (10.0**_DIGITS + 1) ** torch.arange(some.shape[1], dtype=torch.double)  # below 2**53
+    _, group, size = torch.unique(number, return_inverse=True, return_counts=True)
+    alike = size[group] > 1  # rows that repeat another are among those that do so in some entries
+    rows = m[alike].double() / top[alike]
+    if not len(rows):
         return int(empty.sum()), 0
-    first = rest.gather(1, rest.abs().argmax(1, keepdim=True)).sign()
-    rounded = (rest * first).round(decimals=_DIGITS) + 0.0  # -0 is 0
-    return int(empty.sum()), len(rest) - len({row.tobytes() for row in rounded.numpy()})
+    first = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
+    rounded = (rows * first).round(decimals=_DIGITS) + 0.0  # -0 is 0
+    return int(empty.sum()), len(rows) - len({row.tobytes() for row in rounded.numpy()})

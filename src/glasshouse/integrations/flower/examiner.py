@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.fit import Fit
 from glasshouse.guard.behaviour.inspect import (
     LONGER,
     STEPS,
@@ -41,10 +42,12 @@ class Examiner:
     Attributes:
         folder: of the clients' reports; what honest models do is kept there.
         kept: examples of a node from an earlier round. They are never written to a file.
+        accepted: how well the last model that was trained on fitted a node's examples.
     """
 
     folder: Path
     kept: dict[int, Examples] = field(default_factory=dict)
+    accepted: dict[int, Fit] = field(default_factory=dict)
     _honest: dict[str, HonestRange] = field(default_factory=dict)
 
     def examine_weights(
@@ -83,6 +86,12 @@ class Examiner:
         except BadValue as error:
             return [str(error)]
         return []
+
+    def fit_of(self, node: int, model: nn.Module, examples: Examples) -> str:
+        """How well ``model`` fits the first ``BATCH`` examples, beside the last one that was accepted."""
+        now = Fit.of(model, examples[0][:BATCH], examples[1][:BATCH])
+        last, self.accepted[node] = self.accepted.get(node), now
+        return now.sentence(last)
 
     def _range(self, node: int, model: nn.Module, examples: Examples, steps: tuple[int, ...]) -> HonestRange:
         size = min(BATCH, len(examples[1]))

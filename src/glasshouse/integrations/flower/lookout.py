@@ -45,6 +45,7 @@ class Lookout:
         refusal: the reply, where what would be sent is refused.
         unable: why the model could not be examined.
         tried: when its behaviour was, in words; empty: it was not.
+        fit: how well it fits the client's examples, in words; empty: it was not tried, or not accepted.
         decided: somebody inside has said what becomes of the reply.
     """
 
@@ -56,6 +57,7 @@ class Lookout:
     refusal: Message | None = None
     unable: str = "no module with the received parameters was trained"
     tried: str = ""
+    fit: str = ""
     decided: bool = False
     _module: nn.Module | None = None
     _exact: bool = False
@@ -120,7 +122,8 @@ class Lookout:
     @property
     def summary(self) -> str:
         """What was checked, in a sentence."""
-        return f"The model's weights were checked, and its behaviour on {self.tried}."
+        fit = f" It was {self.fit}." if self.fit else ""
+        return f"The model's weights were checked, and its behaviour on {self.tried}.{fit}"
 
     def _recognise(self, module: nn.Module, depth: int) -> None:
         """By the names of its tensors wherever it is called, or else by their order where it is outermost."""
@@ -166,6 +169,8 @@ class Lookout:
         try:
             with paused():
                 self.findings += self.examiner.examine_behaviour(self.node, self.network, examples)
+                if not self.findings:
+                    self.fit = self.examiner.fit_of(self.node, self.network, examples)
         except _ODD as error:
             self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
             return

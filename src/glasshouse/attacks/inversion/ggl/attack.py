@@ -90,7 +90,8 @@ class GGL:
         details={"detector": "names the defence that it sees"},
         control={
             "setting": "a sigmoid LeNet, digits, one example, no defence, generator trained on 600 others",
-            "scenario": {"data": {"auxiliary": 600}},
+            # as many images as in quickstart-ggl, so that both have the same others and one generator
+            "scenario": {"data": {"auxiliary": 600}, "federation": {"clients": 8}},
             "fits": {"generator": generators.WGAN},  # another generator knows other images
         },
         renamed={

@@ -158,7 +158,8 @@ def train_generator(data: Batch, *, classes: int, latent: int, training: Generat
         "latent": latent,
         "training": asdict(training),
     }
-    generator = _Pair(shape, training, latent, known, rng=rng, device=torch.device("cpu")).generator
+    with torch.random.fork_rng(devices=[]):  # the weights drawn here are overwritten
+        generator = Generator(shape, latent=latent, width=training.width, classes=known)
     generator.load_state_dict(load_or_make("generator", key, make))
     return generator.to(device).eval().requires_grad_(False)
 

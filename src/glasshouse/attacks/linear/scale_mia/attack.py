@@ -13,14 +13,14 @@ it; the auxiliary images are of another kind. Which client an example came from 
 shuffling"). Shape letters: B reconstructed images, C, H, W, K classes, R bins, D latent entries.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
-from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.budget import LONGER, PROBE, Budget
 from glasshouse.attacks.linear.scale_mia.autoencoder import (
     AutoencoderTraining,
     restore_decoder,
@@ -71,7 +71,9 @@ class ScaleMia:
         threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
         grants=("auxiliary",),
         details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
-        control=crafting_control("parameters", auxiliary=800, model={"name": "scale_mia_cnn", "bins": 128}),
+        control=crafting_control(  # the images and the model of quickstart-secure-sum: one autoencoder
+            "parameters", auxiliary=800, examples=240, model={"name": "scale_mia_cnn", "bins": 256}
+        ),
         renamed={
             "training_steps": "training.steps",
             "training_batch": "training.batch_size",
@@ -170,7 +172,17 @@ class ScaleMia:
     @property
     def budget(self) -> Budget:
         """Training of the autoencoder, once per model; reading the sum is a closed form."""
-        return Budget(unit="steps", amount=0, training=self.training.steps, trained="the autoencoder")
+        short, longer = (
+            asdict(replace(self.training, steps=min(n, self.training.steps))) for n in (PROBE, LONGER)
+        )
+        return Budget(
+            unit="steps",
+            amount=0,
+            probe={"training": short},
+            longer={"training": longer},
+            training=self.training.steps,
+            trained="the autoencoder",
+        )
 
     def check_model(self, architecture: Architecture) -> None:
         """Refuse models that do not end in two linear layers with biases."""

@@ -78,7 +78,7 @@ def fold_norms(
         The copy, and what was folded, by the convolution's name. Nothing where the outputs would differ, as
         where a convolution's output goes elsewhere, too.
     """
-    if not shape:
+    if not shape or not any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
         return copy.deepcopy(model), {}
     probe = next(model.parameters()).new_zeros(2, *shape)
     probe = probe + torch.linspace(0, 1, probe.numel(), device=probe.device).reshape(probe.shape)

@@ -30,12 +30,14 @@ def crafting_needs(*changes: Changes) -> Needs:
     )
 
 
-def crafting_control(*changes: Changes, auxiliary: int = 400, **tables: Any) -> dict[str, Any]:
+def crafting_control(
+    *changes: Changes, auxiliary: int = 400, examples: int = 150, **tables: Any
+) -> dict[str, Any]:
     """Control of such an attack: four secure sums of 2 × 4 digits; ``tables`` join the scenario."""
     return {
         "setting": "2 clients with 4 digits each, 4 rounds, no defence",
         "scenario": {
-            "data": {"auxiliary": auxiliary, "examples": 150},
+            "data": {"auxiliary": auxiliary, "examples": examples},
             "federation": {"clients": 2, "batch_size": 4, "rounds": 4, "secure_sum": True},
             "audit": {"rounds": [0, 1, 2, 3]},
             "threat": {"changes": list(changes)},

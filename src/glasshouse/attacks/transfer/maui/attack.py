@@ -15,12 +15,13 @@ far larger than the units, or noise exceeds what one example adds to a unit.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
 
 from glasshouse.attacks.base import About, Appendix, Claim, Needs
+from glasshouse.attacks.budget import PROBE, Budget
 from glasshouse.attacks.parts.local_steps import LINEAR
 from glasshouse.attacks.parts.readout.columns import Readout
 from glasshouse.attacks.parts.readout.frozen import (
@@ -44,6 +45,9 @@ from glasshouse.rng import Rng
 from glasshouse.settings import move_into
 from glasshouse.transcript.view import View
 from glasshouse.wire import Broadcast, Crafted
+
+_LONGER = 100
+"""Batches of the longer probe of a head's training: each takes a millisecond."""
 
 
 @final
@@ -112,6 +116,22 @@ class Maui(HeadAttack):
                 got=f"trials = {self.trials}, mode = {self.head.mode}",
                 fix='set trials = 0, or mode = "trained+quantile"',
             )
+
+    @property
+    def budget(self) -> Budget:
+        """Steps of the inversion, and before that of the head's training, once for all rounds."""
+        if "trained" not in self.head.mode:
+            return self.inversion.budget
+        short, longer = (
+            asdict(replace(self.head, epochs=1, batches=min(n, self.head.batches))) for n in (PROBE, _LONGER)
+        )
+        return replace(
+            self.inversion.budget,
+            probe={"head": short},
+            longer={"head": longer},
+            training=self.head.epochs * self.head.batches,
+            trained="the head",
+        )
 
     def craft(self, view: View, *, rng: Rng) -> Crafted | None:
         """The agreed model with its features, and a head that leaks.

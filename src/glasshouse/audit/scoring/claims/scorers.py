@@ -19,9 +19,9 @@ from glasshouse.audit.scoring.claims.fields import score_field
 from glasshouse.audit.scoring.claims.rounds import Measure, score_rounds
 from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge, Target
-from glasshouse.audit.scoring.nulls import CHANCE, average_score, counts
+from glasshouse.audit.scoring.nulls import CHANCE, counts
 from glasshouse.metrics.attribution import said_of_recovered
-from glasshouse.metrics.base import Metric
+from glasshouse.metrics.base import ComparingMetric, Metric, check_images
 
 COIN: Final = "coin that knows the prior and how many were called"
 GUESS: Final = "guess among the clients or classes"
@@ -43,13 +43,35 @@ def scorer_of(kind: type[Claim], metric: Metric) -> Scorer | None:
 def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Images against the private ones."""
     assert isinstance(claim, Reconstruction)
-    most = judge.announced_for(claim.about)
+    most, together = judge.announced_for(claim.about), _compare_at_once(metric, claim, judge)
 
     def measure(target: Target, own: Target) -> Numbers:
+        if target in together:
+            return together[target]
         count = _allowed_count(most, target, own)
         return metric.score(most_confident(claim, count).inputs, target.batch.inputs, context=judge.context)
 
     return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.inputs) > 0)
+
+
+def _compare_at_once(metric: Metric, claim: Reconstruction, judge: Judge) -> dict[Target, Numbers]:
+    """A single image against its victims and all others of one example, in one operation."""
+    if len(claim.inputs) != 1 or not isinstance(metric, ComparingMetric):
+        return {}
+    about = claim.about
+    targets = [
+        target
+        for number in about.rounds
+        for target in (judge.target(number, about.client), *judge.others(about, number))
+        if len(target.batch) == 1
+    ]
+    if not targets:
+        return {}
+    truths = torch.cat([target.batch.inputs for target in targets])
+    check_images("images", claim.inputs, truths)
+    claimed = claim.inputs.double().expand(len(targets), -1, -1, -1)
+    values = metric.compare(claimed, truths.double(), context=judge.context)
+    return {target: values[i : i + 1] for i, target in enumerate(targets)}
 
 
 def score_sentences(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
@@ -116,16 +138,7 @@ def _beside_nulls(
     def null(number: int, target: Target, values: Numbers) -> Numbers:
         quoted.append(judge.null(name, metric, len(target.batch)))
         most.extend(x for x in (judge.null_most(name, metric, len(target.batch)),) if x is not None)
-        assert judge.auxiliary is not None  # judge.null has checked
-        guessed = average_score(
-            quoted[-1],
-            metric,
-            judge.auxiliary,
-            target.batch,
-            context=judge.context,
-            rng=judge.rng.child(f"victim/{name}/{number}/{claim.about.client}"),
-            draws=judge.draws,
-        )
+        guessed = judge.null_scores(name, metric, target.batch, number=number, client=claim.about.client)
         # A number about each claim has as many units as there are claims, and a null claims as it likes.
         return guessed if len(guessed) == len(values) else np.full(len(values), guessed.mean())
 

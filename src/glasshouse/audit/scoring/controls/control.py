@@ -23,7 +23,8 @@ from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.scoring.claims.scored import ScoredMetric
 from glasshouse.audit.scoring.claims.truths import exchange_classes, shift_victims
 from glasshouse.audit.scoring.controls.sources import sources_digest
-from glasshouse.audit.scoring.judge import Judge, judge_of
+from glasshouse.audit.scoring.federation_judge import judge_of
+from glasshouse.audit.scoring.judge import Judge
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.verdicts.finding import gain_of
 from glasshouse.audit.simulation.group import Group, federation_digest, simulate

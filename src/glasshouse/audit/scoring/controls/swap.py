@@ -7,7 +7,7 @@ from typing import Any
 
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.scoring.claims.truths import shift_victims
-from glasshouse.audit.scoring.judge import judge_of
+from glasshouse.audit.scoring.federation_judge import judge_of
 from glasshouse.audit.scoring.score import score_outcomes
 from glasshouse.audit.scoring.tasks import attack_key
 from glasshouse.audit.scoring.verdicts.finding import value_of

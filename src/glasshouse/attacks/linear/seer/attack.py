@@ -1,0 +1,176 @@
+"""SEER: one example of a large batch, read by a secret decoder that was trained together with the model.
+
+Source: Garov et al. 2024, "Hiding in Plain Sight: Disguising Data Stealing Attacks in Federated Learning",
+ICLR, arXiv:2306.03013. The server trains the shared model so that a secret linear projection of the gradient
+has nothing of any example but the brightest (or darkest), and a reader makes an image of what is left.
+
+Where we differ: the projection sees the last layer alone (:mod:`training`), and the read-out is blind. It
+takes the strongest direction of what is left, with either sign, and keeps the image whose own code agrees
+better. It files that image unless the agreement is as low as in most auxiliary sums without their brightest
+images.
+
+What this small one does not reach is the paper's stealth: all features of ordinary images go quiet, so that
+D-SNR and the guard's trial on a client's own examples give the model away.
+
+Breaks when: no example of the sum has the property, or several have it to the same degree (of many examples
+exactly one is above the threshold with a chance of 37 %); the clients' images are of another kind than the
+auxiliary ones; the model mixes examples (batch norm). Shape letters: B images, E features, D entries of a
+code, K classes.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.base import About, Claim, Needs, Reconstruction
+from glasshouse.attacks.budget import Budget
+from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
+from glasshouse.attacks.linear.seer.chosen import Property
+from glasshouse.attacks.linear.seer.secret import SUBJECT, fresh, read_out
+from glasshouse.attacks.linear.seer.training import SecretTraining, train_secret
+from glasshouse.attacks.parts.readout.summed import crafting_control, crafting_needs, sum_of_round
+from glasshouse.errors import Inapplicable
+from glasshouse.limits import check_ranges
+from glasshouse.models.build import build, load, state
+from glasshouse.registry import Card
+from glasshouse.rng import Rng
+from glasshouse.transcript.view import View
+from glasshouse.wire import Architecture, Crafted, Terms
+
+_MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Seer:
+    """The attack with its settings.
+
+    Args:
+        training: of the model and the reader.
+        looks_for: the example that is singled out: ``brightest`` or ``darkest``.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="SEER",
+        summary="a model and a secret decoder trained together: the brightest of a large batch comes out",
+        source="Garov et al. 2024, arXiv:2306.03013",
+        claims=("reconstruction",),
+        threat="malicious server: sets parameters, keeps the architecture, sees only the sum",
+        grants=("auxiliary",),
+        details={"attribution": "none: it cannot say whose image it is", "structure": "unchanged"},
+        control={
+            **crafting_control(
+                "parameters",
+                auxiliary=800,
+                model={"name": "mlp", "hidden": "256,256"},
+                federation={"clients": 2, "batch_size": 1, "rounds": 60, "secure_sum": True},
+                audit={"rounds": list(range(60))},
+            ),
+            "setting": "2 clients with 1 digit each, 60 rounds, no defence",
+        },
+    )
+    needs: ClassVar[Needs] = replace(crafting_needs("parameters"), protocols=frozenset({"fedsgd", "fedavg"}))
+
+    training: SecretTraining = field(default_factory=SecretTraining)
+    looks_for: Property = "brightest"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, SUBJECT)
+
+    @property
+    def budget(self) -> Budget:
+        """Training, once per model, size of a sum and auxiliary images; reading the sum is a closed form."""
+        return Budget(
+            unit="steps", amount=0, training=self.training.steps, trained="the model and its secret decoder"
+        )
+
+    def check_model(self, architecture: Architecture) -> None:
+        """Refuse models that mix examples, or do not end in a linear layer behind others."""
+        last_layer(architecture)
+
+    def craft(self, view: View, *, rng: Rng) -> Crafted | None:
+        """The trained model; the reader and the projection are remembered."""
+        del rng  # what is trained is kept for all rounds, whatever the seed
+        auxiliary, one, terms = view.grants.auxiliary, view.rounds[-1], view.terms
+        assert auxiliary is not None  # needs.grants
+        images = _unit(auxiliary.inputs, terms)
+        examples = terms.cohort * terms.batch_size
+        secret, floor = train_secret(
+            terms.architecture,
+            images,
+            last=last_layer(terms.architecture),
+            examples=examples,
+            looks_for=self.looks_for,
+            recipe=self.training,
+        )
+        memory = {
+            **{f"reader.{name}": t for name, t in state(secret.reader).items()},
+            "projection": secret.projection,
+            f"floor.{one.round}": torch.tensor(floor),
+        }
+        return Crafted(default=replace(one.broadcast, tensors=state(secret.model)), memory=memory)
+
+    def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
+        """At most one image per round that was crafted; confidence is how well its own code agrees."""
+        del rng  # deterministic
+        architecture, memory = view.terms.architecture, view.memory
+        last = last_layer(architecture)
+        low, high = view.terms.image_range
+        claims: list[Claim] = []
+        for one in view.rounds:
+            if f"floor.{one.round}" not in memory:
+                continue
+            name = f"{last}.weight"
+            total = sum_of_round(one, terms=view.terms, names=(name,), subject=SUBJECT)
+            secret = fresh(architecture, last, code=len(memory["projection"]))
+            load(secret.model, one.broadcast.tensors)
+            secret.reader.load_state_dict(take_prefix(memory, "reader"))
+            for module in (secret.model, secret.reader):
+                module.to(memory["projection"].device).eval()
+            found = read_out(replace(secret, projection=memory["projection"]), total.gradient[name])
+            kept = found.agreement > float(memory[f"floor.{one.round}"])
+            claims.append(
+                Reconstruction(
+                    about=About(rounds=(one.round,)),
+                    inputs=low + (high - low) * found.image[kept],
+                    labels=found.label[kept],
+                    confidence=found.agreement[kept],
+                )
+            )
+        return tuple(claims)
+
+
+def last_layer(architecture: Architecture) -> str:
+    """Name of the last linear layer.
+
+    Raises:
+        Inapplicable: an example's gradient depends on others, or there is no such layer behind others.
+    """
+    model = build(architecture)
+    linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    mixing = [name for name, m in model.named_modules() if isinstance(m, _MIXING)]
+    if mixing:
+        raise Inapplicable(
+            SUBJECT,
+            needs="a model in which an example's gradient depends on it alone",
+            got=f"'{mixing[0]}', a {type(model.get_submodule(mixing[0])).__name__}",
+            fix="audit a model without batch norm and drop-out (batch_norm = false)",
+        )
+    before = [n for n, _ in model.named_parameters() if linear and not n.startswith(f"{linear[-1]}.")]
+    layer = model.get_submodule(linear[-1]) if linear else None
+    if not before or not isinstance(layer, nn.Linear) or layer.out_features != architecture.classes:
+        raise Inapplicable(
+            SUBJECT,
+            needs="a model that ends in a linear layer, with others before it",
+            got=", ".join(name for name, _ in model.named_parameters()) or "a model without parameters",
+            fix="audit a model with a hidden layer (mlp)",
+        )
+    return str(linear[-1])
+
+
+def _unit(images: Tensor, terms: Terms) -> Tensor:
+    """Pixels in [0, 1]."""
+    low, high = terms.image_range
+    return (images - low) / (high - low)

@@ -1,0 +1,151 @@
+"""What SEER's server sends and what it keeps: the model, the secret projection and the reader; the read-out.
+
+Shape letters: B images, E features, D entries of a code, K classes, N auxiliary images.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from glasshouse.attacks.linear.seer.chosen import Property, brightness
+from glasshouse.attacks.parts.readout.linear_tail import latents
+from glasshouse.models.build import build
+from glasshouse.rng import Rng
+from glasshouse.wire import Architecture
+
+SUBJECT = "attack 'seer'"
+SUMS, WITHOUT, BEYOND = 100, 4, 0.5
+"""Auxiliary sums that set the floor, how many of the brightest they lack, and the share that stays below."""
+_STEADY = 0.05  # of the standardisation's averages
+_AT_ONCE = 256
+
+
+@final
+class Reader(nn.Module):
+    """Images of codes: each entry standardised, then a linear layer that begins at principal components.
+
+    Args:
+        shape: of an image.
+        code: D.
+    """
+
+    def __init__(self, shape: tuple[int, ...], code: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.standard = nn.BatchNorm1d(code, affine=False, momentum=_STEADY)
+        self.pixels = nn.Linear(code, math.prod(shape))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """(B, D) → (B, C, H, W)."""
+        images: Tensor = self.pixels(self.standard(codes))
+        return images.reshape(-1, *self.shape)
+
+    @torch.no_grad()
+    def begin(self, images: Tensor) -> None:
+        """At the mean of images (N, C, H, W) and their principal components, each of unit variance."""
+        flat = images.flatten(1)
+        mean = flat.mean(0)
+        _, sizes, directions = torch.linalg.svd(flat - mean, full_matrices=False)
+        kept = min(self.pixels.in_features, len(sizes))
+        self.pixels.weight.zero_()
+        self.pixels.weight[:, :kept] = directions[:kept].T * sizes[:kept] / math.sqrt(len(flat))
+        self.pixels.bias.copy_(mean)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Secret:
+    """What is sent, and what is kept.
+
+    Attributes:
+        model: of the agreed architecture, in evaluation mode.
+        projection: M, (D, E).
+        reader: code (B, D) → images (B, C, H, W) in [0, 1], in evaluation mode.
+        last: name of the last layer.
+    """
+
+    model: nn.Module
+    projection: Tensor
+    reader: Reader
+    last: str
+
+    def codes(self, images: Tensor) -> Tensor:
+        """(B, D)."""
+        codes: Tensor = latents(self.model, self.last)(images) @ self.projection.T
+        return codes
+
+    def read(self, codes: Tensor) -> Tensor:
+        """Images (B, C, H, W) of codes (B, D) of any length."""
+        images: Tensor = self.reader(as_directions(codes))
+        return images.clamp(0, 1)
+
+
+def as_directions(codes: Tensor) -> Tensor:
+    """Codes (B, D) of root mean square 1."""
+    return nn.functional.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
+
+
+def fresh(architecture: Architecture, last: str, *, code: int) -> Secret:
+    """Before any training; the same for one architecture."""
+    rng = Rng.root(0).child("seer")
+    model = build(architecture, rng=rng.child("model"))
+    layer = model.get_submodule(last)
+    assert isinstance(layer, nn.Linear)  # attack.last_layer
+    kept = min(code, max(1, layer.in_features // 2))
+    draws = torch.randn(layer.in_features, kept, generator=rng.child("projection").torch())
+    with torch.random.fork_rng(devices=[]):  # the weights drawn at first are overwritten
+        reader = Reader(architecture.input_shape, kept)
+    return Secret(model=model, projection=torch.linalg.qr(draws)[0].T.contiguous(), reader=reader, last=last)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """What a sum holds.
+
+    Attributes:
+        image: (1, C, H, W) in [0, 1].
+        label: (1,).
+        agreement: (1,), cosine of what was projected and of the image's own code, in [-1, 1].
+    """
+
+    image: Tensor
+    label: Tensor
+    agreement: Tensor
+
+
+def read_out(secret: Secret, gradient: Tensor) -> Found:
+    """The example that stands out in the last layer's gradient (K, E): its strongest direction in codes."""
+    left = gradient.to(secret.projection) @ secret.projection.T  # (K, D)
+    left = left / left.abs().max().clamp_min(torch.finfo(left.dtype).tiny)
+    classes, _, directions = torch.linalg.svd(left, full_matrices=False)
+    codes = torch.stack((directions[0], -directions[0]))
+    with torch.no_grad():
+        images = secret.read(codes)
+        agreement = nn.functional.cosine_similarity(secret.codes(images), codes)
+    best = int(agreement.argmax())
+    label = (
+        classes[:, 0] if best == 0 else -classes[:, 0]
+    ).argmin()  # p - y is negative for the example's class alone
+    return Found(image=images[best : best + 1], label=label[None], agreement=agreement[best : best + 1])
+
+
+def floor_of(secret: Secret, images: Tensor, examples: int, looks_for: Property) -> float:
+    """The agreement below which half of the sums of auxiliary images lie that lack their brightest."""
+    generator = Rng.root(0).child("seer/floor").torch()
+    size = brightness(images, looks_for)
+    others = images[size <= size.double().quantile(max(0.5, 1 - WITHOUT / examples))]
+    layer = secret.model.get_submodule(secret.last)
+    with torch.no_grad():
+        features = torch.cat([latents(secret.model, secret.last)(p) for p in torch.split(others, _AT_ONCE)])
+        chances = layer(features).softmax(1)
+        agreements = []
+        for _ in range(SUMS):
+            rows = torch.randint(len(others), (examples,), generator=generator).to(features.device)
+            labels = torch.randint(chances.shape[1], (examples,), generator=generator)
+            wrong = chances[rows] - nn.functional.one_hot(labels, chances.shape[1]).to(chances)
+            agreements.append(read_out(secret, wrong.T @ features[rows]).agreement)
+    return float(torch.cat(agreements).quantile(BEYOND))

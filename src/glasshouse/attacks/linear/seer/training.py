@@ -1,0 +1,193 @@
+"""The model that singles one example out, and the secret decoder: trained together on auxiliary images.
+
+Source: Garov et al. 2024, "Hiding in Plain Sight", ICLR, arXiv:2306.03013. The loss adds what the chosen
+example's reconstruction lacks to how much of the others is left in the projection. Where we differ: only the
+last layer's gradient is projected. An example's part in it is the outer product of p - y (how wrong the
+logits are) and its features, so that no second derivative is needed. The reader is linear and begins at
+principal components, where the authors train a network for days of a GPU. A term keeps logits near zero:
+where the model is sure of a class, the example's gradient vanishes.
+
+The projection M is linear and fixed: random orthonormal directions of the feature space. The model learns to
+have nothing of ordinary examples in them. Of the sum, M leaves a matrix of classes × code, nearly of rank
+one: the chosen example's p - y times its code. The reader gets the code's direction.
+
+Shape letters: N auxiliary images, B images of a step, E features, D entries of the code, K classes.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, final
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+
+from glasshouse.attacks.linear.scale_mia.autoencoder import take_prefix
+from glasshouse.attacks.linear.seer.chosen import Chosen, Property, choose, moved
+from glasshouse.attacks.linear.seer.secret import SUBJECT, Secret, as_directions, floor_of, fresh
+from glasshouse.attacks.parts.readout.linear_tail import latents
+from glasshouse.cache import Checkpoint, load_or_make
+from glasshouse.limits import Count, NotNegative, Positive, check_ranges
+from glasshouse.progress import track
+from glasshouse.rng import Rng
+from glasshouse.tensors import FUSED
+from glasshouse.wire import Architecture
+
+_VERSION = 1
+_NATURAL = 4  # one of so many chosen images is as it was found
+_RAMP = 0.3  # share of the steps after which the others weigh what they weigh in a sum
+_FAINT = 1e-6  # what nothing is divided by
+_LONGEST = 1.0  # of the gradient
+_SHOWN = 5  # images per entry of the code, for the principal components
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SecretTraining:
+    """How model and reader are trained.
+
+    Attributes:
+        steps: optimizer steps.
+        batch_size: chosen images per step, and as many others.
+        learning_rate: highest of the one-cycle schedule.
+        silence: weight of how much of the others is left, against the squared error of pixels.
+        code: entries of the projection; at most half as many as the last layer has features are used.
+    """
+
+    steps: Count = 2_500
+    batch_size: Annotated[int, Ge(2), Le(2**20)] = 32
+    learning_rate: Positive = 1e-3
+    silence: NotNegative = 0.02
+    code: Count = 256
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"{SUBJECT}: training")
+
+
+def train_secret(
+    architecture: Architecture,
+    images: Tensor,
+    *,
+    last: str,
+    examples: int,
+    looks_for: Property,
+    recipe: SecretTraining,
+) -> tuple[Secret, float]:
+    """What is sent and kept, and the agreement above which a read-out counts: cached, or trained now.
+
+    Args:
+        architecture: agreed.
+        images: auxiliary, (N, C, H, W) in [0, 1].
+        last: name of the last layer.
+        examples: of a round's sum.
+        looks_for: the property.
+        recipe: of the training.
+
+    Raises:
+        Inapplicable: the images are equally bright.
+    """
+    key = {
+        "version": _VERSION,
+        "architecture": [architecture.name, list(architecture.input_shape), dict(architecture.arguments)],
+        "classes": architecture.classes,
+        "images": images,
+        "examples": examples,
+        "looks_for": looks_for,
+        "recipe": asdict(recipe),
+    }
+    rng = Rng.root(0).child("seer/training")
+
+    def make(_: Checkpoint) -> dict[str, Tensor]:
+        secret, generator = fresh(architecture, last, code=recipe.code), rng.torch()
+        chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
+        shown = torch.cat((chosen.natural, _draw(chosen.made, _SHOWN * recipe.code, generator)))
+        secret.reader.begin(shown)
+        _Training(
+            secret,
+            chosen=chosen,
+            examples=examples,
+            recipe=recipe,
+            generator=generator,
+            device=images.device,
+        ).run()
+        parts = {"model": secret.model.eval(), "reader": secret.reader.eval()}
+        trained = {f"{part}.{name}": t for part, of in parts.items() for name, t in of.state_dict().items()}
+        on_device = replace(secret, projection=secret.projection.to(images.device))
+        return {**trained, "floor": torch.tensor(floor_of(on_device, images, examples, looks_for))}
+
+    tensors, secret = load_or_make("seer", key, make), fresh(architecture, last, code=recipe.code)
+    for part, module in (("model", secret.model), ("reader", secret.reader)):
+        module.load_state_dict(take_prefix(tensors, part))
+        module.to(images.device).eval()
+    return replace(secret, projection=secret.projection.to(images.device)), float(tensors["floor"])
+
+
+@final
+class _Training:
+    """Steps on chosen images, each in a sum with others.
+
+    Args:
+        secret: is trained in place.
+        chosen: images with the property and without.
+        examples: of a sum.
+        recipe: of the training.
+        generator: of what is drawn.
+        device: where it runs.
+    """
+
+    def __init__(
+        self,
+        secret: Secret,
+        *,
+        chosen: Chosen,
+        examples: int,
+        recipe: SecretTraining,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        self.chosen, self.recipe, self.generator, self.device = chosen, recipe, generator, device
+        self.secret = replace(secret, projection=secret.projection.to(device))
+        self.others = max(examples, 2) - 1
+        self.model, self.reader = secret.model.to(device).train(), secret.reader.to(device).train()
+        self.head = self.model.get_submodule(secret.last)
+
+    def run(self) -> None:
+        """All steps, on a one-cycle schedule. The last layer stays as it is."""
+        steps, rate = self.recipe.steps, self.recipe.learning_rate
+        before = [p for n, p in self.model.named_parameters() if not n.startswith(f"{self.secret.last}.")]
+        weights = [*before, *self.reader.parameters()]
+        optimizer = torch.optim.Adam(weights, lr=rate, fused=self.device.type in FUSED)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=rate, total_steps=steps + 1, cycle_momentum=False
+        )
+        for step in track(range(steps), "training the model and its secret decoder", total=steps):
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(self.loss(min(1.0, step / (_RAMP * steps))))
+            nn.utils.clip_grad_norm_(weights, _LONGEST)
+            optimizer.step()
+            schedule.step()
+
+    def loss(self, weight: float) -> Tensor:
+        """Of one step, in which the others count by ``weight`` from 0 to 1."""
+        chosen, generator, size = self.chosen, self.generator, self.recipe.batch_size
+        natural = -(-size // _NATURAL)
+        parts = (_draw(chosen.natural, natural, generator), _draw(chosen.made, size - natural, generator))
+        singled = moved(torch.cat(parts), generator)
+        images = torch.cat((singled, _draw(chosen.others, size, generator))).to(self.device)
+        features = latents(self.model, self.secret.last)(images)
+        logits: Tensor = self.head(features)
+        labels = torch.randint(logits.shape[1], (len(images),), generator=generator)
+        wrong = logits.softmax(1) - nn.functional.one_hot(labels, logits.shape[1]).to(logits)
+        codes = features @ self.secret.projection.T
+        own, others = codes[:size], codes[size:]
+        shares = wrong[:size] @ wrong[size:].T / wrong[:size].square().sum(1, keepdim=True).clamp_min(_FAINT)
+        rest = math.sqrt(self.others / size) * shares @ others
+        again = self.reader(as_directions(own + weight * rest))
+        left = self.others * others.square().sum(1).mean() / own.square().sum(1).mean().clamp_min(_FAINT**2)
+        error = nn.functional.mse_loss(again, images[:size])
+        return error + self.recipe.silence * (left.log1p() + logits.square().mean())
+
+
+def _draw(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """So many of the images, with replacement."""
+    return images[torch.randint(len(images), (number,), generator=generator)]

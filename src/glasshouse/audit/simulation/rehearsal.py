@@ -1,0 +1,112 @@
+"""Federations played only to be timed, so that ``glasshouse check`` can say how long an audit takes."""
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.federation.setting import FederationProtocol
+from glasshouse.metrics.base import Metric
+from glasshouse.registry import create, load
+from glasshouse.scenario.load import write_resolved
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+
+TOLD_APART: Final = 0.1
+"""CPU seconds beyond those of a single round after which what each round adds can be told from noise."""
+FASTER: Final = 4
+"""So many times more rounds are played while they take less."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """CPU seconds of a federation.
+
+    Attributes:
+        first: what the first one of a process takes beyond the others.
+        one: of playing one round and filing it.
+        further: what each other round adds.
+    """
+
+    first: float = 0.0
+    one: float
+    further: float = 0.0
+
+    def of(self, rounds: int) -> float:
+        """Seconds of a federation with so many rounds.
+
+        Examples:
+            >>> Played(one=0.5, further=0.1).of(3)
+            0.7
+        """
+        return self.one + (rounds - 1) * self.further
+
+
+def time_simulation(scenario: Scenario, *, cold: bool = False) -> Played:
+    """Play a passive federation with one round and, where it has more, with as many as tell what each adds.
+
+    Without pre-training, and without networks that metrics need for themselves.
+
+    Args:
+        scenario: without axes.
+        cold: no federation was played in this process yet: the first one is timed by itself.
+    """
+    first = play_shortened(scenario) if cold else None
+    one = spent = play_shortened(scenario)
+    rounds, most = 1, scenario.federation.rounds
+    while rounds < most and spent - one < TOLD_APART:
+        rounds = min(most, 2 if rounds == 1 else FASTER * rounds)
+        spent = play_shortened(scenario, rounds=rounds)
+    further = max(0.0, spent - one) / (rounds - 1) if rounds > 1 else 0.0
+    return Played(first=max(0.0, first - one) if first is not None else 0.0, one=one, further=further)
+
+
+def play_shortened(scenario: Scenario, *, rounds: int = 1, active: int | None = None) -> float:
+    """CPU seconds of one federation with so many rounds, played and filed in a folder that is thrown away.
+
+    Args:
+        scenario: without axes.
+        rounds: to be played; those of them are attacked that are attacked in the audit, or the first.
+        active: position of the attack that crafts what is sent; None: nobody does.
+    """
+    short = shortened(scenario, rounds)
+    with tempfile.TemporaryDirectory() as place:
+        write_resolved(short, Path(place) / "scenario.toml")
+        started = time.process_time()
+        simulate(Group(folder=place, seed=scenario.seed, active=active))
+        return time.process_time() - started
+
+
+def shortened(scenario: Scenario, rounds: int = 1) -> Scenario:
+    """The scenario with so many rounds, no pre-training and no network that a metric needs for itself."""
+    model, audit = scenario.model, scenario.audit
+    untrained = model.pretraining.model_copy(update={"epochs": 0, "head_epochs": 0})
+    attacked = {r % scenario.federation.rounds for r in audit.rounds}
+    light = tuple(m for m in audit.metrics if "stand_in" not in metric_of(m).requires)
+    brief = {"rounds": tuple(sorted(r for r in attacked if r < rounds)) or (0,), "metrics": light}
+    return scenario.model_copy(
+        update={
+            "model": model.model_copy(update={"pretraining": untrained}),
+            "audit": audit.model_copy(update=brief),
+            "federation": scenario.federation.model_copy(update={"rounds": rounds}),
+        }
+    )
+
+
+def client_passes(scenario: Scenario) -> int:
+    """Private images times passes through the model in one federation, over all rounds and clients."""
+    federation, examples = scenario.federation, scenario.data.examples
+    protocol: FederationProtocol = create(load("protocols", federation.protocol), federation.options)
+    if (whole := protocol.passes(federation.rounds)) is not None:
+        return whole * federation.clients * examples
+    each = federation.batch_size if federation.kind == "gradient" else federation.local_epochs * examples
+    return federation.rounds * federation.cohort_size * each
+
+
+def metric_of(plugin: Plugin) -> Metric:
+    """The metric with its settings."""
+    metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
+    return metric
