@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -43,6 +44,19 @@ def prepare_process() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _BLOCK)
         mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+_elsewhere = [0.0]
+
+
+def processor_time() -> float:
+    """Processor seconds of this process so far, and of others that worked for it and said so."""
+    return time.process_time() + _elsewhere[0]
+
+
+def add_processor_time(seconds: float) -> None:
+    """Another process worked so long for this one."""
+    _elsewhere[0] += seconds
 
 
 def begin() -> None:

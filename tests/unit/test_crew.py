@@ -37,7 +37,7 @@ def files(folder: Path) -> dict[str, bytes]:
     "federation",
     [
         {"secure_sum": True, "options": {"sum_bits": 12}, "keep": {"rounds": "all"}},
-        {"dropout": 0.3, "behaviours": [{"name": "label_flip", "clients": 2}]},
+        {"dropout": 0.3, "weighting": "size"},
     ],
 )
 def test_two_processes_play_the_same_federation_as_one(tmp_path, monkeypatch, federation):
@@ -57,13 +57,15 @@ def test_two_processes_play_the_same_federation_as_one(tmp_path, monkeypatch, fe
     assert alone == beside
 
 
-def test_small_federations_and_those_with_a_guard_train_one_client_after_the_other(tmp_path, monkeypatch):
+def test_small_federations_and_clients_that_remember_train_one_after_the_other(tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("processes were started")
 
     monkeypatch.setattr(groups, "ProcessCrew", refuse)
     played(tmp_path / "small", 2)
     monkeypatch.setattr(groups, "WORTH", 1)
+    riders = [{"name": "free_rider", "sends": "repeat", "clients": 2}]  # what they repeat they remember
+    played(tmp_path / "riders", 2, behaviours=riders)
     (tmp_path / "guarded").mkdir()
     guarded = from_dict({**BASE, "guard": {"models": "watched"}})
     write_resolved(guarded, tmp_path / "guarded" / "scenario.toml")

@@ -51,7 +51,7 @@ class Forecast:
 
     @property
     def leak(self) -> float:
-        """The predicted leak, in [0, 1]: mean likeness times ``explained``. It ranks updates, no more."""
+        """The predicted leak, in [0, 1]: mean likeness times ``explained``; see decision 0223 for its worth."""
         return self.explained * sum(self.likeness) / len(self.likeness)
 
     @property
@@ -60,7 +60,8 @@ class Forecast:
         return (
             f"Predicted leak to a search: {self.leak:.2f} (after {self.iterations} iterations its images "
             f"correlate by up to {max(self.likeness):.2f} with yours, which explain {self.explained:.0%} of "
-            "the update). This ranks updates by how far a long search would come, and is no bound."
+            "the update). In our tests this did not reliably say how far a long search comes: a low number is no "
+            "safety."
         )
 
 

@@ -234,7 +234,7 @@ def _time_call(scenario: Scenario, plugin: Plugin, budget: Budget, device: str, 
             given = {**plugin.arguments, **budget.longer}
             more = _units_of(plugin.name, given) - units
             rest = _seconds_on(device, lambda: again("longer", given)) - spent
-            fixed = max(0.0, spent - units * rest / more) if more > 0 and rest > 0 else 0.0
+            fixed = max(0.0, spent - units * max(0.0, rest) / more) if more > 0 else 0.0
         several = _same_claims(tasks, first[0])
         certificate = _seconds_on(device, lambda: certify_together(several)) / len(several)
         step = None

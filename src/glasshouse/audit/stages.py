@@ -20,7 +20,7 @@ from glasshouse.audit.scoring.cell import score_cell
 from glasshouse.audit.scoring.certificate import certificate_pieces, certify_together
 from glasshouse.audit.scoring.controls.control import ControlTask, judge_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask
-from glasshouse.audit.simulation.group import Group
+from glasshouse.audit.simulation.group import Group, has_use_for_crew
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.cache import LOCKS, digest
 from glasshouse.errors import BadValue
@@ -80,9 +80,10 @@ class Stages:
         spare = max(1, min(self.workers.cores, self.workers.jobs // max(1, len(groups))))
         with self._room("plug-ins"):
             for folder, (planned, group) in groups.items():
-                play = replace(group, processes=spare)
+                processes = spare if has_use_for_crew(planned.cell.scenario) else 1
+                play, part = replace(group, processes=processes), planned.part
                 self._submit(
-                    record, play, FEDERATIONS, planned.part, lock=folder, device=self.device, processes=spare
+                    record, play, FEDERATIONS, part, lock=folder, device=self.device, processes=processes
                 )
             for planned in plans:
                 if planned.cell.scenario.audit.epsilon.claimed:

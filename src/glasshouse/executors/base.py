@@ -4,7 +4,6 @@ A piece is a function of a module with plain data. What it makes lies on disk wh
 all; asked for again, it finds that and returns. So a piece that was lost may be started once more anywhere.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, Protocol, final
 from filelock import FileLock
 
 from glasshouse.errors import BadValue
-from glasshouse.process import prepare_process
+from glasshouse.process import prepare_process, processor_time
 from glasshouse.registry import Card
 
 __all__ = ["Answer", "Executor", "Piece", "Workers", "choose_device", "peak_memory", "run_piece"]
@@ -57,7 +56,7 @@ class Answer:
     Attributes:
         value: the result of its work.
         seconds: on the clock.
-        cpu_seconds: of the processor time of the process, and of those that it started and ended.
+        cpu_seconds: of the processor time of the process, and of those that trained clients for it.
         peak_mb: the most memory that its process had so far, in MB (10⁶ bytes); 0: unknown.
     """
 
@@ -122,19 +121,14 @@ def run_piece(piece: Piece) -> Answer:
     if piece.lock:
         Path(piece.lock).parent.mkdir(parents=True, exist_ok=True)
     with FileLock(piece.lock) if piece.lock else nullcontext():
-        started, busy = time.perf_counter(), _processor_time()
+        started, busy = time.perf_counter(), processor_time()
         value = piece.work(piece.task)
     return Answer(
         value=value,
         seconds=time.perf_counter() - started,
-        cpu_seconds=_processor_time() - busy,
+        cpu_seconds=processor_time() - busy,
         peak_mb=peak_memory(),
     )
-
-
-def _processor_time() -> float:
-    ended = os.times()
-    return time.process_time() + ended.children_user + ended.children_system
 
 
 def peak_memory() -> float:

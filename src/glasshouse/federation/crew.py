@@ -1,10 +1,12 @@
 """Clients of one round that train beside each other, each group of them in a process of its own.
 
 A client's randomness is a stream of its own and sums are added up in the order of the clients, so that the
-result is the same, to the bit, whatever the number of processes.
+result is the same, to the bit, whatever the number of processes. That is not so of clients that remember
+something, as behaviours and guards may: their federations are played in one process.
 """
 
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +15,7 @@ from typing import Any, Final, Self, final
 
 from glasshouse.federation.rounds import Clients
 from glasshouse.federation.setting import Answer, Request, Setting
-from glasshouse.process import Workers
+from glasshouse.process import Workers, add_processor_time
 
 __all__ = ["WORTH", "ProcessCrew"]
 
@@ -72,7 +74,8 @@ class ProcessCrew:
         done: dict[int, list[Answer | None]] = {}
         expected = 0
         for answer in self._workers.each(_answer, packed):
-            number, answers = pickle.loads(answer)  # noqa: S301 - what our own process sent
+            number, answers, seconds = pickle.loads(answer)  # noqa: S301 - what our own process sent
+            add_processor_time(seconds)
             done[number] = answers
             while expected in done:
                 yield from done.pop(expected)
@@ -81,9 +84,11 @@ class ProcessCrew:
 
 def _answer(packed: bytes) -> bytes:
     """Bytes both ways: tensors as they are would travel through /dev/shm, which containers keep small."""
+    started = time.process_time()
     part: _Part = pickle.loads(packed)  # noqa: S301 - what our own process sent
     clients = _clients(part.make, part.task)
-    return pickle.dumps((part.number, [clients.answer(one) for one in part.requests]))
+    answers = [clients.answer(one) for one in part.requests]
+    return pickle.dumps((part.number, answers, time.process_time() - started))
 
 
 @lru_cache(maxsize=1)

@@ -119,8 +119,8 @@ class _Cluster:
 
     def _fill(self) -> None:
         """Hand over pieces in their order; all of them, or as many at a time as were asked for."""
-        room = len(self._queue) if not self._limit else self._limit - len(self._running)
-        for piece in self._queue[: max(0, room)]:
+        while self._queue and self._fits(self._queue[0]):
+            piece = self._queue.pop(0)
             task = self._work.options(
                 num_cpus=piece.processes,
                 num_gpus=self._share() if piece.device == "cuda" else 0,
@@ -129,7 +129,11 @@ class _Cluster:
                 runtime_env={"env_vars": _environment(piece.room)},
             )
             self._running[task.remote(piece, str(Path.cwd()))] = piece
-        del self._queue[: max(0, room)]
+
+    def _fits(self, piece: Piece) -> bool:
+        """Beside those that run; alone at least, however many processes it has."""
+        busy = sum(one.processes for one in self._running.values())
+        return not self._limit or not busy or busy + piece.processes <= self._limit
 
     def _share(self) -> float:
         """Of a GPU, for one piece: all GPUs divided by the pieces at a time, one at most; else of four."""

@@ -5,7 +5,6 @@ attack (which alters what the server sends, so it needs a federation of its own)
 ``transcript/ own/ grants/ adversary/ truth/ claims/`` and, written last, ``group.json``.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,11 +32,12 @@ from glasshouse.cache import digest
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
-from glasshouse.interfaces import Tamper
+from glasshouse.interfaces import Tamper, traits_of
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.metrics.utility import constant_accuracy
 from glasshouse.models.fit import share_right
 from glasshouse.models.text.base import TextModel
+from glasshouse.process import processor_time
 from glasshouse.registry import load
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import read_resolved
@@ -92,7 +92,7 @@ def simulate(group: Group) -> str:
     folder = Path(group.folder)
     if has_record(folder):
         return group.folder
-    started = time.process_time()
+    started = processor_time()
     scenario = read_resolved(folder / "scenario.toml")
     built = build(scenario, seed=group.seed, device=own_device(group.device))
     guard = _guard(built, scenario)
@@ -121,7 +121,8 @@ def simulate(group: Group) -> str:
     if refusal is None:
         with collect_notes() as notes:
             try:
-                final = _play(group, setting, recorder, tamper, rng=built.rng.child("federation"))
+                rng = built.rng.child("federation")
+                final = _play(group, scenario, setting, recorder, tamper, rng=rng)
             except (Inapplicable, BadValue) as error:  # training diverged, or the request cannot be met
                 refusal = refusal_of(error)
         if notes:
@@ -140,7 +141,7 @@ def simulate(group: Group) -> str:
         entropies={name: tuple(v) for name, v in watch.histograms().items()} if watch else {},
         guard=tuple(guard.decisions) if guard else (),
         rounds=scenario.federation.rounds,
-        seconds=time.process_time() - started,
+        seconds=processor_time() - started,
         facts=built.facts,
     )
     write_record(record, folder)
@@ -161,24 +162,36 @@ def _guard(built: Built, scenario: Scenario) -> SimulatedGuard | None:
 
 
 def _play(
-    group: Group, setting: Setting, recorder: BothSides, tamper: Tamper | None, *, rng: Rng
+    group: Group,
+    scenario: Scenario,
+    setting: Setting,
+    recorder: BothSides,
+    tamper: Tamper | None,
+    *,
+    rng: Rng,
 ) -> Mapping[str, Tensor]:
     """All rounds; the server's final parameters and buffers."""
     protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
-    with _crew(group, setting) as crew:
+    with _crew(group, scenario, setting) as crew:
         return protocol.play(replace(setting, crew=crew), recorder=recorder, rng=rng, tamper=tamper)
 
 
 @contextmanager
-def _crew(group: Group, setting: Setting) -> Iterator[ProcessCrew | None]:
+def _crew(group: Group, scenario: Scenario, setting: Setting) -> Iterator[ProcessCrew | None]:
     """Processes for the clients of a large federation; None: they train one after the other."""
-    trainings = setting.rounds * setting.terms.cohort
-    alone = group.processes < 2 or setting.guard is not None or setting.device != "cpu"
-    if alone or setting.terms.sends == "logits" or trainings < WORTH:
+    if group.processes < 2 or setting.device != "cpu" or not has_use_for_crew(scenario):
         yield None
         return
     with ProcessCrew(group.processes, make=_setting_of, task=(group.folder, group.seed)) as crew:
         yield crew
+
+
+def has_use_for_crew(scenario: Scenario) -> bool:
+    """Whether clients may train beside each other, and are many enough for that to pay."""
+    federation = scenario.federation
+    is_plain = not federation.behaviours and scenario.guard == Guard() and not scenario.captured
+    sends = federation.sends or traits_of(federation.protocol).sends
+    return is_plain and sends != "logits" and federation.rounds * federation.cohort_size >= WORTH
 
 
 def _setting_of(place: tuple[str, int]) -> Setting:
