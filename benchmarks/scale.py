@@ -3,7 +3,7 @@
 Every point is a process of its own: a federation is played (clients, rounds) or an attack runs a few
 iterations (batch, side, restarts), on images of noise: cost does not depend on what is shown. Points that are
 there are kept. The exponent is the slope of a line through the logarithms of the last three points.
-``--processes 1 2`` plays 30 rounds of 200 of 1,000 clients in so many processes, in turns, and prints the
+``--processes 1 2`` plays 100 rounds of 200 of 1,000 clients in so many processes, in turns, and prints the
 seconds on the clock.
 """
 
@@ -116,7 +116,7 @@ def play(raw: dict[str, Any], axis: str, folder: Path) -> float:
     return (time.process_time() - started) / ITERATIONS
 
 
-def beside(processes: Sequence[int], *, rounds: int = 30, times: int = 3) -> None:
+def beside(processes: Sequence[int], *, rounds: int = 100, times: int = 2) -> None:
     """Seconds on the clock of one federation with its clients in so many processes, in turns; medians."""
     prepare_process()
     taken: dict[int, list[float]] = {count: [] for count in processes}

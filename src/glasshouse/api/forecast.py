@@ -51,7 +51,7 @@ class Forecast:
 
     @property
     def leak(self) -> float:
-        """The predicted leak, in [0, 1]: mean likeness times ``explained``; see decision 0223 for its worth."""
+        """The predicted leak, in [0, 1]: mean likeness times ``explained`` (decision 0223)."""
         return self.explained * sum(self.likeness) / len(self.likeness)
 
     @property
@@ -60,8 +60,8 @@ class Forecast:
         return (
             f"Predicted leak to a search: {self.leak:.2f} (after {self.iterations} iterations its images "
             f"correlate by up to {max(self.likeness):.2f} with yours, which explain {self.explained:.0%} of "
-            "the update). In our tests this did not reliably say how far a long search comes: a low number is no "
-            "safety."
+            "the update). In our tests this did not reliably say how far a long search comes: a low number "
+            "is no safety."
         )
 
 

@@ -159,7 +159,8 @@ def with_behaviour(
         network: of the agreed architecture; it is overwritten.
         data: one's own examples and their classes.
         honest: how far honest models of that architecture go; None: it is learnt here.
-        reference: the last model that was accepted: how well both fit the examples is among the values.
+        reference: the last model that was accepted: how well both fit the examples is among the values, if
+            it has all of the network's tensors, and finite ones.
     """
     if not outcome.fits:
         return outcome
@@ -170,7 +171,7 @@ def with_behaviour(
         honest = learn_honest_ranges(network, inputs, labels, batch=batch)
     behaviour = inspect_in_modes(network, inputs[:batch], labels[:batch], honest=honest)
     fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs[:batch], labels[:batch])}
-    if fits and reference is not None:
+    if fits and reference is not None and _is_whole(reference, network):
         load(network, reference)
         fits["reference_"] = Fit.of(network, inputs[:batch], labels[:batch])
     known = {f"{whose}{name}": x for whose, fit in fits.items() for name, x in asdict(fit).items()}
@@ -180,6 +181,12 @@ def with_behaviour(
         values={**outcome.inspection.values, **behaviour.values, **known},
     )
     return replace(outcome, inspection=both)
+
+
+def _is_whole(tensors: Mapping[str, Tensor], network: nn.Module) -> bool:
+    own = network.state_dict()
+    same = own.keys() == tensors.keys() and all(own[name].shape == t.shape for name, t in tensors.items())
+    return same and all(bool(t.double().isfinite().all()) for t in tensors.values())
 
 
 def _network(agreed: nn.Module | Mapping[str, Tensor] | str) -> nn.Module:

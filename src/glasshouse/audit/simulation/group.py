@@ -32,7 +32,7 @@ from glasshouse.cache import digest
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.federation.crew import WORTH, ProcessCrew
 from glasshouse.federation.setting import FederationProtocol, Setting
-from glasshouse.interfaces import Tamper, traits_of
+from glasshouse.interfaces import Tamper
 from glasshouse.metrics.statistics.shares import share_interval
 from glasshouse.metrics.utility import constant_accuracy
 from glasshouse.models.fit import share_right
@@ -190,8 +190,7 @@ def has_use_for_crew(scenario: Scenario) -> bool:
     """Whether clients may train beside each other, and are many enough for that to pay."""
     federation = scenario.federation
     is_plain = not federation.behaviours and scenario.guard == Guard() and not scenario.captured
-    sends = federation.sends or traits_of(federation.protocol).sends
-    return is_plain and sends != "logits" and federation.rounds * federation.cohort_size >= WORTH
+    return is_plain and federation.kind != "logits" and federation.rounds * federation.cohort_size >= WORTH
 
 
 def _setting_of(place: tuple[str, int]) -> Setting:
