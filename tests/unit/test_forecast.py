@@ -56,8 +56,8 @@ def test_strangers_are_not_alike(digits: tuple[Tensor, Tensor]) -> None:
 def test_summary() -> None:
     assert Forecast(likeness=(0.5, 0.1), explained=0.5, iterations=40).summary == (
         "Predicted leak to a search: 0.15 (after 40 iterations its images correlate by up to 0.50 with "
-        "yours, which explain 50% of the update). This ranks updates by how far a long search would come, "
-        "and is no bound."
+        "yours, which explain 50% of the update). In our tests this did not reliably say how far a long "
+        "search comes: a low number is no safety."
     )
 
 
