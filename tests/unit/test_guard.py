@@ -248,6 +248,12 @@ def test_how_well_a_model_fits_own_examples_is_told_beside_the_last_one(tmp_path
     assert values["reference_accuracy"] > 0.8 > 0.4 > values["accuracy"]
     assert values["loss"] > values["reference_loss"] > 0
     assert "reference_loss" not in guard(now, agreed=last, data=data).inspection.values
+    broken = {name: t.clone() for name, t in state(last).items()}
+    broken["head.bias"][0] = torch.nan
+    few = {name: t for name, t in state(last).items() if name != "head.bias"}
+    for reference in (broken, few):  # their fit is nothing to compare with, and no error
+        values = guard(now, agreed=last, reference=reference, data=data).inspection.values
+        assert "reference_loss" not in values
     for name, one in (("now", now), ("last", last)):
         torch.save(one.state_dict(), tmp_path / f"{name}.pt")
     words = "mlp 1x8x8 10 hidden=16"

@@ -123,8 +123,8 @@ def test_made_images_have_the_property(looks_for):
     assert len(chosen.natural) == 20
     assert len(chosen.others) == 380
     assert float(brightness(chosen.others, looks_for).max()) < chosen.threshold
-    assert float(brightness(chosen.made, looks_for).min()) > chosen.threshold - 5e-3
-    assert 0 <= float(chosen.made.min()) <= float(chosen.made.max()) <= 1
+    assert float(brightness(chosen.adjusted, looks_for).min()) > chosen.threshold - 5e-3
+    assert 0 <= float(chosen.adjusted.min()) <= float(chosen.adjusted.max()) <= 1
 
 
 def test_brightness_is_set_by_an_exponent():

@@ -128,9 +128,10 @@ def forecast_search(
 
 def _likeness(images: Tensor, claimed: Tensor) -> Tensor:
     """(B,), correlation of what varies within the channels of coarse pictures; of a flat one 0."""
-    found = claimed[torch.from_numpy(assign(mse_table(images, claimed)))]
+    claims = claimed[torch.from_numpy(assign(mse_table(images, claimed)))]
     coarse = (
-        F.avg_pool2d(t, _WINDOW, 1, _WINDOW // 2, count_include_pad=False) for t in (images, found.to(images))
+        F.avg_pool2d(t, _WINDOW, 1, _WINDOW // 2, count_include_pad=False)
+        for t in (images, claims.to(images))
     )
     left, right = ((t - t.mean((2, 3), keepdim=True)).flatten(1) for t in coarse)
     return F.cosine_similarity(left, right, dim=1, eps=_TINY).clamp(0, 1)

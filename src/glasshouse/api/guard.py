@@ -15,6 +15,8 @@ from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.behaviour.fit import Fit
 from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import Seen, inspect
+from glasshouse.guard.rules.finite import not_finite
+from glasshouse.guard.rules.structure import other_structure
 from glasshouse.models.build import build, load, state
 from glasshouse.models.outline import outline
 from glasshouse.models.text.base import TextModel
@@ -184,9 +186,7 @@ def with_behaviour(
 
 
 def _is_whole(tensors: Mapping[str, Tensor], network: nn.Module) -> bool:
-    own = network.state_dict()
-    same = own.keys() == tensors.keys() and all(own[name].shape == t.shape for name, t in tensors.items())
-    return same and all(bool(t.double().isfinite().all()) for t in tensors.values())
+    return not other_structure(tensors, network.state_dict()) and not not_finite(tensors)
 
 
 def _network(agreed: nn.Module | Mapping[str, Tensor] | str) -> nn.Module:

@@ -118,14 +118,14 @@ def preflight_in_sum(
         parts.append(Examples.behind(sent, model, some, classes, kind=kind, watched=seen))
         updates.append(sent)
     everyone = _join(parts, updates)
-    found = everyone.find_in(_add(updates))
+    in_sum = everyone.find_in(_add(updates))
     anyway = {(leak.example, leak.what) for leak in everyone.find_in(_add(updates[1:])).leaks}
-    mine = (leak for leak in found.leaks if leak.example < len(labels))
+    mine = (leak for leak in in_sum.leaks if leak.example < len(labels))
     return SumPreflight(
         clients=clients,
         alone=own.find_in(update),
         leaks=tuple(leak for leak in mine if (leak.example, leak.what) not in anyway),
-        controlled=found.controlled,
+        controlled=in_sum.controlled,
     )
 
 

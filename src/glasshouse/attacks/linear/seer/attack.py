@@ -129,14 +129,14 @@ class Seer:
             secret.reader.load_state_dict(take_prefix(memory, "reader"))
             for module in (secret.model, secret.reader):
                 module.to(memory["projection"].device).eval()
-            found = read_out(replace(secret, projection=memory["projection"]), total.gradient[name])
-            kept = found.agreement > float(memory[f"floor.{one.round}"])
+            reading = read_out(replace(secret, projection=memory["projection"]), total.gradient[name])
+            kept = reading.agreement > float(memory[f"floor.{one.round}"])
             claims.append(
                 Reconstruction(
                     about=About(rounds=(one.round,)),
-                    inputs=low + (high - low) * found.image[kept],
-                    labels=found.label[kept],
-                    confidence=found.agreement[kept],
+                    inputs=low + (high - low) * reading.image[kept],
+                    labels=reading.label[kept],
+                    confidence=reading.agreement[kept],
                 )
             )
         return tuple(claims)

@@ -31,13 +31,13 @@ class Chosen:
         threshold: of the brightness; negatives' for the darkest.
         others: (N, C, H, W), without the property.
         natural: with it.
-        made: given it.
+        adjusted: others, made as bright.
     """
 
     threshold: float
     others: Tensor
     natural: Tensor
-    made: Tensor
+    adjusted: Tensor
 
 
 def brightness(images: Tensor, looks_for: Property = "brightest") -> Tensor:
@@ -73,9 +73,9 @@ def choose(images: Tensor, examples: int, *, looks_for: Property, generator: tor
     natural = images[with_it]
     goals = size[with_it][torch.randint(len(natural), (len(sources),), generator=generator)]
     pairs = zip(torch.split(sources, _AT_ONCE), torch.split(goals, _AT_ONCE), strict=True)
-    made = torch.cat([with_brightness(part, goal) for part, goal in pairs])
-    made = made if looks_for == "brightest" else 1 - made
-    return Chosen(threshold=threshold, others=images[~with_it], natural=natural, made=made)
+    adjusted = torch.cat([with_brightness(part, goal) for part, goal in pairs])
+    adjusted = adjusted if looks_for == "brightest" else 1 - adjusted
+    return Chosen(threshold=threshold, others=images[~with_it], natural=natural, adjusted=adjusted)
 
 
 def with_brightness(images: Tensor, goals: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def train_secret(
     def make(_: Checkpoint) -> dict[str, Tensor]:
         secret, generator = fresh(architecture, last, code=recipe.code), rng.torch()
         chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
-        shown = torch.cat((chosen.natural, _draw(chosen.made, _SHOWN * recipe.code, generator)))
+        shown = torch.cat((chosen.natural, _draw(chosen.adjusted, _SHOWN * recipe.code, generator)))
         secret.reader.begin(shown)
         _Training(
             secret,
@@ -171,7 +171,7 @@ class _Training:
         """Of one step, in which the others count by ``weight`` from 0 to 1."""
         chosen, generator, size = self.chosen, self.generator, self.recipe.batch_size
         natural = -(-size // _NATURAL)
-        parts = (_draw(chosen.natural, natural, generator), _draw(chosen.made, size - natural, generator))
+        parts = (_draw(chosen.natural, natural, generator), _draw(chosen.adjusted, size - natural, generator))
         singled = moved(torch.cat(parts), generator)
         images = torch.cat((singled, _draw(chosen.others, size, generator))).to(self.device)
         features = latents(self.model, self.secret.last)(images)
