@@ -13,8 +13,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from glasshouse.audit.cost import costs
-from glasshouse.audit.probe import Stopwatch
+from glasshouse.audit.cost.estimate import costs
+from glasshouse.audit.cost.probe import Stopwatch
 from glasshouse.audit.run import audit
 from glasshouse.process import prepare_process
 from glasshouse.scenario.load import load

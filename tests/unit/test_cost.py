@@ -13,8 +13,10 @@ from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.inversion.linear_input import LinearInput
 from glasshouse.attacks.parts.search.adam import Descent
-from glasshouse.audit import cost as costs
-from glasshouse.audit import probe as probes
+from glasshouse.audit.cost import estimate as costs
+from glasshouse.audit.cost import probe as probes
+from glasshouse.audit.cost.rows import units_in
+from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring import rehearsal
 from glasshouse.audit.simulation import rehearsal as federations
 from glasshouse.audit.simulation.rehearsal import Played
@@ -40,7 +42,7 @@ THREE_STEPS = {"training": asdict(GeneratorTraining(steps=3))}
 
 def test_a_closed_form_has_no_budget_and_counts_once_per_call():
     assert LinearInput().budget is None
-    assert costs._units(None, None, 5) == 5
+    assert units_in(None, None, 5) == 5
 
 
 @pytest.mark.parametrize(
@@ -176,10 +178,13 @@ class Clock:
 
     def attack(self, scenario, plugin, budget):
         self.asked.append(plugin.arguments)
-        return costs.Timing(unit=float(len(self.asked)), certificate=0.5, step=0.25)
+        return Timing(unit=float(len(self.asked)), certificate=0.5, step=0.25)
 
     def pretraining(self, scenario):
         return 0.0
+
+    def step(self, scenario):
+        return 0.001 * scenario.model.arguments.get("width", 1) ** 2
 
     def simulation(self, scenario, *, cold):
         return Played(one=0.0)
@@ -203,6 +208,16 @@ def test_every_setting_of_an_axis_is_timed_while_there_is_time(most, seconds):
     assert found["training: the generator"]["seconds"] == found["training: the generator"]["evaluations"] / 4
     assert found["simulation"]["device"] == "cpu"
     assert len(clock.asked) == (6 if most == 9 else 1)  # also the controls' own settings, while there is time
+
+
+def test_a_network_that_is_not_timed_costs_as_much_more_as_a_step_of_its_training():
+    """Two networks are timed, 1 and 2 seconds; the third, four times as wide as the second, is not."""
+    axes = 'axes={"model.width"=[4, 8, 32]}'
+    (scenario,) = load("quickstart-ggl", ['model={name="convnet"}', axes, "defenses=[]"]).scenarios
+    clock = Clock(2)
+    found = {row["part"]: row for row in costs.cost(scenario, timer=clock)}
+    assert found["ggl"]["seconds"] == pytest.approx(found["ggl"]["evaluations"] / 3 * (1 + 2 + 2 * 16))
+    assert found["certificates: ggl"]["seconds"] == pytest.approx(8 * 0.5 * (1 + 1 + 16))
 
 
 def test_an_attack_that_will_refuse_costs_nothing():

@@ -10,7 +10,8 @@ from typing import Any, final
 from torch import nn
 
 from glasshouse.api.scenario import Arrays, Asked, ask, in_memory
-from glasshouse.audit.cost import Row, costs
+from glasshouse.audit.cost.estimate import costs
+from glasshouse.audit.cost.rows import Row
 from glasshouse.audit.preflight.data import survey_data
 from glasshouse.audit.preflight.inspect import check_suite, foreseen_refusals, problems
 from glasshouse.audit.preflight.network import describe, networks
@@ -118,7 +119,7 @@ def _stopwatch(device: str) -> Any:
     """Only a probe simulates: a check without one should not wait for the import of what that needs."""
     with Local().start() as workers:
         chosen = choose_device(device, workers.devices)
-    return import_module("glasshouse.audit.probe").Stopwatch(chosen)
+    return import_module("glasshouse.audit.cost.probe").Stopwatch(chosen)
 
 
 def _own_networks(suite: Suite) -> tuple[str, ...]:

@@ -1,14 +1,11 @@
 """What an audit will cost, before anything long starts: counts of its work, and seconds if measured."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, final
 
-from glasshouse.attacks.budget import Budget
-from glasshouse.audit.attacking.needs import attack_of, calls_of, foresee_refusal, images_of
-from glasshouse.audit.attacking.timing import Timing
-from glasshouse.audit.scoring.controls.control import easy_scenario
-from glasshouse.audit.scoring.rehearsal import Scoring
+from glasshouse.audit.attacking.needs import attack_of, calls_of, foresee_refusal
+from glasshouse.audit.cost.controls import Easy, controls_row, time_controls
+from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, repeats, units_in
+from glasshouse.audit.cost.timings import Timer, Timings, Uses, time_uses
 from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.rehearsal import Played, client_passes
 from glasshouse.scenario.axes import Cell, cells
@@ -19,42 +16,7 @@ from glasshouse.scenario.table import Plugin
 
 CONTROL_VICTIMS = 6
 """Victims of a control: its easy setting has so many clients."""
-CLOSED_FORM = Budget(unit="evaluations", amount=0)
-"""Of an attack without a budget: a call is one evaluation, and is timed as it is."""
 AFTERWARDS = {"examples", "heldout", "images_are_public"}  # with as many private images: no auxiliary one's
-Row = dict[str, Any]
-"""``scenario``, ``part`` (an attack's label, or what else takes time), ``calls``, ``unit``, ``evaluations``
-(how many units), ``seconds`` (None: not measured), ``device`` on which they are spent. The last row is the
-total; its ``devices`` are the seconds of each."""
-
-
-class Timer(Protocol):
-    """Measures short pieces of a scenario without axes; each answer is in seconds of one unit.
-
-    Attributes:
-        device: of attacks; their seconds are the device's, all others those of one processor.
-        exhausted: it has measured long enough; what was measured of the same attack must do.
-    """
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def exhausted(self) -> bool: ...
-
-    def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
-        """One setting of an attack; None: not timed."""
-        ...
-
-    def pretraining(self, scenario: Scenario) -> float:
-        """One image's pass through the model and back."""
-        ...
-
-    def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
-        """A federation; ``cold``: asked before anything else, and tells what a process does once."""
-        ...
-
-    def scoring(self, scenario: Scenario) -> Scoring | None: ...
 
 
 def costs(suite: Suite, *, timer: Timer | None = None) -> list[Row]:
@@ -70,12 +32,12 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
     rows, controls = [_pretraining(every, timer)], list[Easy]()
     trainings: dict[tuple[str, str], tuple[int, float | None]] = {}
     for label, uses in _by_label(every).items():
-        timings = _timings(uses, timer)
-        easy = _in_controls(uses, timings, timer)
+        timings = time_uses(uses, timer)
+        easy = time_controls(uses, timings, timer)
         on_device = (
             _attack(scenario.name, label, uses, timings),
             _crafting(scenario.name, label, uses, timings),
-            _controls(scenario.name, label, easy),
+            controls_row(scenario.name, label, easy),
             _certificates(scenario.name, label, uses, timings),
         )
         rows += [{**row, "device": device} for row in on_device]
@@ -86,7 +48,7 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
         counts = [work for (words, _), work in trainings.items() if words == what]
         seconds = None if any(s is None for _, s in counts) else sum(s or 0.0 for _, s in counts)
         steps = ("steps", sum(n for n, _ in counts))
-        row = _row(scenario.name, f"training: {what}", len(counts), steps, seconds)
+        row = make_row(scenario.name, f"training: {what}", len(counts), steps, seconds)
         rows.append({**row, "device": device})
     rows[1:1] = _simulation(every, [one.scenario for one in controls], timer, first)
     rows += _scoring(every, len(controls), timer)
@@ -100,28 +62,9 @@ def total(name: str, rows: Sequence[Row]) -> Row:
     for one in seconds:
         devices[one["device"]] = devices.get(one["device"], 0.0) + one["seconds"]
     calls = sum(row["calls"] for row in rows)
-    row = _row(name, "total", calls, ("", None), sum(devices.values()) if seconds else None)
+    row = make_row(name, "total", calls, ("", None), sum(devices.values()) if seconds else None)
     unmeasured = dict.fromkeys(row["part"] for row in rows if row["seconds"] is None)
     return {**row, "devices": devices, "unmeasured": list(unmeasured) if seconds else []}
-
-
-def _row(
-    scenario: str, part: str, calls: int, work: tuple[str, int | None], seconds: float | None = None
-) -> Row:
-    unit, evaluations = work
-    return {
-        "scenario": scenario,
-        "part": part,
-        "calls": calls,
-        "unit": unit,
-        "evaluations": evaluations,
-        "seconds": seconds,
-        "device": "cpu",
-    }
-
-
-Uses = Sequence[tuple[Scenario, Plugin]]
-Timings = Sequence[Timing | None]
 
 
 def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]:
@@ -133,46 +76,17 @@ def _by_label(every: Sequence[Cell]) -> dict[str, list[tuple[Scenario, Plugin]]]
     return uses
 
 
-def _repeats(scenario: Scenario) -> int:
-    return max(1, len(scenario.audit.seeds))
-
-
-def _timings(uses: Uses, timer: Timer | None) -> Timings:
-    """For each use of an attack what its setting takes: each setting that matters is measured once."""
-    known: dict[str, Timing | None] = {}
-    found = []
-    for scenario, plugin in uses:
-        attack = attack_of(plugin.name, plugin.arguments)
-        budget, key = attack.budget, _what_matters(scenario, plugin, attack.budget)
-        if timer is not None and calls_of(scenario, plugin, attack):
-            if key not in known and not (known and timer.exhausted):
-                known[key] = timer.attack(scenario, plugin, budget or CLOSED_FORM)
-            found.append(known.get(key) or next((t for t in known.values() if t is not None), None))
-        else:
-            found.append(None)
-    return found
-
-
-def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget | None) -> str:
-    """What the seconds of one unit depend on: neither how many units there are nor defences nor training."""
-    arguments = {**plugin.arguments, **(budget.probe if budget else {})}
-    model = scenario.model.model_dump(exclude={"pretraining"})
-    federation = scenario.federation
-    size = (federation.batch_size, federation.local_epochs, scenario.data.examples, scenario.data.source)
-    return repr((sorted(arguments.items(), key=lambda pair: pair[0]), model, federation.protocol, size))
-
-
 def _attack(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls = work = 0
     unit, seconds = "evaluations", 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         attack = attack_of(plugin.name, plugin.arguments)
-        budget, here = attack.budget, calls_of(scenario, plugin, attack) * _repeats(scenario)
-        units = _units(scenario, budget, here)
+        budget, here = attack.budget, calls_of(scenario, plugin, attack) * repeats(scenario)
+        units = units_in(scenario, budget, here)
         calls, work = calls + here, work + units
         unit = "evaluations" if budget is None or not budget.amount else budget.unit
         seconds += units * timing.unit + here * timing.call if timing is not None else 0.0
-    return _row(name, label, calls, (unit, work), seconds if any(timings) else None)
+    return make_row(name, label, calls, (unit, work), seconds if any(timings) else None)
 
 
 def _crafting(name: str, label: str, uses: Uses, timings: Timings) -> Row:
@@ -180,13 +94,9 @@ def _crafting(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls, seconds = 0, 0.0
     for (scenario, _), timing in zip(uses, timings, strict=True):
         if timing is not None and timing.crafting:
-            here = _attacked(scenario) * _repeats(scenario)
+            here = attacked_rounds(scenario) * repeats(scenario)
             calls, seconds = calls + here, seconds + here * timing.crafting
-    return _row(name, f"crafting: {label}", calls, ("rounds", calls), seconds)
-
-
-def _attacked(scenario: Scenario) -> int:
-    return len({r % scenario.federation.rounds for r in scenario.audit.rounds})
+    return make_row(name, f"crafting: {label}", calls, ("rounds", calls), seconds)
 
 
 def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
@@ -194,64 +104,9 @@ def _certificates(name: str, label: str, uses: Uses, timings: Timings) -> Row:
     calls, seconds = 0, 0.0
     for (scenario, plugin), timing in zip(uses, timings, strict=True):
         if timing is not None and timing.certificate:
-            here = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * _repeats(scenario)
+            here = calls_of(scenario, plugin, attack_of(plugin.name, plugin.arguments)) * repeats(scenario)
             calls, seconds = calls + here, seconds + here * timing.certificate
-    return _row(name, f"certificates: {label}", calls, ("searches", calls), seconds)
-
-
-def _units(scenario: Scenario, budget: Budget | None, calls: int) -> int:
-    if budget is None or not budget.amount:
-        return calls
-    if not calls or not budget.images:
-        return calls * budget.units
-    return images_of(scenario, budget) * _repeats(scenario) * budget.units
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Easy:
-    """One control: an attack in its easy setting.
-
-    Attributes:
-        plugin: the attack with its settings there.
-        scenario: what is played.
-        timing: of the attack, there if that was timed.
-    """
-
-    plugin: Plugin
-    scenario: Scenario
-    timing: Timing | None
-
-
-def _in_controls(uses: Uses, timings: Timings, timer: Timer | None) -> list[Easy]:
-    """One control for each different setting of an attack, timed in its easy setting while there is time."""
-    different: dict[str, Easy] = {}
-    for (scenario, plugin), timing in zip(uses, timings, strict=True):
-        easy = easy_scenario(plugin) if scenario.audit.controls else None
-        if easy is None or repr(plugin.arguments) in different:
-            continue
-        (there,), at_hand = easy.attacks, timing
-        if timer is not None and timing is not None and not timer.exhausted:
-            budget = attack_of(there.name, there.arguments).budget or CLOSED_FORM
-            at_hand = timer.attack(easy, there, budget) or timing
-        different[repr(plugin.arguments)] = Easy(plugin=there, scenario=easy, timing=at_hand)
-    return list(different.values())
-
-
-def _controls(name: str, label: str, easy: Sequence[Easy]) -> Row:
-    """The controls of one attack: their calls, without federations and training."""
-    unit, work, seconds = "evaluations", 0, list[float | None]()
-    for one in easy:
-        attack = attack_of(one.plugin.name, one.plugin.arguments)
-        calls = calls_of(one.scenario, one.plugin, attack)
-        units = _units(one.scenario, attack.budget, calls)
-        unit = attack.budget.unit if attack.budget is not None and attack.budget.amount else unit
-        work += units
-        timing = one.timing
-        crafting = 0.0 if timing is None else _attacked(one.scenario) * timing.crafting
-        seconds.append(None if timing is None else units * timing.unit + calls * timing.call + crafting)
-    known = None if None in seconds else sum(s or 0.0 for s in seconds)
-    return _row(name, f"control: {label}", len(easy), (unit, work), known)
+    return make_row(name, f"certificates: {label}", calls, ("searches", calls), seconds)
 
 
 def _trainings(uses: Uses, timings: Timings) -> Iterator[tuple[tuple[str, str], tuple[int, float | None]]]:
@@ -281,7 +136,9 @@ def _pretraining(every: Sequence[Cell], timer: Timer | None) -> Row:
     counts = [number for number in different.values() if number]
     first = next((c.scenario for c in every if c.scenario.model.pretraining.epochs), None)
     seconds = timer.pretraining(first) * sum(counts) if timer is not None and first is not None else None
-    return _row(every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds)
+    return make_row(
+        every[0].scenario.name, "pre-training", len(counts), ("image passes", sum(counts)), seconds
+    )
 
 
 def _played(
@@ -308,7 +165,7 @@ def _simulation(
     groups: list[tuple[Scenario, int]] = []
     for one in (cell.scenario for cell in every):
         active = sum(bool(attack_of(a.name, a.arguments).needs.changes) for a in one.attacks)
-        groups.append((one, (active + (active < len(one.attacks))) * _repeats(one)))
+        groups.append((one, (active + (active < len(one.attacks))) * repeats(one)))
     of_controls = [(one, 1) for one in {federation_digest(s): s for s in easy}.values()]
     cells = (one for one, _ in groups)
     timed = {} if timer is None else _played(cells, (one for one, _ in of_controls), timer, known)
@@ -320,7 +177,7 @@ def _simulation(
         for one, times in counted if timed else ():
             each = timed[federation_digest(one)].of(one.federation.rounds)
             seconds = (seconds or 0.0) + times * each
-        rows.append(_row(every[0].scenario.name, part, calls, ("image passes", work), seconds))
+        rows.append(make_row(every[0].scenario.name, part, calls, ("image passes", work), seconds))
     return rows
 
 
@@ -336,7 +193,7 @@ def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[
         for plugin in one.attacks:
             claims = calls_of(one, plugin, attack_of(plugin.name, plugin.arguments))
             for place, number in enumerate((bool(claims), claims)):
-                counts[undefended not in nulls][place] += number * _repeats(one) * len(one.audit.metrics)
+                counts[undefended not in nulls][place] += number * repeats(one) * len(one.audit.metrics)
         nulls.add(undefended)
     easy, calls = [controls, 2 * CONTROL_VICTIMS * controls], counts[True][1] + counts[False][1]
     timed = None if timer is None or not calls else timer.scoring(first)
@@ -345,5 +202,5 @@ def _scoring(every: Sequence[Cell], controls: int, timer: Timer | None) -> list[
         seconds = None if timed is None else timed.of(*new)
         if timed is not None and not rows:
             seconds = timed.of(*new) + timed.first + timed.of(*counts[False], known=True)
-        rows.append(_row(first.name, part, scores, ("scores", scores), seconds))
+        rows.append(make_row(first.name, part, scores, ("scores", scores), seconds))
     return rows

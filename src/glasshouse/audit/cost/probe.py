@@ -20,7 +20,7 @@ from glasshouse.audit.attacking.call import AttackTask, units_of
 from glasshouse.audit.attacking.needs import attack_of
 from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.attacking.threat import threat_of
-from glasshouse.audit.attacking.timing import Timing
+from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.certificate import certify_together
 from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
@@ -37,6 +37,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
+from glasshouse.settings import Recipe
 
 PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
@@ -66,6 +67,7 @@ class Stopwatch:
     def __init__(self, device: str = "cpu") -> None:
         self._device, self._began = device, time.process_time()
         self._played: dict[str, Played] = {}
+        self._steps: dict[str, float] = {}
 
     @property
     def device(self) -> str:
@@ -105,6 +107,19 @@ class Stopwatch:
             fit, model, few, short, rng=Rng.root(0), perturb=against, label="a probe of the training"
         )
         return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
+
+    def step(self, scenario: Scenario) -> float:
+        """CPU seconds of one client's step of training on one batch."""
+        key = repr((scenario.model, scenario.federation.batch_size, scenario.data))
+        if key not in self._steps:
+            setting = build(_short(scenario), seed=scenario.seed).setting
+            batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
+            model = models.build(setting.terms.architecture, rng=Rng.root(0))
+            train = partial(
+                fit, model, batch, Recipe(epochs=PROBE), rng=Rng.root(0), label="a probe of the network"
+            )
+            self._steps[key] = seconds_of(train) / PROBE
+        return self._steps[key]
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
         """CPU seconds of a passive federation; what workers import once for all of them is not in it."""

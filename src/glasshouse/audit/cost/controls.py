@@ -1,0 +1,59 @@
+"""What the controls of an attack take: the attack again, in an easy setting of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from glasshouse.audit.attacking.needs import attack_of, calls_of
+from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, units_in
+from glasshouse.audit.cost.timings import CLOSED_FORM, Timer, Timing, Timings, Uses
+from glasshouse.audit.scoring.controls.control import easy_scenario
+from glasshouse.scenario.spec import Scenario
+from glasshouse.scenario.table import Plugin
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Easy:
+    """One control: an attack in its easy setting.
+
+    Attributes:
+        plugin: the attack with its settings there.
+        scenario: what is played.
+        timing: of the attack, there if that was timed.
+    """
+
+    plugin: Plugin
+    scenario: Scenario
+    timing: Timing | None
+
+
+def time_controls(uses: Uses, timings: Timings, timer: Timer | None) -> list[Easy]:
+    """One control for each different setting of an attack, timed in its easy setting while there is time."""
+    different: dict[str, Easy] = {}
+    for (scenario, plugin), timing in zip(uses, timings, strict=True):
+        easy = easy_scenario(plugin) if scenario.audit.controls else None
+        if easy is None or repr(plugin.arguments) in different:
+            continue
+        (there,), at_hand = easy.attacks, timing
+        if timer is not None and timing is not None and not timer.exhausted:
+            budget = attack_of(there.name, there.arguments).budget or CLOSED_FORM
+            at_hand = timer.attack(easy, there, budget) or timing
+        different[repr(plugin.arguments)] = Easy(plugin=there, scenario=easy, timing=at_hand)
+    return list(different.values())
+
+
+def controls_row(name: str, label: str, easy: Sequence[Easy]) -> Row:
+    """The controls of one attack: their calls, without federations and training."""
+    unit, work, seconds = "evaluations", 0, list[float | None]()
+    for one in easy:
+        attack = attack_of(one.plugin.name, one.plugin.arguments)
+        calls = calls_of(one.scenario, one.plugin, attack)
+        units = units_in(one.scenario, attack.budget, calls)
+        unit = attack.budget.unit if attack.budget is not None and attack.budget.amount else unit
+        work += units
+        timing = one.timing
+        crafting = 0.0 if timing is None else attacked_rounds(one.scenario) * timing.crafting
+        seconds.append(None if timing is None else units * timing.unit + calls * timing.call + crafting)
+    known = None if None in seconds else sum(s or 0.0 for s in seconds)
+    return make_row(name, f"control: {label}", len(easy), (unit, work), known)
