@@ -71,7 +71,6 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "dlg"), 310),
         Piece(("audit", "inversion-defences"), 3660),
         Piece(("audit", "inversion-resnet")),
-        Piece(("inversion_rows", "all", "--out", "{out}/rows", "--device", "cuda")),
         *audits("inversion-wide", "inversion-curves"),
         *audits("fedavg-steps"),
         Piece(("audit", "client-optimizers"), 335),
