@@ -60,6 +60,6 @@ class Searches:
                     cell.place,
                     f"{attack.label}: the loss over its search, {setting}",
                     "The smallest loss of the attack so far; the first victims, not a selection.",
-                    labels=("steps", "loss"),
+                    labels=("steps", f"loss of {attack.label}"),  # charts of one loss share their axes
                     series=[line(s.name, [p[0] for p in s.curve], [p[1] for p in s.curve]) for s in curves],
                 )

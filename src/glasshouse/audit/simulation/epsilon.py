@@ -29,9 +29,9 @@ from glasshouse.scenario.axes import Cell
 from glasshouse.wire import Aggregate, Broadcast, Kind, Refusal, Trained, Update
 
 LEVEL: Final = 0.975
+"""Of each of two bounds, from two numbers of guesses; together 95 %."""
 WEIGHTED: Final = (50, 2000)
 """Numbers of canaries for which the surest guesses count twice; the program takes seconds with 2,000."""
-"""Of each of two bounds, from two numbers of guesses; together 95 %."""
 
 
 @final
