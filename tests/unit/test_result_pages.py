@@ -57,5 +57,5 @@ def test_what_was_measured_under_a_guarantee_is_below_its_bound():
 
 
 def test_a_cell_that_left_its_page_is_an_error():
-    with pytest.raises(LookupError, match="dp.md has no interval"):
+    with pytest.raises(LookupError, match=r"dp\.md has no interval"):
         dp_gap.Cell("dp", ("no such row",), "bound", "gone", 0.1, 1.0).measured()
