@@ -65,7 +65,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
             Piece(("one_run", "--runs", "40", "--canaries", m, "--guesses", r), 10)
             for m, r in (("2000", "200"), ("5000", "500"), ("10000", "600"))
         ),
-        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), 451),
+        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), 800),
         Piece(("dp_gap", "--chart", "{out}/dp-gap.svg"), 1),
         Piece(("audit", "dp"), 1100),
     ),
