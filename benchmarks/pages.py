@@ -60,20 +60,21 @@ TEXT = (
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
-        Piece(("one_run",), 7),
+        Piece(("one_run",), 28),
         *(
             Piece(("one_run", "--runs", "40", "--canaries", m, "--guesses", r), 10)
             for m, r in (("2000", "200"), ("5000", "500"), ("10000", "600"))
         ),
-        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), 451),
+        Piece(("epsilon_federations", "--out", "{out}/federations.jsonl"), 800),
+        Piece(("dp_gap", "--chart", "{out}/dp-gap.svg"), 1),
+        Piece(("audit", "dp"), 1100),
     ),
     "inversion": (
         Piece(("audit", "dlg"), 310),
         Piece(("audit", "inversion-defences"), 3660),
         Piece(("audit", "inversion-resnet")),
-        Piece(("inversion_rows", "all", "--out", "{out}/rows", "--device", "cuda")),
         *audits("inversion-wide", "inversion-curves"),
-        *audits("fedavg-steps"),
+        Piece(("audit", "fedavg-steps"), 200),
         Piece(("audit", "client-optimizers"), 335),
         Piece(("ghost",)),
     ),

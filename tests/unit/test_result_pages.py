@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from benchmarks import pages
+from benchmarks import dp_gap, pages
 
 from glasshouse.scenario.shipped import presets
 
@@ -45,3 +45,17 @@ def test_pieces_that_ended_are_kept_and_failed_ones_run_again(tmp_path, monkeypa
     ]
     assert pages.run_page("dp", tmp_path) == 0
     assert len(called) == 3
+
+
+def test_what_was_measured_under_a_guarantee_is_below_its_bound():
+    cells = list(dp_gap.kept())
+    assert len(cells) >= 27
+    for cell in cells:
+        value, low, high = cell.measured()
+        assert 0 <= low <= value <= high <= 1
+        assert low <= cell.bound(), cell.name
+
+
+def test_a_cell_that_left_its_page_is_an_error():
+    with pytest.raises(LookupError, match=r"dp\.md has no interval"):
+        dp_gap.Cell("dp", ("no such row",), "bound", "gone", 0.1, 1.0).measured()

@@ -22,6 +22,7 @@ from glasshouse.audit.scoring.certificate import certify
 from glasshouse.audit.scoring.verdicts.finding import verdict_of
 from glasshouse.audit.scoring.verdicts.policy import state_of_gain
 from glasshouse.audit.simulation.group import Group, simulate
+from glasshouse.figures.searches import Searches
 from glasshouse.metrics.reconstruction import Psnr
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.results.records import Control
@@ -229,6 +230,10 @@ def test_a_generator_s_search_is_measured_at_the_truth_s_projection():
     assert not row().finished
     assert row(projected=0.95).finished  # above the truth, which the generator cannot show
     assert not row(projected=0.8).finished
+
+
+def test_the_report_draws_every_kind_of_claim_that_is_certified():
+    assert {claim.kind for claim in Searches.reads} == certificate.SEARCHED
 
 
 def test_a_curve_that_still_falls_says_so():

@@ -211,11 +211,13 @@ class Stages:
 
 
 def _file_epsilon(task: EpsilonTask) -> str:
-    """Play the federation with canaries, unless its bound is there; returns its file."""
+    """Play the federation with canaries, or read those of a capture, unless the bound is there; its file."""
+    from glasshouse.audit.captured.canaries import measure_captured_epsilon  # noqa: PLC0415
     from glasshouse.audit.simulation.epsilon import measure_epsilon  # noqa: PLC0415  (needs the extra dp)
 
     if not Path(task.out).is_file():
-        _, answer = measure_epsilon(task.cell)
+        measure = measure_captured_epsilon if task.cell.scenario.captured else measure_epsilon
+        _, answer = measure(task.cell)
         write_json(Path(task.out), asdict(answer))
     return task.out
 

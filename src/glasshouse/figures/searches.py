@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from glasshouse.attacks.base import ClassRepresentatives, Reconstruction
+from glasshouse.attacks.sequences import Sequences
 from glasshouse.figures.base import CellEvidence
 from glasshouse.registry import Card
 from glasshouse.results.exhibits import line, lines, table
@@ -29,7 +30,7 @@ class Searches:
     """A table of the losses of all victims, and the curves of the first eight."""
 
     card: ClassVar[Card] = Card(summary="losses of claim and truth: was the search finished?")
-    reads: ClassVar[frozenset[type]] = frozenset({Reconstruction, ClassRepresentatives})
+    reads: ClassVar[frozenset[type]] = frozenset({Reconstruction, ClassRepresentatives, Sequences})
 
     def draw(self, cell: CellEvidence) -> Iterator[Exhibit]:
         setting = " + ".join(d.name for d in cell.defenses) or "no defence"
@@ -59,6 +60,6 @@ class Searches:
                     cell.place,
                     f"{attack.label}: the loss over its search, {setting}",
                     "The smallest loss of the attack so far; the first victims, not a selection.",
-                    labels=("steps", "loss"),
+                    labels=("steps", f"loss of {attack.label}"),  # charts of one loss share their axes
                     series=[line(s.name, [p[0] for p in s.curve], [p[1] for p in s.curve]) for s in curves],
                 )

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.audit.attacking.isolation import call_plugin
@@ -29,9 +31,9 @@ from glasshouse.scenario.axes import Cell
 from glasshouse.wire import Aggregate, Broadcast, Kind, Refusal, Trained, Update
 
 LEVEL: Final = 0.975
+"""Of each of two bounds, from two numbers of guesses; together 95 %."""
 WEIGHTED: Final = (50, 2000)
 """Numbers of canaries for which the surest guesses count twice; the program takes seconds with 2,000."""
-"""Of each of two bounds, from two numbers of guesses; together 95 %."""
 
 
 @final
@@ -98,15 +100,37 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
     )
     protocol: FederationProtocol = load("protocols", setting.terms.protocol)()
     protocol.play(setting, recorder=recorder, rng=rng.child("federation"))
-    scores = recorder.scores.numpy()
+    return bound_epsilon(cell, recorder.scores.numpy(), included.numpy(), unit=unit, proved=proved, rng=rng)
+
+
+def bound_epsilon(
+    cell: Cell,
+    scores: NDArray[np.float64],
+    included: NDArray[np.bool_],
+    *,
+    unit: str,
+    proved: Guarantee | None,
+    rng: Rng,
+) -> EmpiricalEpsilon:
+    """What the scores of canaries show of the ε that a cell claims.
+
+    Args:
+        cell: its scenario says ``[audit.epsilon]``.
+        scores: higher for a canary that seems to be in, (m,).
+        included: the coins, (m,).
+        unit: what a canary is, ``client`` or ``example``.
+        proved: by the cell's defences.
+        rng: of tied scores.
+    """
     seen = 1.0 if proved is None else 1 - (1 - proved.rate) ** proved.steps
+    protects = "client" if proved is None or proved.neighbours == "update" else "example"
 
     def count(guesses: int, out: int) -> Guesses:
         ties = rng.child(f"ties/{guesses}").numpy()
-        return count_guesses(scores, included.numpy(), guesses=guesses, out=out, rng=ties)
+        return count_guesses(scores, included, guesses=guesses, out=out, rng=ties)
 
-    counts = [count(r, out) for r, out in numbers_of_guesses(request.canaries, seen=seen)]
-    weighted = [count(r, r // 2) for r in numbers_of_sure_guesses(request.canaries)]
+    counts = [count(r, out) for r, out in numbers_of_guesses(len(scores), seen=seen)]
+    weighted = [count(r, r // 2) for r in numbers_of_sure_guesses(len(scores))]
     return _shown(cell, unit, counts, weighted, proved if protects == unit else None)
 
 
@@ -143,7 +167,7 @@ def _shown(
     anyhow = max(bound.epsilon for bound in bounds)
     if gaussian:
         bounds = [gaussian_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]
-        if WEIGHTED[0] <= request.canaries <= WEIGHTED[1]:
+        if WEIGHTED[0] <= counts[0].canaries <= WEIGHTED[1]:
             every, sure = weighted
             bounds[0] = weighted_run_epsilon(every, sure, delta=request.delta, level=LEVEL)
     shown = max(bounds, key=lambda bound: bound.epsilon)

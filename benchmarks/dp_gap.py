@@ -1,0 +1,192 @@
+"""What attacks got under a guarantee, beside the most that any could get: ``python -m benchmarks.dp_gap``.
+
+Reads the cells of docs/results whose defence proves differential privacy (what was measured stands there),
+computes the bound of each and prints the table of docs/results/dp.md. ``--chart FILE`` draws it. Ends with 1
+if what was measured lies above a bound. In all these cells every unit is in every release, so that the bound
+is the closed form Φ(Φ⁻¹(κ) + μ).
+"""
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scipy.stats import norm
+
+from glasshouse.metrics.statistics.shares import proportion_interval
+from glasshouse.privacy.gaussian import gaussian_mu, gaussian_share
+
+PAGES: Final = Path(__file__).parents[1] / "docs" / "results"
+NUMBER: Final = r"[−-]?\d*\.?\d+"
+INTERVAL: Final = re.compile(rf"({NUMBER})(?: %| of \d+)? \[({NUMBER}), ({NUMBER})\]")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of a results page under a guarantee.
+
+    Attributes:
+        page: stem of its file.
+        row: how the row's first cells begin.
+        column: its heading.
+        name: what it is, for the chart.
+        chance: κ, what guessing without the update reaches; None: the figure is an AUC.
+        mu: of the Gaussian curve that the defence proves, over all releases.
+        scale: the page's unit: 100 where it prints per cent.
+        of: the page prints a count of so many, without an interval.
+    """
+
+    page: str
+    row: tuple[str, ...]
+    column: str
+    name: str
+    chance: float | None
+    mu: float
+    scale: float = 1.0
+    of: int = 0
+
+    def measured(self) -> tuple[float, float, float]:
+        """Value and interval, as printed.
+
+        Raises:
+            LookupError: the page has no such cell any more.
+        """
+        header: list[str] = []
+        for line in (PAGES / f"{self.page}.md").read_text(encoding="utf-8").splitlines():
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if not line.startswith("|"):
+                header = []
+            elif not header:
+                header = cells
+            elif self.column in header and all(map(str.startswith, cells, self.row)):
+                printed = cells[header.index(self.column)]
+                if self.of:
+                    share = proportion_interval(int(printed), self.of)
+                    return share.value, share.low, share.high
+                if found := INTERVAL.search(printed):
+                    value, low, high = (float(x.replace("−", "-")) / self.scale for x in found.groups())
+                    return value, low, high
+        raise LookupError(f"{self.page}.md has no interval in {self.row}, column '{self.column}'")
+
+    def bound(self) -> float:
+        """The most that any attack reaches; clients in and out of something are two steps apart."""
+        if self.chance is None:
+            return float(norm.cdf(2 * self.mu / math.sqrt(2)))
+        return gaussian_share(self.chance, mu=self.mu)
+
+
+BUDGETS: Final = (
+    (1000, "update-level DP, ε = 1,000", "update-dp-1000"),
+    (8, "update-level DP, ε = 8", "update-dp-8"),
+    (1, "update-level DP, ε = 1", "update-dp-1"),
+    (8, "DP-SGD, ε = 8", ""),
+    (1, "DP-SGD, ε = 1", "dp-epsilon-1"),
+)
+"""ε at δ = 1e-5 over the run, the row in prolin.md, the row in scale-mia.md."""
+MAUI: Final = (("1e6", 4.3e-4), ("1e5", 4.3e-3), ("1e4", 0.043), ("1e3", 0.43), ("1e2", 4.3), ("1e1", 43.0))
+"""Rows of maui.md, and the noise of an update that is clipped to 100."""
+FLOWER_NOISE: Final = 0.484
+"""Of an update clipped to 1: what Flower's ``LocalDpMod`` makes of ε = 10 a round."""
+
+
+def kept() -> Iterator[Cell]:
+    """Every cell with a guarantee and a metric that it bounds."""
+    for epsilon, words, name in BUDGETS:
+        mu = gaussian_mu(epsilon, delta=1e-5)
+        for attack in ("REG", "posterior") if epsilon > 1 else ():
+            yield Cell(
+                "prolin",
+                (words, attack),
+                "AUC, chance .5",
+                f"sums of 150 rounds, AUC of {attack}, {words}",
+                None,
+                mu,
+            )
+        for column in ("rate, paper's way", "blind rate") if name else ():
+            yield Cell("scale-mia", (f"`{name}`",), column, f"Scale-MIA, {column}, {words}", 0.053, mu)
+    for row, noise in MAUI:
+        words, mu = f"update-level DP, ε = {float(row):,.0f}", min(100 / noise, 1e4)
+        for column in ("rate, as it comes", "rate, loud"):
+            if column == "rate, loud" or noise < 0.1:
+                yield Cell("maui", (row,), column, f"Maui, {column}, {words}", 0.16, mu)
+    for noise, words in ((0.41, ".41"), (0.6, ".6")):
+        name = f"sentences of GPT-2, DP-SGD, noise multiplier {words}"
+        yield Cell(
+            "text",
+            ("of 40 sentences",),
+            "DP-SGD, noise multiplier .41 (ε = 8 below), .6",
+            name,
+            0.088,
+            1 / noise,
+            of=40,
+        )
+    column, mu = "figure, n, 95 % interval", 1 / FLOWER_NOISE
+    label = ("DP by Flower", "`label_inference`")
+    yield Cell("flower", label, column, "Flower, ε = 10 a round, labels", 0.294, mu)
+    image = ("", "`inverting_gradients`, 400 iterations", "identification 0")
+    yield Cell("flower", image, column, "Flower, ε = 10 a round, identification", 0.01, mu, scale=100)
+
+
+WIDTH, LEFT, STEP, BLUE = 900, 390, 19, "#1f5fa8"
+
+
+def chart(rows: list[tuple[Cell, tuple[float, float, float], float]]) -> str:
+    """A line per figure: guessing (grey), what was measured with its interval (blue), the bound (red)."""
+    height = STEP * len(rows) + 58
+
+    def x(share: float) -> float:
+        return LEFT + share * (WIDTH - LEFT - 20)
+
+    parts = [
+        f'<line x1="{x(v):.1f}" y1="24" x2="{x(v):.1f}" y2="{height - 30}" stroke="#ddd"/>'
+        f'<text x="{x(v):.1f}" y="{height - 14}" text-anchor="middle">{v:g}</text>'
+        for v in (0, 0.25, 0.5, 0.75, 1)
+    ]
+    for number, (cell, (value, low, high), bound) in enumerate(rows):
+        y = 34 + number * STEP
+        chance = 0.5 if cell.chance is None else cell.chance
+        parts.append(f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{cell.name}</text>')
+        parts.append(f'<line x1="{x(high):.1f}" y1="{y}" x2="{x(bound):.1f}" y2="{y}" stroke="#eccccc"/>')
+        for at, colour, wide in ((chance, "#999", 1.5), (bound, "#c0392b", 2.5)):
+            parts.append(
+                f'<line x1="{x(at):.1f}" y1="{y - 6}" x2="{x(at):.1f}" y2="{y + 6}" '
+                f'stroke="{colour}" stroke-width="{wide}"/>'
+            )
+        parts.append(
+            f'<line x1="{x(low):.1f}" y1="{y}" x2="{x(high):.1f}" y2="{y}" stroke="{BLUE}" stroke-width="2"/>'
+        )
+        parts.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="3.2" fill="{BLUE}"/>')
+    legend = (
+        ("#999", "guessing"),
+        (BLUE, "measured, 95 %"),
+        ("#c0392b", "the most that any attack could get"),
+    )
+    for (colour, words), at in zip(legend, (LEFT, LEFT + 80, LEFT + 205), strict=True):
+        parts.append(f'<text x="{at}" y="13" fill="{colour}">{words}</text>')
+    head = f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {head}>{"".join(parts)}</svg>\n'
+
+
+def main() -> int:
+    """Print the table, draw the chart; 1 where a measured lower end lies above its bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chart", type=Path)
+    arguments = parser.parse_args()
+    rows = [(cell, cell.measured(), cell.bound()) for cell in kept()]
+    print("| figure | guessing | measured | the most that any attack could get |\n|---|---|---|---|")
+    for cell, (value, low, high), bound in rows:
+        chance = 0.5 if cell.chance is None else cell.chance
+        print(f"| {cell.name} | {chance:.3f} | {value:.3f} [{low:.3f}, {high:.3f}] | {bound:.3f} |")
+    above = [cell.name for cell, (_, low, _), bound in rows if low > bound]
+    print(f"\n{len(above)} of {len(rows)} above their bound{': ' + '; '.join(above) if above else ''}")
+    if arguments.chart:
+        arguments.chart.write_text(chart(rows), encoding="utf-8")
+    return bool(above)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Canary clients in a federation that ran: noise that is there is not accused, noise that is not is found."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from glasshouse.audit.captured.canaries import (
+    FILE,
+    Canary,
+    measure_captured_epsilon,
+    read_canaries,
+    score_canaries,
+)
+from glasshouse.errors import BadFile
+from glasshouse.privacy.gaussian import gaussian_mu
+from glasshouse.results.strength import EmpiricalEpsilon
+from glasshouse.scenario.axes import cells
+from glasshouse.scenario.load import from_dict
+from glasshouse.testing.toys import toy
+from glasshouse.transcript.files import write_transcript
+from glasshouse.transcript.record import RoundRecord, Transcript
+from glasshouse.wire import Aggregate, Broadcast, Refusal, Update
+
+M, TENSOR, CLAIMED = 200, "w", 2.0
+ENTRIES = 1000
+
+
+def capture(
+    tmp_path, *, noise: float, rounds: int = 2, seed: int = 0, summed: bool = False, kind="parameters"
+):
+    """Canary clients 3 to 202 of a federation, each behind Gaussian noise of its own."""
+    rng = np.random.default_rng(seed)
+    setting = toy().setting
+    sent = torch.from_numpy(rng.normal(size=ENTRIES)).float()
+    canaries = [
+        Canary(client=3 + i, tensor=TENSOR, entry=int(e), included=bool(rng.random() < 0.5))
+        for i, e in enumerate(rng.permutation(ENTRIES)[:M])
+    ]
+    records = []
+    for number in range(rounds):
+        updates = []
+        for canary in canaries:
+            change = torch.from_numpy(rng.normal(scale=noise, size=ENTRIES)).float()
+            change[canary.entry] += float(canary.included)
+            tensors = {TENSOR: change + (sent if kind == "parameters" else 0)}
+            updates.append(Update(round=number, client=canary.client, kind=kind, tensors=tensors, examples=1))
+        broadcast = Broadcast(round=number, architecture=setting.terms.architecture, tensors={TENSOR: sent})
+        total = sum(u.tensors[TENSOR].double() for u in updates)
+        aggregate = Aggregate(
+            round=number, kind=kind, tensors={TENSOR: total}, weight=M,
+            selected=tuple(c.client for c in canaries), examples=M,
+        )  # fmt: skip
+        seen = {"aggregate": aggregate} if summed else {"updates": tuple(updates)}
+        records.append(RoundRecord(round=number, broadcasts=(broadcast,), **seen))
+    terms = dataclasses.replace(setting.terms, clients=3 + M, cohort=3 + M)
+    transcript = Transcript(terms=terms, rounds=tuple(records))
+    write_transcript(transcript, tmp_path / "transcript")
+    (tmp_path / FILE).write_text(json.dumps([dataclasses.asdict(c) for c in canaries]))
+    return transcript, canaries
+
+
+def cell(tmp_path, *defenses):
+    raw = {
+        "name": "claims",
+        "data": {"auxiliary": 30, "heldout": 20},
+        "defenses": list(defenses),
+        "attacks": [{"name": "label_inference"}],
+        "audit": {"distractors": 9, "epsilon": {"claimed": CLAIMED}},
+    }
+    (one,) = cells(from_dict(raw))
+    return dataclasses.replace(one, scenario=one.scenario.model_copy(update={"captured": str(tmp_path)}))
+
+
+@pytest.mark.parametrize("kind", ["parameters", "delta", "gradient"])
+@pytest.mark.parametrize("summed", [False, True])
+def test_scores_are_what_was_added_over_the_rounds(tmp_path, kind, summed):
+    transcript, canaries = capture(tmp_path, noise=0.0, summed=summed, kind=kind)
+    each = 2 * np.array([c.included for c in canaries], float) / (M if summed else 1)
+    assert np.allclose(score_canaries(transcript, canaries), each, atol=1e-6)
+
+
+def test_noise_that_is_off_contradicts_the_claim(tmp_path):
+    capture(tmp_path, noise=1e-3)
+    _, shown = measure_captured_epsilon(cell(tmp_path))
+    assert isinstance(shown, EmpiricalEpsilon), shown
+    assert (shown.unit, shown.canaries, shown.proved, shown.gaussian) == ("client", M, None, None)
+    assert shown.correct == shown.guesses
+    assert shown.contradicted
+
+
+def test_noise_that_is_on_shows_less_than_is_claimed(tmp_path):
+    noise = 2**0.5 / gaussian_mu(CLAIMED, delta=1e-5)
+    capture(tmp_path, noise=noise)
+    mechanism = {"name": "gaussian_mechanism", "epsilon": CLAIMED, "delta": 1e-5, "clip": 1.0, "rounds": 2}
+    _, shown = measure_captured_epsilon(cell(tmp_path, mechanism))
+    assert isinstance(shown, EmpiricalEpsilon), shown
+    assert shown.proved == pytest.approx(CLAIMED, rel=1e-2)
+    assert 0 < shown.shown < CLAIMED
+
+
+def test_a_capture_without_canaries_is_refused_and_not_simulated(tmp_path):
+    _, answer = measure_captured_epsilon(cell(tmp_path))
+    assert isinstance(answer, Refusal)
+    assert "20 canary clients or more" in answer.needs
+
+
+def test_what_does_not_fit_is_said(tmp_path):
+    transcript, canaries = capture(tmp_path, noise=0.0)
+    (tmp_path / FILE).write_text('[{"client": 1}]')
+    with pytest.raises(BadFile, match="client, tensor, entry and included"):
+        read_canaries(tmp_path)
+    twice = [dataclasses.asdict(c) for c in (*canaries, canaries[0])]
+    (tmp_path / FILE).write_text(json.dumps(twice))
+    with pytest.raises(BadFile, match="each once"):
+        read_canaries(tmp_path)
+    with pytest.raises(BadFile, match="none of client 999"):
+        score_canaries(transcript, [dataclasses.replace(canaries[0], client=999)])
+    with pytest.raises(BadFile, match="an entry of a parameter"):
+        score_canaries(transcript, [dataclasses.replace(canaries[0], entry=ENTRIES)])
