@@ -244,8 +244,9 @@ def inspect_behaviour(
             stand alone than ``honest`` allows.
 
     Returns:
-        Findings, and the numbers behind them; ``unreached`` counts layers that no example adds to, which are
-        no finding: nothing of these examples can be read there, and of others nothing is told.
+        Findings, and the numbers behind them. Where ``concentration`` is 0, no example may add to any layer;
+        ``unreached`` counts the layers that none does, though in honest models some do. They are no finding:
+        nothing of these examples can be read there, and of others nothing is told.
         Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that
         reads sentences no findings, for honest ones give whole sentences away as well; its value ``full_at``
         is how many of these in one update fill the first attention layer, so that it says nothing
@@ -295,7 +296,9 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
             "paired_limit": honest[paired_in].paired_limit,
             "concentration": observed[few].concentration if reached[few].is_reached else 0.0,
             "concentration_limit": 1 - FEWER * used[few][1],
-            "unreached": float(sum(not one.is_reached for one in observed.values())),
+            "unreached": float(
+                sum(honest[n].most.is_reached and not one.is_reached for n, one in observed.items())
+            ),
         },
     )
 
