@@ -227,7 +227,9 @@ def test_layers_that_no_example_reaches_are_no_finding_and_those_that_one_reache
     """A training that collapsed says nothing of these examples; who is alone in such a layer is given away."""
     first = digits[0][:BATCH].sign(), digits[1][:BATCH]  # black and white: each is nearest to itself
     honest = learn_honest_range(classifier(), *first, batch=BATCH)
-    dead = inspect_behaviour(with_dead_units(classifier(), alive_for=torch.empty(0, 64)), *first, honest=honest)
+    dead = inspect_behaviour(
+        with_dead_units(classifier(), alive_for=torch.empty(0, 64)), *first, honest=honest
+    )
     assert (dead.findings, dead.values["unreached"], dead.values["concentration"]) == ((), 2, 0)
     one = with_dead_units(classifier(), alive_for=first[0][:1].flatten(1))
     seen = inspect_behaviour(one, *first, honest=honest)

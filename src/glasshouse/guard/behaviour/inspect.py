@@ -244,9 +244,9 @@ def inspect_behaviour(
             stand alone than ``honest`` allows.
 
     Returns:
-        Findings, and the numbers behind them. Where ``concentration`` is 0, no example may add to any layer;
-        ``unreached`` counts the layers that none does, though in honest models some do. They are no finding:
-        nothing of these examples can be read there, and of others nothing is told.
+        Findings, and the numbers behind them. ``unreached`` counts layers that no example adds to, though in
+        honest models some do: no finding, for nothing of these examples can be read there, and of others
+        nothing is told; if there are no others, ``concentration`` is 0.
         Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that
         reads sentences no findings, for honest ones give whole sentences away as well; its value ``full_at``
         is how many of these in one update fill the first attention layer, so that it says nothing
