@@ -67,11 +67,13 @@ def _whiten(centred: Tensor) -> Tensor:
     """
     n, d = centred.shape
     floor = _RIDGE * centred.square().mean().clamp_min(1e-12)
+    whitened: Tensor
     if d <= n:
         products = (centred.T @ centred / n).add_(floor * torch.eye(d, dtype=centred.dtype))
-        return torch.linalg.solve(products, centred.T).T
-    products = (centred @ centred.T / n).add_(floor * torch.eye(n, dtype=centred.dtype))
-    whitened: Tensor = torch.linalg.solve(products, centred)
+        whitened = torch.linalg.solve(products, centred.T).T
+    else:
+        products = (centred @ centred.T / n).add_(floor * torch.eye(n, dtype=centred.dtype))
+        whitened = torch.linalg.solve(products, centred)
     return whitened
 
 
