@@ -224,7 +224,7 @@ def with_dead_units(model: nn.Sequential, *, alive_for: Tensor) -> nn.Sequential
 def test_layers_that_no_example_reaches_are_no_finding_and_those_that_one_reaches_are(
     digits: tuple[Tensor, Tensor],
 ) -> None:
-    """A training that collapsed says nothing of these examples; who is alone in such a layer is given away."""
+    """A training that collapsed says nothing of these; who is alone in such a layer is given away."""
     first = digits[0][:BATCH].sign(), digits[1][:BATCH]  # black and white: each is nearest to itself
     honest = learn_honest_range(classifier(), *first, batch=BATCH)
     dead = inspect_behaviour(

@@ -60,7 +60,7 @@ def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
 
 
 def _whiten(centred: Tensor) -> Tensor:
-    """(n, D), Y (YᵀY / n + r)⁻¹ of Y (n, D) with columns of mean 0; r: ``_RIDGE`` times their mean variance.
+    """(n, D), Y (YᵀY / n + r)⁻¹ of Y (n, D), columns of mean 0; r: ``_RIDGE`` times their mean variance.
 
     The same as (YYᵀ / n + r)⁻¹ Y, which is solved where there are more features than examples: a network
     without pooling has 32,768, whose covariance would take 8 GB.
