@@ -25,7 +25,7 @@ from benchmarks.guard.networks import NETWORKS
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import initialise_again
-from glasshouse.guard.behaviour.modes import inspect_in_modes, learn_honest_ranges
+from glasshouse.guard.behaviour.modes import in_mode, inspect_in_modes, learn_honest_ranges, modes_of
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
 
@@ -117,7 +117,15 @@ def train(
 
 
 def standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
-    """Examples whose input, or features, stand in the gradient of this batch."""
+    """Examples whose input, or features, stand in the gradient of this batch, in the mode where most do.
+
+    The guard tries a model in every mode, and refuses it for any.
+    """
+    seen = [_standing(in_mode(model, mode), images, labels) for mode in modes_of(model)]
+    return max(seen, key=sum)
+
+
+def _standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
     names, weights = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # preflight's pass drops the same units

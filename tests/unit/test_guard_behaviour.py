@@ -210,6 +210,33 @@ def test_nothing_is_told_of_fewer_than_six_examples(digits: tuple[Tensor, Tensor
     assert (seen.findings, seen.values) == ((), {})
 
 
+def with_dead_units(model: nn.Sequential, *, alive_for: Tensor) -> nn.Sequential:
+    """Units that fire for what looks like ``alive_for``, (n, 64), alone; for nothing if there is none."""
+    with torch.no_grad():
+        linear(model, 1).weight.zero_()
+        linear(model, 1).bias.fill_(-1)
+        for row, picture in enumerate(alive_for):
+            linear(model, 1).weight[row] = picture - 0.5
+            linear(model, 1).bias[row] = 0.01 - (picture - 0.5) @ picture
+    return model
+
+
+def test_layers_that_no_example_reaches_are_no_finding_and_those_that_one_reaches_are(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    """A training that collapsed says nothing of these; who is alone in such a layer is given away."""
+    first = digits[0][:BATCH].sign(), digits[1][:BATCH]  # black and white: each is nearest to itself
+    honest = learn_honest_range(classifier(), *first, batch=BATCH)
+    dead = inspect_behaviour(
+        with_dead_units(classifier(), alive_for=torch.empty(0, 64)), *first, honest=honest
+    )
+    assert (dead.findings, dead.values["unreached"], dead.values["concentration"]) == ((), 2, 0)
+    one = with_dead_units(classifier(), alive_for=first[0][:1].flatten(1))
+    seen = inspect_behaviour(one, *first, honest=honest)
+    assert seen.values["unreached"] == 0
+    assert any("as if only 2% of your examples" in finding for finding in seen.findings)
+
+
 def test_models_trained_longer_are_asked_only_where_more_examples_stand_alone(
     digits: tuple[Tensor, Tensor],
 ) -> None:

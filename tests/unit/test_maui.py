@@ -359,3 +359,18 @@ def test_units_beyond_the_examples_repeat_them():
     directions = exemplars(sample(5).features, units=12, share=0.2)
     assert directions.shape == (12, 32)
     assert len(directions.unique(dim=0)) == 5
+
+
+@pytest.mark.parametrize(("examples", "width"), [(24, 60), (60, 24), (24, 24)])
+def test_directions_are_those_of_the_covariance_also_where_it_is_not_formed(examples, width):
+    """More features than examples: products of examples are solved instead, and say the same."""
+    y = torch.randn(examples, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = y @ torch.linspace(0.1, 3, width, dtype=torch.float64).diag()
+    centred = y - y.mean(0)
+    covariance = centred.T @ centred / examples
+    ridge = covariance.diagonal().mean() * torch.eye(width, dtype=torch.float64)
+    expected = torch.nn.functional.normalize(centred @ torch.linalg.inv(covariance + ridge), dim=1).float()
+    directions = exemplars(y, units=examples, share=0.1)
+    nearest = (directions @ expected.T).argmax(1)
+    assert sorted(nearest.tolist()) == list(range(examples))
+    torch.testing.assert_close(directions, expected[nearest], rtol=1e-5, atol=1e-6)

@@ -48,6 +48,10 @@ UNTRIED = (
     "Not covered: what the model does to your data. A model that was made to leak can pass every rule that "
     "reads weights: give --data and --agreed."
 )
+UNREACHED = (
+    "dead for all examples tried, so nothing of them can be read there, and nothing is known of others: "
+    "a training that collapsed, or a model that waits for an example it knows. Check your update (preflight)."
+)
 _SHOWN = 3
 
 
@@ -224,6 +228,8 @@ def _print(models: dict[str, Seen]) -> None:
     for name, one in models.items():
         if "accuracy" in one.inspection.values:
             _say(console, f"{name}: {_fit(one.inspection.values)}")
+        if number := int(one.inspection.values.get("unreached", 0)):
+            _say(console, f"{name}: {words.count(number, 'layers')} {UNREACHED}")
     if any(one.inspection.values["skipped"] for one in models.values()):
         console.print(
             f"Too small: vectors of fewer than {SMALLEST} values; their entropy is not measured.",

@@ -78,6 +78,11 @@ class LayerBehaviour:
     concentration: float
     narrowness: float
 
+    @property
+    def is_reached(self) -> bool:
+        """Some example adds to its gradient; where none does, nothing of these examples can be read there."""
+        return self.concentration < 1
+
 
 Behaviour = dict[str, LayerBehaviour]
 """By name of the layer."""
@@ -239,6 +244,9 @@ def inspect_behaviour(
             stand alone than ``honest`` allows.
 
     Returns:
+        Findings, and the numbers behind them. ``unreached`` counts layers that no example adds to, though in
+        honest models some do: no finding, for nothing of these examples can be read there, and of others
+        nothing is told; if there are no others, ``concentration`` is 0.
         Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that
         reads sentences no findings, for honest ones give whole sentences away as well; its value ``full_at``
         is how many of these in one update fill the first attention layer, so that it says nothing
@@ -262,10 +270,9 @@ def inspect_behaviour(
 def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
     rows = {name: one.isolated - _limit(one, honest[name], batch) for name, one in observed.items()}
     pairs = {name: one.paired - honest[name].paired_limit for name, one in observed.items()}
-    used = {
-        name: (1 - one.concentration, 1 - honest[name].most.concentration) for name, one in observed.items()
-    }
     alone, paired_in = max(rows, key=lambda name: rows[name]), max(pairs, key=lambda name: pairs[name])
+    reached = {name: one for name, one in observed.items() if one.is_reached} or observed
+    used = {n: (1 - one.concentration, 1 - honest[n].most.concentration) for n, one in reached.items()}
     few = min(used, key=lambda name: used[name][0] - FEWER * used[name][1])
     findings = []
     if rows[alone] > 0:
@@ -274,7 +281,7 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
     if pairs[paired_in] > 0:
         shares = observed[paired_in].paired, honest[paired_in].most.paired
         findings.append(_sentence(paired_in, "the difference of two rows", shares, batch))
-    if used[few][0] < FEWER * used[few][1]:
+    if reached[few].is_reached and used[few][0] < FEWER * used[few][1]:
         findings.append(
             f"the update of {few} would be as if only {used[few][0]:.0%} of your examples had been used "
             f"(honest models: at least {used[few][1]:.0%})"
@@ -287,8 +294,11 @@ def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:
             "isolated_limit": _limit(observed[alone], honest[alone], batch),
             "paired": observed[paired_in].paired,
             "paired_limit": honest[paired_in].paired_limit,
-            "concentration": observed[few].concentration,
+            "concentration": observed[few].concentration if reached[few].is_reached else 0.0,
             "concentration_limit": 1 - FEWER * used[few][1],
+            "unreached": float(
+                sum(honest[n].most.is_reached and not one.is_reached for n, one in observed.items())
+            ),
         },
     )
 

@@ -48,10 +48,7 @@ def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
             got=f"{len(y)} examples, {int(torch.isfinite(y).all(1).sum())} finite",
             fix="raise data.auxiliary, or look at the public features",
         )
-    centred = y - y.mean(0)
-    covariance = centred.T @ centred / len(y)
-    floor = _RIDGE * covariance.diagonal().mean().clamp_min(1e-12)
-    whitened = torch.linalg.solve(covariance + floor * torch.eye(len(covariance), dtype=y.dtype), centred.T).T
+    whitened = _whiten(y - y.mean(0))
     directions: Tensor = whitened / whitened.norm(dim=1, keepdim=True).clamp_min(1e-12)
     response = y @ directions.T
     wide = min(0.5, _WIDER * share)
@@ -60,6 +57,24 @@ def exemplars(features: Tensor, *, units: int, share: float) -> Tensor:
         0, response.topk(passing, dim=0).indices, min(1.0, share / wide)
     )
     return directions[_evenly(reached, units)].float()
+
+
+def _whiten(centred: Tensor) -> Tensor:
+    """(n, D), Y (YᵀY / n + r)⁻¹ of Y (n, D), columns of mean 0; r: ``_RIDGE`` times their mean variance.
+
+    The same as (YYᵀ / n + r)⁻¹ Y, which is solved where there are more features than examples: a network
+    without pooling has 32,768, whose covariance would take 8 GB.
+    """
+    n, d = centred.shape
+    floor = _RIDGE * centred.square().mean().clamp_min(1e-12)
+    whitened: Tensor
+    if d <= n:
+        products = (centred.T @ centred / n).add_(floor * torch.eye(d, dtype=centred.dtype))
+        whitened = torch.linalg.solve(products, centred.T).T
+    else:
+        products = (centred @ centred.T / n).add_(floor * torch.eye(n, dtype=centred.dtype))
+        whitened = torch.linalg.solve(products, centred)
+    return whitened
 
 
 def _evenly(reached: Tensor, units: int) -> Tensor:
