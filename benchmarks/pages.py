@@ -98,6 +98,7 @@ TEXT = (
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
+        Piece(("bounds",), 4),
         Piece(("one_run",), 7),
         *(
             Piece(("one_run", "--runs", "40", "--canaries", m, "--guesses", r), 10)
@@ -130,6 +131,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia", "all", "--out", "{out}/rows.jsonl")),
         Piece(("scale_mia_rounds",)),
         Piece(("scale_mia_speed",)),
+        Piece(("scale_mia_speed", "--sizes", "256", "1024", "--repeats", "3"), 35),
     ),
     "active": (
         Piece(("active", "spear", "--out", "{out}/spear"), None),
