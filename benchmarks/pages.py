@@ -98,7 +98,6 @@ TEXT = (
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 PAGES: dict[str, tuple[Piece, ...]] = {
     "dp": (
-        Piece(("bounds",), 4),
         Piece(("one_run",), 7),
         *(
             Piece(("one_run", "--runs", "40", "--canaries", m, "--guesses", r), 10)
