@@ -1,6 +1,6 @@
 """What Maui's head costs the federation: held-out accuracy over rounds, from ordinary and from crafted heads.
 
-    python -m benchmarks.maui_rounds --source folder:cifar10
+    python -m benchmarks.maui_rounds
 
 FedAvg of the head of preset ``maui``: 8 clients of 125 test images each, one local epoch in batches of 8.
 The 1,000 other test images judge. The learning rate is the one of four at which the ordinary head ended best
@@ -162,7 +162,7 @@ def curves(bench: Bench, which: str) -> None:
 def main() -> None:
     """Both features."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", default="folder:cifar10")
+    parser.add_argument("--source", default="cifar10_full")
     given = parser.parse_args()
     prepare_process()
     bench = Bench(given.source, [])

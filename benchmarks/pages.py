@@ -52,8 +52,46 @@ def rounds_of(preset: str, cells: Sequence[int], cost: int | None = None) -> tup
     )
 
 
+def trained(robust: int, natural: int) -> str:
+    """Epochs of the public features of ``maui``."""
+    return (
+        'axes_zipped=[{"model.pretraining.adversarial.method"=["fgsm","none"],'
+        f'"model.pretraining.epochs"=[{robust},{natural}]}}]'
+    )
+
+
+def resnet(width: int, robust: int, natural: int, *, moved: bool = True) -> tuple[str, ...]:
+    """A narrow ResNet-18 with a head of 512 units as the network of ``maui``."""
+    changes = ['model.name="resnet18"', f"model.width={width}", "model.hidden=512", trained(robust, natural)]
+    changes += [] if moved else ["model.pretraining.flip=false", "model.pretraining.shift=0"]
+    return tuple(word for change in changes for word in ("--set", change))
+
+
+SHUFFLENET = (
+    *("--set", 'model.name="shufflenet_v2"', "--set", "model.hidden=512", "--set", "data.public=10000"),
+    *("--set", trained(4, 4)),
+)
+ONE_HEAD = (
+    *("axes_zipped=[]", 'model.pretraining.adversarial.method="fgsm"', "federation.rounds=6"),
+    *("audit.rounds=[2,3,4,5]", 'federation.keep.rounds="all"'),
+    'attacks=[{name="maui", head={mode="exemplars", output_epochs=20}, inversion={iterations=1}}]',
+    'audit.metrics=["leakage","leakage_precision"]',
+)
 MLPS = ("--models", "mlp", "--seeds", "2")
 MAUI = ("features", "heads", "inversion", "batches", "preimages", "guard", "crafted", "speed", "outside")
+SENT = tuple(
+    Piece(("audit", "maui", *(word for change in (*ONE_HEAD, *more) for word in ("--set", change))))
+    for more in (
+        ("data.examples=32",),
+        ("data.examples=32", "federation.secure_sum=true"),
+        ("data.examples=32", 'federation.sends="delta"'),
+        (
+            *("data.examples=32", 'federation.sends="delta"', "federation.clients=32"),
+            *("federation.cohort=0.25", "data.heldout=500"),
+        ),
+    )
+)
+"""What clients send, and what the server sees of it."""
 TEXT = (
     "decoder", "class", "beyond", "llama", "bert", "lora", "fedavg", "sums", "defences", "fresh",
 )  # fmt: skip
@@ -93,6 +131,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("scale_mia", "all", "--out", "{out}/rows.jsonl")),
         Piece(("scale_mia_rounds",)),
         Piece(("scale_mia_speed",)),
+        Piece(("scale_mia_speed", "--sizes", "256", "1024", "--repeats", "3"), 35),
     ),
     "active": (
         Piece(("active", "spear", "--out", "{out}/spear"), None),
@@ -155,10 +194,15 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "maui": (
         *audits("maui"),
-        *(Piece(("maui", what, "--source", "cifar10")) for what in MAUI),
-        Piece(("maui", "dp", "--images", "32", "--source", "cifar10")),
-        Piece(("maui", "units", "--source", "cifar10")),
-        Piece(("maui", "architecture", "--source", "cifar10")),
+        *SENT,
+        *(Piece(("maui", what)) for what in MAUI),
+        Piece(("maui", "dp", "--images", "32")),
+        Piece(("maui", "units")),
+        Piece(("maui", "features", "architecture", "--images", "32", *resnet(16, 5, 4))),
+        Piece(("maui", "preimages", *resnet(16, 5, 15, moved=False))),
+        Piece(("maui", "architecture", "features", "--images", "32", *resnet(32, 2, 1)), 1000),
+        Piece(("maui_pictures", *resnet(32, 2, 1)), 300),
+        Piece(("maui", "features", "architecture", *SHUFFLENET)),
         Piece(("maui_rounds",)),
     ),
     "text": (

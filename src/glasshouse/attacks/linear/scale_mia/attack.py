@@ -47,7 +47,8 @@ from glasshouse.wire import Architecture, Broadcast, Crafted, Terms
 
 EMPTY_BIN = 0.3
 """A bin below this share of the faintest example's signal counts as empty."""
-_CHUNK = 64  # images decoded at a time: more leave the cache
+CHUNK = 128
+"""Images decoded at a time."""
 
 
 @final
@@ -213,7 +214,7 @@ class ScaleMia:
                 measure=view.memory["measure"] if view.terms.sends != "gradient" else None,
             )
             with torch.no_grad():
-                images = torch.cat([decoder(part) for part in torch.split(leak.inputs.float(), _CHUNK)])
+                images = torch.cat([decoder(part) for part in torch.split(leak.inputs.float(), CHUNK)])
             claims.append(
                 Reconstruction(
                     about=About(rounds=(one.round,)),
