@@ -21,8 +21,12 @@ class FixedConv2d(nn.Conv2d):
     """
 
     def __init__(self, like: nn.Conv2d) -> None:
-        sizes = like.in_channels, like.out_channels, like.kernel_size
-        super().__init__(*sizes, like.stride, like.padding, like.dilation, device="meta")
+        kernel: Any = like.kernel_size  # Any: to mypy these are tuples of any length
+        stride: Any = like.stride
+        padding: Any = like.padding
+        dilation: Any = like.dilation
+        sizes = like.in_channels, like.out_channels
+        super().__init__(*sizes, kernel, stride, padding, dilation, device="meta")
         self.weight, self.bias = like.weight, like.bias
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name
