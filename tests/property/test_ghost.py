@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glasshouse.attacks.parts.matching.fixed import FixedConv2d, fix_convolutions
 from glasshouse.attacks.parts.matching.folding import fold_norms
 from glasshouse.attacks.parts.matching.ghost import Ghost, Moments, supports
 from glasshouse.attacks.parts.matching.plain import Plain
@@ -172,6 +173,25 @@ def test_the_engine_can_travel_to_another_process():
     torch.testing.assert_close(
         pickle.loads(pickle.dumps(engine))(inputs, labels, create_graph=False).dot, before
     )
+
+
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 0, 1), (2, 1, 2)])
+def test_fixed_convolutions_have_the_slopes_of_others(stride, padding, dilation):
+    """Of a function of the slope, too, and the weights get none."""
+    own = nn.Conv2d(3, 4, 3, stride=stride, padding=padding, dilation=dilation).double()
+    holder = nn.Sequential(own)
+    fix_convolutions(holder)
+    assert type(holder[0]) is FixedConv2d
+    inputs = torch.randn(2, 3, 9, 9, dtype=torch.float64, requires_grad=True)
+    found = []
+    for layer in (own, holder):
+        output = layer(inputs)
+        (slope,) = torch.autograd.grad(output.square().sum(), inputs, create_graph=True)
+        (twice,) = torch.autograd.grad(slope.pow(3).sum(), inputs)
+        found.append((output.detach(), slope.detach(), twice))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    assert torch.autograd.gradgradcheck(holder, (inputs[:1, :, :6, :6],)) is True
 
 
 def test_large_layers_loop_over_restarts(monkeypatch):

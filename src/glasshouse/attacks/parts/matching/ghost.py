@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.attacks.parts.matching import ghost_layers
+from glasshouse.attacks.parts.matching.fixed import fix_convolutions
 from glasshouse.attacks.parts.matching.folding import fold_norms
 from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 from glasshouse.tensors import widen
@@ -177,16 +178,19 @@ class Ghost:
         self._masks = {name: self._stacked(name, masks) for name in sorted({n for m in masks for n in m})}
         self._precision = next(iter(self._target.values())).dtype
         self._model, self._folded = fold_norms(model, shape, self._target)
-        self._layers = [(n, m) for n, m in self._model.named_modules() if _owns(n, m, self._target)]
-        self._tape: dict[str, tuple[Tensor, Tensor]] = {}
+        self._autocast = bf16 and not all(isinstance(m, (nn.Conv2d, nn.Linear)) for _, m in self._owners())
+        if not self._autocast:
+            fix_convolutions(self._model)
+        self._layers, self._tape = self._owners(), dict[str, tuple[Tensor, Tensor]]()
         for name, module in self._layers:
             module.register_forward_hook(_Recorder(self._tape, name))
-        self._autocast = bf16 and not all(isinstance(m, (nn.Conv2d, nn.Linear)) for _, m in self._layers)
-        if bf16 and not self._autocast:
-            for _, module in self._layers:
+            if bf16 and not self._autocast:
                 module.to(torch.bfloat16)
                 module.register_forward_pre_hook(_halve)
         self._joined: dict[tuple[str, ...], tuple[Tensor, Tensor | None]] = {}
+
+    def _owners(self) -> list[tuple[str, nn.Module]]:
+        return [(n, m) for n, m in self._model.named_modules() if _owns(n, m, self._target)]
 
     def _stacked(self, name: str, masks: Sequence[Mapping[str, Tensor]]) -> Tensor:
         """(V, 1, ...) where all victims' masks are of whole columns, else (V, ...)."""
