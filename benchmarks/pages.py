@@ -110,8 +110,10 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "inversion": (
         Piece(("audit", "dlg"), 310),
         Piece(("audit", "inversion-defences"), 3660),
-        Piece(("audit", "inversion-resnet")),
-        *audits("inversion-wide", "inversion-curves"),
+        Piece(("audit", "inversion-curves"), 2300),
+        Piece(("audit", "inversion-trained"), 1830),
+        Piece(("audit", "inversion-resnet"), 900),
+        *audits("inversion-wide"),
         Piece(("audit", "fedavg-steps"), 200),
         Piece(("audit", "client-optimizers"), 335),
         Piece(("ghost",)),

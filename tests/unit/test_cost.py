@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from glasshouse.api.check import row_words
+from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.inversion.ggl.attack import GGL
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
@@ -16,7 +17,7 @@ from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.cost import estimate as costs
 from glasshouse.audit.cost import probe as probes
 from glasshouse.audit.cost.rows import units_in
-from glasshouse.audit.cost.timings import Timing
+from glasshouse.audit.cost.timings import Timing, stand_in
 from glasshouse.audit.scoring import rehearsal
 from glasshouse.audit.simulation import rehearsal as federations
 from glasshouse.audit.simulation.rehearsal import Played
@@ -183,8 +184,8 @@ class Clock:
     def pretraining(self, scenario):
         return 0.0
 
-    def step(self, scenario):
-        return 0.001 * scenario.model.arguments.get("width", 1) ** 2
+    def gradient(self, scenario):
+        return 0.001 * scenario.model.arguments.get("width", 1) ** 2 * scenario.federation.batch_size
 
     def simulation(self, scenario, *, cold):
         return Played(one=0.0)
@@ -210,7 +211,7 @@ def test_every_setting_of_an_axis_is_timed_while_there_is_time(most, seconds):
     assert len(clock.asked) == (6 if most == 9 else 1)  # also the controls' own settings, while there is time
 
 
-def test_a_network_that_is_not_timed_costs_as_much_more_as_a_step_of_its_training():
+def test_a_network_that_is_not_timed_costs_as_much_more_as_its_gradient():
     """Two networks are timed, 1 and 2 seconds; the third, four times as wide as the second, is not."""
     axes = 'axes={"model.width"=[4, 8, 32]}'
     (scenario,) = load("quickstart-ggl", ['model={name="convnet"}', axes, "defenses=[]"]).scenarios
@@ -218,6 +219,26 @@ def test_a_network_that_is_not_timed_costs_as_much_more_as_a_step_of_its_trainin
     found = {row["part"]: row for row in costs.cost(scenario, timer=clock)}
     assert found["ggl"]["seconds"] == pytest.approx(found["ggl"]["evaluations"] / 3 * (1 + 2 + 2 * 16))
     assert found["certificates: ggl"]["seconds"] == pytest.approx(8 * 0.5 * (1 + 1 + 16))
+
+
+def test_batches_that_are_not_timed_cost_their_images_once_where_the_budget_goes_by_images():
+    """One batch size is timed, 1 second an image; four times as large a batch has four times the images."""
+    images = Budget(unit="iterations", amount=10, images=8)
+    few, many = (
+        load("quickstart-ggl", ["axes={}", "defenses=[]", f"federation.batch_size={n}"]).scenarios[0]
+        for n in (1, 4)
+    )
+    known = [(few, Timing(unit=1.0, crafting=2.0))]
+    assert stand_in(many, images, known, Clock(0)).unit == pytest.approx(1.0)
+    assert stand_in(many, None, known, Clock(0)).unit == pytest.approx(4.0)
+    assert stand_in(many, None, known, Clock(0)).crafting == pytest.approx(8.0)
+    assert stand_in(many, None, [(few, None)], Clock(0)) is None
+
+
+def test_a_gradient_is_timed_in_the_mode_of_the_federation():
+    """Batch norm in training mode refuses a single example."""
+    (scenario,) = load("quickstart-ggl", ["axes={}", "defenses=[]", 'model={name="convnet"}']).scenarios
+    assert probes.Stopwatch().gradient(scenario) > 0
 
 
 def test_an_attack_that_will_refuse_costs_nothing():

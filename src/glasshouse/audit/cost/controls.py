@@ -6,7 +6,7 @@ from typing import final
 
 from glasshouse.audit.attacking.needs import attack_of, calls_of
 from glasshouse.audit.cost.rows import Row, attacked_rounds, make_row, units_in
-from glasshouse.audit.cost.timings import CLOSED_FORM, Timer, Timing, Timings, Uses
+from glasshouse.audit.cost.timings import CLOSED_FORM, Timer, Timing, Timings, Uses, stand_in
 from glasshouse.audit.scoring.controls.control import easy_scenario
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
@@ -36,9 +36,10 @@ def time_controls(uses: Uses, timings: Timings, timer: Timer | None) -> list[Eas
         if easy is None or repr(plugin.arguments) in different:
             continue
         (there,), at_hand = easy.attacks, timing
-        if timer is not None and timing is not None and not timer.exhausted:
-            budget = attack_of(there.name, there.arguments).budget or CLOSED_FORM
-            at_hand = timer.attack(easy, there, budget) or timing
+        if timer is not None and timing is not None:
+            budget = attack_of(there.name, there.arguments).budget
+            timed = None if timer.exhausted else timer.attack(easy, there, budget or CLOSED_FORM)
+            at_hand = timed or stand_in(easy, budget, [(scenario, timing)], timer)
         different[repr(plugin.arguments)] = Easy(plugin=there, scenario=easy, timing=at_hand)
     return list(different.values())
 

@@ -31,13 +31,13 @@ from glasshouse.cache import FOLDER as CACHE
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import Inapplicable
 from glasshouse.executors.local import PRELOAD
+from glasshouse.interfaces import mean_loss
 from glasshouse.models import build as models
 from glasshouse.models.fit import fit
 from glasshouse.rng import Rng
 from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
-from glasshouse.settings import Recipe
 
 PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
@@ -67,7 +67,7 @@ class Stopwatch:
     def __init__(self, device: str = "cpu") -> None:
         self._device, self._began = device, time.process_time()
         self._played: dict[str, Played] = {}
-        self._steps: dict[str, float] = {}
+        self._gradients: dict[str, float] = {}
 
     @property
     def device(self) -> str:
@@ -108,18 +108,24 @@ class Stopwatch:
         )
         return seconds_of(run) / (PROBE * len(few) * (1 + (against.taken if against else 0)))
 
-    def step(self, scenario: Scenario) -> float:
-        """CPU seconds of one client's step of training on one batch."""
+    def gradient(self, scenario: Scenario) -> float:
+        """Seconds of one client's gradient of one batch, where attacks are timed."""
         key = repr((scenario.model, scenario.federation.batch_size, scenario.data))
-        if key not in self._steps:
+        if key not in self._gradients:
             setting = build(_short(scenario), seed=scenario.seed).setting
             batch = setting.private.pick(setting.shards[0][: scenario.federation.batch_size])
-            model = models.build(setting.terms.architecture, rng=Rng.root(0))
-            train = partial(
-                fit, model, batch, Recipe(epochs=PROBE), rng=Rng.root(0), label="a probe of the network"
-            )
-            self._steps[key] = seconds_of(train) / PROBE
-        return self._steps[key]
+            there = replace(batch, inputs=batch.inputs.to(self._device), labels=batch.labels.to(self._device))
+            model = models.build(setting.terms.architecture, rng=Rng.root(0)).to(self._device).eval()
+
+            def differentiate() -> None:
+                model.zero_grad()
+                loss = mean_loss(model, there)
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                float(loss)  # waits for an accelerator
+
+            differentiate()
+            self._gradients[key] = min(_seconds_on(self._device, differentiate) for _ in range(PROBE))
+        return self._gradients[key]
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
         """CPU seconds of a passive federation; what workers import once for all of them is not in it."""

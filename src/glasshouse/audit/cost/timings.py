@@ -14,6 +14,8 @@ from glasshouse.scenario.table import Plugin
 
 CLOSED_FORM = Budget(unit="evaluations", amount=0)
 """Of an attack without a budget: a call is one evaluation, and is timed as it is."""
+_SHORTEST = 1e-6
+"""Seconds: clocks that tick coarsely may measure nothing."""
 
 
 @final
@@ -58,8 +60,8 @@ class Timer(Protocol):
         """One image's pass through the model and back."""
         ...
 
-    def step(self, scenario: Scenario) -> float:
-        """One client's step of training on one batch: how dear a network is beside another."""
+    def gradient(self, scenario: Scenario) -> float:
+        """One client's gradient of one batch: how dear a network is beside another."""
         ...
 
     def simulation(self, scenario: Scenario, *, cold: bool) -> Played:
@@ -76,8 +78,7 @@ Timings = Sequence[Timing | None]
 def time_uses(uses: Uses, timer: Timer | None) -> Timings:
     """For each use of an attack what its setting takes.
 
-    Each setting that matters is measured once, while there is time. For the others stands the measured one
-    whose network is the most alike, times how much longer a step of training takes on theirs.
+    Each setting that matters is measured once, while there is time; :func:`stand_in` tells the others.
     """
     known: dict[str, tuple[Scenario, Timing | None]] = {}
     timings: list[Timing | None] = []
@@ -90,25 +91,36 @@ def time_uses(uses: Uses, timer: Timer | None) -> Timings:
         if key not in known and not (known and timer.exhausted):
             known[key] = scenario, timer.attack(scenario, plugin, budget or CLOSED_FORM)
         one = known[key][1] if key in known else None
-        timings.append(one or _stand_in(scenario, known.values(), timer))
+        timings.append(one or stand_in(scenario, budget, known.values(), timer))
     return timings
 
 
-def _stand_in(
-    scenario: Scenario, known: Iterable[tuple[Scenario, Timing | None]], timer: Timer
+def stand_in(
+    scenario: Scenario, budget: Budget | None, known: Iterable[tuple[Scenario, Timing | None]], timer: Timer
 ) -> Timing | None:
-    measured = [(timer.step(there), timing) for there, timing in known if timing is not None]
+    """The timing of an attack in a setting that was not measured; None: it was measured nowhere.
+
+    That of the measured setting whose client's gradient takes the most similar time, times the ratio of both.
+    """
+    measured = [(_size(there, budget, timer), timing) for there, timing in known if timing is not None]
     if not measured:
         return None
-    here = timer.step(scenario)
-    step, timing = min(measured, key=lambda one: abs(math.log(here / one[0])))
-    factor = here / step
+    here = _size(scenario, budget, timer)
+    size, timing = min(measured, key=lambda one: abs(math.log(here / one[0])))
+    factor = here / size
     return replace(
         timing,
         unit=factor * timing.unit,
         call=factor * timing.call,
         certificate=factor * timing.certificate,
+        crafting=factor * timing.crafting,
     )
+
+
+def _size(scenario: Scenario, budget: Budget | None, timer: Timer) -> float:
+    """Seconds of a client's gradient: of one image where the budget goes by images, else of a batch."""
+    each = scenario.federation.batch_size if budget is not None and budget.images else 1
+    return max(timer.gradient(scenario), _SHORTEST) / each
 
 
 def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget | None) -> str:
