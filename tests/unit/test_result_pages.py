@@ -47,13 +47,30 @@ def test_pieces_that_ended_are_kept_and_failed_ones_run_again(tmp_path, monkeypa
     assert len(called) == 3
 
 
-def test_what_was_measured_under_a_guarantee_is_below_its_bound():
-    cells = list(dp_gap.kept())
-    assert len(cells) >= 27
-    for cell in cells:
-        value, low, high = cell.measured()
-        assert 0 <= low <= value <= high <= 1
-        assert low <= cell.bound(), cell.name
+@pytest.fixture(scope="module")
+def gaps():
+    return dp_gap.gaps()
+
+
+def test_what_was_measured_under_a_guarantee_is_below_its_bound(gaps):
+    for cell, (value, low, high), _ in gaps:
+        assert 0 <= low <= value <= high <= 1, cell.name
+    assert len(dp_gap.judged(gaps)) >= 13
+    assert dp_gap.above(dp_gap.judged(gaps)) == []
+
+
+def test_a_figure_above_its_bound_is_named(gaps):
+    cell, (_, low, high), bound = dp_gap.judged(gaps)[0]
+    beyond = (cell, (1.0, bound + 1e-6, 1.0), bound)
+    assert dp_gap.above([beyond, (cell, (low, low, high), 1.0)]) == [cell.name]
+    assert dp_gap.verdict([beyond, (cell, (low, low, high), 1.0)]) == "1 of 1 above, 1 further bounds are 1"
+
+
+def test_the_page_of_bounds_shows_what_is_computed(gaps):
+    page = (DOCS / "dp.md").read_text(encoding="utf-8")
+    assert f"\n\n{dp_gap.table(gaps)}\n\n" in page
+    assert dp_gap.verdict(gaps) in page
+    assert dp_gap.chart(gaps) == (DOCS / "dp-gap.svg").read_text(encoding="utf-8")
 
 
 def test_a_cell_that_left_its_page_is_an_error():
