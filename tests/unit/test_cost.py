@@ -225,7 +225,9 @@ def test_batches_that_are_not_timed_cost_their_images_once_where_the_budget_goes
     """One batch size is timed, 1 second an image; four times as large a batch has four times the images."""
     images = Budget(unit="iterations", amount=10, images=8)
     few, many = (
-        load("quickstart-ggl", ["axes={}", "defenses=[]", f"federation.batch_size={n}"]).scenarios[0]
+        load(
+            "quickstart-ggl", ["axes={}", "defenses=[]", f"federation.batch_size={n}", "data.examples=4"]
+        ).scenarios[0]
         for n in (1, 4)
     )
     known = [(few, Timing(unit=1.0, crafting=2.0))]

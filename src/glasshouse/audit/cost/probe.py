@@ -121,7 +121,7 @@ class Stopwatch:
                 model.zero_grad()
                 loss = mean_loss(model, there)
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own
-                float(loss)  # waits for an accelerator
+                float(loss.detach())  # waits for an accelerator
 
             differentiate()
             self._gradients[key] = min(_seconds_on(self._device, differentiate) for _ in range(PROBE))
