@@ -121,7 +121,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "ggl": (
         Piece(("audit", "ggl"), 1190),
         Piece(("audit", "ggl-strengths"), 1320),
-        *audits("ggl-lfw", "ggl-cifar", "ggl-out-of-distribution", "quickstart-ggl"),
+        Piece(("audit", "ggl-lfw"), 4700),
+        *audits("ggl-cifar", "ggl-out-of-distribution", "quickstart-ggl"),
         *(Piece(("ggl", what)) for what in ("detector", "speed", "optimisers", "landscape")),
         Piece(("soteria",)),
     ),
