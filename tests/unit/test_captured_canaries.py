@@ -58,7 +58,7 @@ def capture(
     terms = dataclasses.replace(setting.terms, clients=3 + M, cohort=3 + M)
     transcript = Transcript(terms=terms, rounds=tuple(records))
     write_transcript(transcript, tmp_path / "transcript")
-    (tmp_path / FILE).write_text(json.dumps([dataclasses.asdict(c) for c in canaries]))
+    (tmp_path / FILE).write_text(json.dumps([dict(c) for c in canaries]))
     return transcript, canaries
 
 
@@ -105,18 +105,58 @@ def test_a_capture_without_canaries_is_refused_and_not_simulated(tmp_path):
     _, answer = measure_captured_epsilon(cell(tmp_path))
     assert isinstance(answer, Refusal)
     assert "20 canary clients or more" in answer.needs
+    assert answer.got == "no such file"
+
+
+def written(tmp_path, **changed):
+    """``canaries.json`` of clients 3 to 22 with other keys in its first canary."""
+    first, *others = (
+        {"client": 3 + i, "tensor": TENSOR, "entry": i, "included": i % 3 == 0} for i in range(20)
+    )
+    (tmp_path / FILE).write_text(json.dumps([{**first, **changed}, *others]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("included", 1),
+        ("included", "false"),
+        ("entry", "12"),
+        ("entry", 1.0),
+        ("entry", -1),
+        ("client", True),
+        ("client", -1),
+        ("tensor", 3),
+        ("coin", True),
+    ],
+)
+def test_another_type_is_refused_before_anything_is_scored(tmp_path, key, value):
+    written(tmp_path)
+    assert len(read_canaries(tmp_path)) == 20
+    written(tmp_path, **{key: value})
+    with pytest.raises(BadFile, match=f"needs.*'0.{key}'"):
+        read_canaries(tmp_path)
+
+
+def test_canaries_that_share_an_entry_are_refused(tmp_path):
+    written(tmp_path, entry=5)
+    with pytest.raises(BadFile, match="'w', entry 5, of clients 3 and 8"):
+        read_canaries(tmp_path)
 
 
 def test_what_does_not_fit_is_said(tmp_path):
     transcript, canaries = capture(tmp_path, noise=0.0)
-    (tmp_path / FILE).write_text('[{"client": 1}]')
-    with pytest.raises(BadFile, match="client, tensor, entry and included"):
+    assert read_canaries(tmp_path) == tuple(canaries)
+    (tmp_path / FILE).write_text('{"client": 1}')
+    with pytest.raises(BadFile, match="tuple"):
         read_canaries(tmp_path)
-    twice = [dataclasses.asdict(c) for c in (*canaries, canaries[0])]
-    (tmp_path / FILE).write_text(json.dumps(twice))
-    with pytest.raises(BadFile, match="each once"):
+    (tmp_path / FILE).write_text(json.dumps([dict(c) for c in canaries[:19]]))
+    with pytest.raises(BadFile, match="20 canary clients or more\\n  got    19"):
+        read_canaries(tmp_path)
+    (tmp_path / FILE).write_text(json.dumps([dict(c) for c in (*canaries, canaries[0])]))
+    with pytest.raises(BadFile, match="client 3, 2 times"):
         read_canaries(tmp_path)
     with pytest.raises(BadFile, match="none of client 999"):
-        score_canaries(transcript, [dataclasses.replace(canaries[0], client=999)])
+        score_canaries(transcript, [canaries[0].model_copy(update={"client": 999})])
     with pytest.raises(BadFile, match="an entry of a parameter"):
-        score_canaries(transcript, [dataclasses.replace(canaries[0], entry=ENTRIES)])
+        score_canaries(transcript, [canaries[0].model_copy(update={"entry": ENTRIES})])

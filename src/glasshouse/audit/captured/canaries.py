@@ -7,13 +7,14 @@ Which were in is written down beside the capture, in ``canaries.json``, and no a
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Annotated, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, RootModel
 from torch import Tensor
 
 from glasshouse.audit.attacking.isolation import call_plugin
@@ -21,6 +22,9 @@ from glasshouse.audit.simulation.build import defense_of
 from glasshouse.audit.simulation.epsilon import bound_epsilon
 from glasshouse.errors import BadFile
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
+from glasshouse.outside import limits
+from glasshouse.outside.files import plain_file, printable
+from glasshouse.outside.schema import Client, Described, Text, parse_as
 from glasshouse.results.strength import EmpiricalEpsilon
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
@@ -35,9 +39,8 @@ _FIX: Final = "see docs/flower.md: a client that adds the clip norm to one entry
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Canary:
-    """One canary client of a federation that ran.
+class Canary(Described):
+    """One canary client of a federation that ran; an object in ``canaries.json``.
 
     Attributes:
         client: its number in the transcript.
@@ -46,10 +49,15 @@ class Canary:
         included: its coin.
     """
 
-    client: int
-    tensor: str
-    entry: int
+    client: Client
+    tensor: Text
+    entry: Annotated[int, Field(ge=0, lt=limits.VALUES)]
     included: bool
+
+
+@final
+class _Canaries(RootModel[Annotated[tuple[Canary, ...], Field(max_length=limits.CLIENTS)]]):
+    """``canaries.json``."""
 
 
 def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
@@ -65,17 +73,24 @@ def read_canaries(capture: Path) -> tuple[Canary, ...]:
     """What was written down of the canaries of a capture.
 
     Raises:
-        BadFile: there is no such file, it does not say what it should, or it holds too few.
+        BadFile: there is no such file, it does not say what it should, it holds too few, or two of them are
+            one client or share an entry.
     """
     path = capture / FILE
-    raw = read_json(path) if path.is_file() else []
-    try:
-        every = tuple(Canary(**one) for one in raw)
-    except TypeError as error:
-        raise _bad(path, "client, tensor, entry and included of each canary", str(error)) from error
-    if len({one.client for one in every}) < max(FEWEST, len(every)):
-        clients = len({one.client for one in every})
-        raise _bad(path, f"{FEWEST} canary clients or more, each once", f"{len(every)} of {clients} clients")
+    if not path.exists():
+        raise _bad(path, f"{FEWEST} canary clients or more, and which of them were in", "no such file")
+    raw = read_json(plain_file(capture, FILE, subject=_subject(path)), most=limits.JSON_BYTES)
+    every = parse_as(_Canaries, raw, subject=_subject(path), fix=_FIX).root
+    if len(every) < FEWEST:
+        raise _bad(path, f"{FEWEST} canary clients or more", str(len(every)))
+    clients = Counter(one.client for one in every)
+    if (twice := clients.most_common(1)[0])[1] > 1:
+        raise _bad(path, "every canary client once", f"client {twice[0]}, {twice[1]} times")
+    hosts: dict[tuple[str, int], int] = {}
+    for one in every:
+        if (other := hosts.setdefault((one.tensor, one.entry), one.client)) != one.client:
+            got = f"'{printable(one.tensor)}', entry {one.entry}, of clients {other} and {one.client}"
+            raise _bad(path, "an entry of its own for every canary", got)
     return every
 
 
@@ -111,7 +126,7 @@ def _arrivals(one: RoundRecord, client: int) -> list[tuple[Kind, Mapping[str, Te
 def _entry(tensors: Mapping[str, Tensor], canary: Canary) -> float:
     tensor = tensors.get(canary.tensor)
     if tensor is None or not 0 <= canary.entry < tensor.numel():
-        got = f"'{canary.tensor}', entry {canary.entry}, of client {canary.client}"
+        got = f"'{printable(canary.tensor)}', entry {canary.entry}, of client {canary.client}"
         raise _bad(Path(FILE), "an entry of a parameter that is sent", got)
     return float(tensor.flatten()[canary.entry])
 
@@ -134,4 +149,8 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
 
 
 def _bad(path: Path, needs: str, got: str) -> BadFile:
-    return BadFile(f"canaries of a capture, '{path}'", needs=needs, got=got, fix=_FIX)
+    return BadFile(_subject(path), needs=needs, got=got, fix=_FIX)
+
+
+def _subject(path: Path) -> str:
+    return f"canaries of a capture, '{path}'"
