@@ -82,6 +82,55 @@ def test_scores_are_what_was_added_over_the_rounds(tmp_path, kind, summed):
     assert np.allclose(score_canaries(transcript, canaries), each, atol=1e-6)
 
 
+def test_addressed_models_are_what_their_clients_sent_back(tmp_path):
+    transcript, canaries = capture(tmp_path, noise=0.0)
+    own = {c.client: torch.full((ENTRIES,), float(c.client)) for c in canaries[::2]}
+
+    def addressed(one):
+        (common,) = one.broadcasts
+        models = {c: common.tensors[TENSOR] + shift for c, shift in own.items()}
+        sent = [dataclasses.replace(common, client=c, tensors={TENSOR: t}) for c, t in models.items()]
+        updates = [
+            dataclasses.replace(u, tensors={TENSOR: u.tensors[TENSOR] + own.get(u.client, 0)})
+            for u in one.updates
+        ]
+        return dataclasses.replace(one, broadcasts=(common, *sent), updates=tuple(updates))
+
+    differing = dataclasses.replace(transcript, rounds=tuple(map(addressed, transcript.rounds)))
+    each = 2 * np.array([c.included for c in canaries], float)
+    assert np.allclose(score_canaries(differing, canaries), each, atol=1e-3)
+
+
+def test_broadcasts_of_what_changed_are_completed(tmp_path):
+    transcript, canaries = capture(tmp_path, noise=0.0)
+    first, second = transcript.rounds
+    (common,) = second.broadcasts
+    other = {"b": torch.ones(2)}
+    changed = dataclasses.replace(common, tensors=other)
+    addressed = dataclasses.replace(common, client=canaries[0].client, tensors=other)
+    rounds = (first, dataclasses.replace(second, broadcasts=(changed, addressed)))
+    partial = dataclasses.replace(transcript, rounds=rounds)
+    assert np.array_equal(score_canaries(partial, canaries), score_canaries(transcript, canaries))
+
+
+def test_a_model_that_was_not_kept_is_not_guessed(tmp_path):
+    transcript, canaries = capture(tmp_path, noise=0.0)
+    first, second = transcript.rounds
+    unkept = dataclasses.replace(transcript, rounds=(first, dataclasses.replace(second, broadcasts=())))
+    with pytest.raises(BadFile, match="what client 3 received in round 1"):
+        score_canaries(unkept, canaries)
+
+
+def test_a_sum_over_different_models_is_refused(tmp_path):
+    transcript, canaries = capture(tmp_path, noise=0.0, summed=True)
+    first, second = transcript.rounds
+    (common,) = second.broadcasts
+    own = dataclasses.replace(common, client=7)
+    mixed = (first, dataclasses.replace(second, broadcasts=(common, own)))
+    with pytest.raises(BadFile, match="one of its own for client 7"):
+        score_canaries(dataclasses.replace(transcript, rounds=mixed), canaries)
+
+
 def test_noise_that_is_off_contradicts_the_claim(tmp_path):
     capture(tmp_path, noise=1e-3)
     _, shown = measure_captured_epsilon(cell(tmp_path))

@@ -30,7 +30,7 @@ from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.store import read_json
 from glasshouse.transcript.files import read_transcript
-from glasshouse.transcript.record import RoundRecord, Transcript
+from glasshouse.transcript.record import RoundRecord, Transcript, complete_broadcasts
 from glasshouse.wire import Kind, Refusal
 
 FILE: Final = "canaries.json"
@@ -97,17 +97,20 @@ def read_canaries(capture: Path) -> tuple[Canary, ...]:
 def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArray[np.float64]:
     """What each canary's entry moved by, added up over the rounds; of a sum, in the mean of the round. (m,).
 
+    Parameters moved from the model that this client received, whether that was everybody's or its own.
+
     Raises:
-        BadFile: a canary's client sent nothing that was kept, or has no such entry.
+        BadFile: a canary's client sent nothing that was kept, or has no such entry; it sent parameters, and
+            what it received was not kept; or a sum of parameters is of clients that received different ones.
     """
     scores = np.zeros(len(canaries))
     met = np.zeros(len(canaries), bool)
-    for one in transcript.rounds:
-        sent = next((b.tensors for b in one.broadcasts if b.client is None), {})
+    for one in complete_broadcasts(transcript.rounds):
+        _check_common(one)
         for number, canary in enumerate(canaries):
             for kind, tensors, weight in _arrivals(one, canary.client):
-                moved = _entry(tensors, canary) / weight
-                scores[number] += moved - (_entry(sent, canary) if kind == "parameters" else 0.0)
+                before = _received(one, canary) if kind == "parameters" else 0.0
+                scores[number] += _entry(tensors, canary) / weight - before
                 met[number] = True
     if not met.all():
         missing = [c.client for c, there in zip(canaries, met, strict=True) if not there]
@@ -121,6 +124,25 @@ def _arrivals(one: RoundRecord, client: int) -> list[tuple[Kind, Mapping[str, Te
         there = client in one.aggregate.selected and client not in one.aggregate.dropped
         return [(one.aggregate.kind, one.aggregate.tensors, one.aggregate.weight)] if there else []
     return [(u.kind, u.tensors, 1.0) for u in one.updates if u.client == client]
+
+
+def _received(one: RoundRecord, canary: Canary) -> float:
+    """The canary's entry in the model that its client received in a round."""
+    broadcast = one.received_by(canary.client)
+    if broadcast is None:
+        needs = f"what client {canary.client} received in round {one.round}, as it sends parameters"
+        raise _bad(Path(FILE), needs, "no broadcast that was kept")
+    return _entry(broadcast.tensors, canary)
+
+
+def _check_common(one: RoundRecord) -> None:
+    """Of a sum of parameters nobody can say what moved, unless all of its clients received one model."""
+    if one.aggregate is None or one.aggregate.kind != "parameters":
+        return
+    answered = set(one.aggregate.selected) - set(one.aggregate.dropped)
+    if own := sorted({b.client for b in one.broadcasts if b.client in answered and b.client is not None}):
+        needs = f"one model for all clients of round {one.round}, of which only the sum is seen"
+        raise _bad(Path(FILE), needs, f"one of its own for client {own[0]}")
 
 
 def _entry(tensors: Mapping[str, Tensor], canary: Canary) -> float:
