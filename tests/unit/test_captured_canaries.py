@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.audit.captured.canaries import (
-    FILE,
-    Canary,
-    measure_captured_epsilon,
-    read_canaries,
-    score_canaries,
-)
+from glasshouse.audit.captured.canaries import measure_captured_epsilon, score_canaries
+from glasshouse.audit.captured.canary_file import FILE, Canary, read_canaries
+from glasshouse.audit.preflight.inspect import problems
+from glasshouse.audit.simulation.epsilon import LEVEL, numbers_of_guesses
 from glasshouse.errors import BadFile
 from glasshouse.privacy.gaussian import gaussian_mu
+from glasshouse.privacy.one_run import Guesses, one_run_epsilon
 from glasshouse.results.strength import EmpiricalEpsilon
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import from_dict
+from glasshouse.scenario.rules import rule_problems
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.files import write_transcript
 from glasshouse.transcript.record import RoundRecord, Transcript
@@ -62,13 +61,13 @@ def capture(
     return transcript, canaries
 
 
-def cell(tmp_path, *defenses):
+def cell(tmp_path, *defenses, **epsilon):
     raw = {
         "name": "claims",
         "data": {"auxiliary": 30, "heldout": 20},
         "defenses": list(defenses),
         "attacks": [{"name": "label_inference"}],
-        "audit": {"distractors": 9, "epsilon": {"claimed": CLAIMED}},
+        "audit": {"distractors": 9, "epsilon": {"claimed": CLAIMED, **epsilon}},
     }
     (one,) = cells(from_dict(raw))
     return dataclasses.replace(one, scenario=one.scenario.model_copy(update={"captured": str(tmp_path)}))
@@ -209,3 +208,45 @@ def test_what_does_not_fit_is_said(tmp_path):
         score_canaries(transcript, [canaries[0].model_copy(update={"client": 999})])
     with pytest.raises(BadFile, match="an entry of a parameter"):
         score_canaries(transcript, [canaries[0].model_copy(update={"entry": ENTRIES})])
+
+
+def test_canaries_that_are_missing_are_told_before_the_audit_starts(tmp_path):
+    asked = cell(tmp_path).scenario
+    (one,) = [p for p in problems(asked) if p.path == "audit.epsilon.claimed"]
+    assert one.got.endswith("no such file")
+    written(tmp_path)
+    assert not [p for p in problems(asked) if p.path.startswith("audit.epsilon")]
+    written(tmp_path, included=0)
+    (one,) = [p for p in problems(asked) if p.path == "audit.epsilon.claimed"]
+    assert "'0.included'" in one.needs
+
+
+def test_canary_examples_of_a_federation_that_ran_are_refused(tmp_path):
+    def found(**epsilon):
+        return [p for p in rule_problems(cell(tmp_path, **epsilon).scenario) if "epsilon" in p.path]
+
+    (one,) = found(unit="example")
+    assert one.path == "audit.epsilon.unit"
+    assert not found(unit="client")
+    assert not found()
+    assert not found(unit="example", claimed=0.0)
+
+
+def test_canary_clients_do_not_contradict_what_examples_are_promised(tmp_path):
+    capture(tmp_path, noise=1e-3)
+    protected = {"name": "dp_sgd", "clip": 1.0, "epsilon": CLAIMED, "delta": 1e-5}
+    _, answer = measure_captured_epsilon(cell(tmp_path, protected))
+    assert isinstance(answer, Refusal)
+    assert 'audit.epsilon.unit = "client"' in answer.needs
+    _, shown = measure_captured_epsilon(cell(tmp_path, protected, unit="client"))
+    assert isinstance(shown, EmpiricalEpsilon), shown
+    assert shown.proved is None
+
+
+@pytest.mark.parametrize(("claimed", "needed"), [(1.0, 28), (2.0, 52), (3.0, 110), (4.0, 254), (5.0, 640)])
+def test_docs_say_how_many_canaries_contradict_a_claim(claimed, needed):
+    def most(canaries):
+        counts = [Guesses(canaries=canaries, guesses=r, correct=r) for r, _ in numbers_of_guesses(canaries)]
+        return max(one_run_epsilon(c, delta=1e-5, level=LEVEL).epsilon for c in counts)
+
+    assert most(needed - 1) <= claimed < most(needed)

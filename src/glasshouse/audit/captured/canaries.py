@@ -7,57 +7,26 @@ Which were in is written down beside the capture, in ``canaries.json``, and no a
 
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, RootModel
 from torch import Tensor
 
 from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.captured.canary_file import FILE, Canary, bad_canaries, read_canaries
 from glasshouse.audit.simulation.build import defense_of
 from glasshouse.audit.simulation.epsilon import bound_epsilon
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
-from glasshouse.outside import limits
-from glasshouse.outside.files import plain_file, printable
-from glasshouse.outside.schema import Client, Described, Text, parse_as
+from glasshouse.outside.files import printable
 from glasshouse.results.strength import EmpiricalEpsilon
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
-from glasshouse.store import read_json
 from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import RoundRecord, Transcript, complete_broadcasts
 from glasshouse.wire import Kind, Refusal
-
-FILE: Final = "canaries.json"
-FEWEST: Final = 20
-_FIX: Final = "see docs/flower.md: a client that adds the clip norm to one entry, or nothing, by its own coin"
-
-
-@final
-class Canary(Described):
-    """One canary client of a federation that ran; an object in ``canaries.json``.
-
-    Attributes:
-        client: its number in the transcript.
-        tensor: the parameter that it changes.
-        entry: the place in it, counted along its last axis first.
-        included: its coin.
-    """
-
-    client: Client
-    tensor: Text
-    entry: Annotated[int, Field(ge=0, lt=limits.VALUES)]
-    included: bool
-
-
-@final
-class _Canaries(RootModel[Annotated[tuple[Canary, ...], Field(max_length=limits.CLIENTS)]]):
-    """``canaries.json``."""
 
 
 def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
@@ -67,31 +36,6 @@ def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusa
     if isinstance(answer, Refusal):
         return cell.hash, answer
     return cell.hash, dataclasses.replace(answer, seconds=time.process_time() - started)
-
-
-def read_canaries(capture: Path) -> tuple[Canary, ...]:
-    """What was written down of the canaries of a capture.
-
-    Raises:
-        BadFile: there is no such file, it does not say what it should, it holds too few, or two of them are
-            one client or share an entry.
-    """
-    path = capture / FILE
-    if not path.exists():
-        raise _bad(path, f"{FEWEST} canary clients or more, and which of them were in", "no such file")
-    raw = read_json(plain_file(capture, FILE, subject=_subject(path)), most=limits.JSON_BYTES)
-    every = parse_as(_Canaries, raw, subject=_subject(path), fix=_FIX).root
-    if len(every) < FEWEST:
-        raise _bad(path, f"{FEWEST} canary clients or more", str(len(every)))
-    clients = Counter(one.client for one in every)
-    if (twice := clients.most_common(1)[0])[1] > 1:
-        raise _bad(path, "every canary client once", f"client {twice[0]}, {twice[1]} times")
-    hosts: dict[tuple[str, int], int] = {}
-    for one in every:
-        if (other := hosts.setdefault((one.tensor, one.entry), one.client)) != one.client:
-            got = f"'{printable(one.tensor)}', entry {one.entry}, of clients {other} and {one.client}"
-            raise _bad(path, "an entry of its own for every canary", got)
-    return every
 
 
 def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArray[np.float64]:
@@ -114,7 +58,9 @@ def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArra
                 met[number] = True
     if not met.all():
         missing = [c.client for c, there in zip(canaries, met, strict=True) if not there]
-        raise _bad(Path(FILE), "clients whose updates the capture keeps", f"none of client {missing[0]}")
+        raise bad_canaries(
+            Path(FILE), "clients whose updates the capture keeps", f"none of client {missing[0]}"
+        )
     return scores
 
 
@@ -131,7 +77,7 @@ def _received(one: RoundRecord, canary: Canary) -> float:
     broadcast = one.received_by(canary.client)
     if broadcast is None:
         needs = f"what client {canary.client} received in round {one.round}, as it sends parameters"
-        raise _bad(Path(FILE), needs, "no broadcast that was kept")
+        raise bad_canaries(Path(FILE), needs, "no broadcast that was kept")
     return _entry(broadcast.tensors, canary)
 
 
@@ -142,14 +88,14 @@ def _check_common(one: RoundRecord) -> None:
     answered = set(one.aggregate.selected) - set(one.aggregate.dropped)
     if own := sorted({b.client for b in one.broadcasts if b.client in answered and b.client is not None}):
         needs = f"one model for all clients of round {one.round}, of which only the sum is seen"
-        raise _bad(Path(FILE), needs, f"one of its own for client {own[0]}")
+        raise bad_canaries(Path(FILE), needs, f"one of its own for client {own[0]}")
 
 
 def _entry(tensors: Mapping[str, Tensor], canary: Canary) -> float:
     tensor = tensors.get(canary.tensor)
     if tensor is None or not 0 <= canary.entry < tensor.numel():
         got = f"'{printable(canary.tensor)}', entry {canary.entry}, of client {canary.client}"
-        raise _bad(Path(FILE), "an entry of a parameter that is sent", got)
+        raise bad_canaries(Path(FILE), "an entry of a parameter that is sent", got)
     return float(tensor.flatten()[canary.entry])
 
 
@@ -160,6 +106,13 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
     transcript = read_transcript(capture / "transcript", trust_factory=True)
     defenses = [defense_of(d.name, d.arguments) for d in scenario.defenses]
     proved = guarantee(defenses, Exposure(rounds=max(1, len(transcript.rounds))))
+    if proved is not None and proved.neighbours == "example" and scenario.audit.epsilon.unit != "client":
+        raise BadValue(
+            "canaries of a capture",
+            needs='a claim about clients, which its canaries are: audit.epsilon.unit = "client"',
+            got=f"one about examples, which '{proved.defense}' protects",
+            fix="claim what a whole client is promised, or simulate the federation without --captured",
+        )
     return bound_epsilon(
         cell,
         score_canaries(transcript, canaries),
@@ -168,11 +121,3 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
         proved=proved if proved is not None and proved.neighbours == "update" else None,
         rng=Rng.root(scenario.seed).child("canaries"),
     )
-
-
-def _bad(path: Path, needs: str, got: str) -> BadFile:
-    return BadFile(_subject(path), needs=needs, got=got, fix=_FIX)
-
-
-def _subject(path: Path) -> str:
-    return f"canaries of a capture, '{path}'"
