@@ -259,6 +259,13 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             got=str(audit.distractors),
             hint="raise data.heldout",
         )
+    if scenario.captured and audit.epsilon.claimed and audit.epsilon.unit == "example":
+        yield Problem(
+            path="audit.epsilon.unit",
+            needs='"client", or nothing: canaries of a federation that ran are clients that took part',
+            got='"example"',
+            hint="leave it out; docs/flower.md has the canary client",
+        )
     yield from _contrast(scenario)
     yield from _repeated("attacks", scenario.attacks)
     yield from _repeated("audit.metrics", audit.metrics)

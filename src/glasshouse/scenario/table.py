@@ -169,7 +169,10 @@ class Model(Plugin):
 
 @final
 class Epsilon(Table):
-    """``[audit.epsilon]``: is a claimed ε real? A further federation with canaries shows a lower bound.
+    """``[audit.epsilon]``: is a claimed ε real? Canaries show a lower bound.
+
+    They are in a further federation, simulated for them. Of a federation that ran (``captured``) they
+    are the clients that its ``canaries.json`` names; ``canaries`` means nothing there.
 
     Attributes:
         claimed: the ε that is claimed; 0: nothing is, and no canaries are used.

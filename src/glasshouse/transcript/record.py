@@ -1,6 +1,6 @@
 """Everything on the wire, in memory, and the policy of what is kept of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -80,6 +80,11 @@ class RoundRecord:
             case Dropout():
                 return replace(self, dropouts=(*self.dropouts, message))
 
+    def received_by(self, client: int | None) -> Broadcast | None:
+        """What ``client`` (None: whoever was not addressed) trained on; None where that was not kept."""
+        by_client = {b.client: b for b in self.broadcasts}
+        return by_client.get(client, by_client.get(None))
+
     def messages(self) -> tuple[Message, ...]:
         """All messages, kind by kind."""
         sums = () if self.aggregate is None else (self.aggregate,)
@@ -93,6 +98,27 @@ class Transcript:
 
     terms: Terms
     rounds: tuple[RoundRecord, ...]
+
+
+@final
+@dataclass(kw_only=True)
+class Sent:
+    """The last value of every name that was sent so far, to everybody and to single clients."""
+
+    _last: dict[int | None, dict[str, Tensor]] = field(default_factory=dict)
+
+    def complete(self, broadcast: Broadcast) -> Broadcast:
+        """``broadcast`` with the last value of every name that it leaves out; it is the last from now on."""
+        tensors = {**self._last.get(None, {}), **self._last.get(broadcast.client, {}), **broadcast.tensors}
+        self._last[broadcast.client] = tensors
+        return replace(broadcast, tensors=tensors)
+
+
+def complete_broadcasts(rounds: Iterable[RoundRecord]) -> Iterator[RoundRecord]:
+    """``rounds``, in order, with broadcasts that can each be read alone."""
+    sent = Sent()
+    for one in rounds:
+        yield replace(one, broadcasts=tuple(sent.complete(b) for b in one.broadcasts))
 
 
 @final
@@ -113,14 +139,12 @@ class Log:
     rounds: dict[int, RoundRecord] = field(default_factory=dict)
     servers: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     pending: Broadcast | None = None
-    _sent: dict[int | None, dict[str, Tensor]] = field(default_factory=dict)
+    _sent: Sent = field(default_factory=Sent)
     _honest: dict[str, Tensor] = field(default_factory=dict)
 
     def broadcast(self, broadcast: Broadcast) -> None:
         """Complete the broadcast with what was sent before, and file it."""
-        tensors = {**self._sent.get(None, {}), **self._sent.get(broadcast.client, {}), **broadcast.tensors}
-        self._sent[broadcast.client] = tensors
-        self._file(replace(broadcast, tensors=tensors))
+        self._file(self._sent.complete(broadcast))
 
     def update(self, update: Update) -> None:
         """File one client's update."""

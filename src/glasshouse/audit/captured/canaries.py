@@ -8,48 +8,25 @@ Which were in is written down beside the capture, in ``canaries.json``, and no a
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from glasshouse.audit.attacking.isolation import call_plugin
+from glasshouse.audit.captured.canary_file import FILE, Canary, bad_canaries, read_canaries
 from glasshouse.audit.simulation.build import defense_of
 from glasshouse.audit.simulation.epsilon import bound_epsilon
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
+from glasshouse.outside.files import printable
 from glasshouse.results.strength import EmpiricalEpsilon
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
-from glasshouse.store import read_json
 from glasshouse.transcript.files import read_transcript
-from glasshouse.transcript.record import RoundRecord, Transcript
+from glasshouse.transcript.record import RoundRecord, Transcript, complete_broadcasts
 from glasshouse.wire import Kind, Refusal
-
-FILE: Final = "canaries.json"
-FEWEST: Final = 20
-_FIX: Final = "see docs/flower.md: a client that adds the clip norm to one entry, or nothing, by its own coin"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Canary:
-    """One canary client of a federation that ran.
-
-    Attributes:
-        client: its number in the transcript.
-        tensor: the parameter that it changes.
-        entry: the place in it, counted along its last axis first.
-        included: its coin.
-    """
-
-    client: int
-    tensor: str
-    entry: int
-    included: bool
 
 
 def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
@@ -61,42 +38,29 @@ def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusa
     return cell.hash, dataclasses.replace(answer, seconds=time.process_time() - started)
 
 
-def read_canaries(capture: Path) -> tuple[Canary, ...]:
-    """What was written down of the canaries of a capture.
-
-    Raises:
-        BadFile: there is no such file, it does not say what it should, or it holds too few.
-    """
-    path = capture / FILE
-    raw = read_json(path) if path.is_file() else []
-    try:
-        every = tuple(Canary(**one) for one in raw)
-    except TypeError as error:
-        raise _bad(path, "client, tensor, entry and included of each canary", str(error)) from error
-    if len({one.client for one in every}) < max(FEWEST, len(every)):
-        clients = len({one.client for one in every})
-        raise _bad(path, f"{FEWEST} canary clients or more, each once", f"{len(every)} of {clients} clients")
-    return every
-
-
 def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArray[np.float64]:
     """What each canary's entry moved by, added up over the rounds; of a sum, in the mean of the round. (m,).
 
+    Parameters moved from the model that this client received, whether that was everybody's or its own.
+
     Raises:
-        BadFile: a canary's client sent nothing that was kept, or has no such entry.
+        BadFile: a canary's client sent nothing that was kept, or has no such entry; it sent parameters, and
+            what it received was not kept; or a sum of parameters is of clients that received different ones.
     """
     scores = np.zeros(len(canaries))
     met = np.zeros(len(canaries), bool)
-    for one in transcript.rounds:
-        sent = next((b.tensors for b in one.broadcasts if b.client is None), {})
+    for one in complete_broadcasts(transcript.rounds):
+        _check_common(one)
         for number, canary in enumerate(canaries):
             for kind, tensors, weight in _arrivals(one, canary.client):
-                moved = _entry(tensors, canary) / weight
-                scores[number] += moved - (_entry(sent, canary) if kind == "parameters" else 0.0)
+                before = _received(one, canary) if kind == "parameters" else 0.0
+                scores[number] += _entry(tensors, canary) / weight - before
                 met[number] = True
     if not met.all():
         missing = [c.client for c, there in zip(canaries, met, strict=True) if not there]
-        raise _bad(Path(FILE), "clients whose updates the capture keeps", f"none of client {missing[0]}")
+        raise bad_canaries(
+            Path(FILE), "clients whose updates the capture keeps", f"none of client {missing[0]}"
+        )
     return scores
 
 
@@ -108,11 +72,30 @@ def _arrivals(one: RoundRecord, client: int) -> list[tuple[Kind, Mapping[str, Te
     return [(u.kind, u.tensors, 1.0) for u in one.updates if u.client == client]
 
 
+def _received(one: RoundRecord, canary: Canary) -> float:
+    """The canary's entry in the model that its client received in a round."""
+    broadcast = one.received_by(canary.client)
+    if broadcast is None:
+        needs = f"what client {canary.client} received in round {one.round}, as it sends parameters"
+        raise bad_canaries(Path(FILE), needs, "no broadcast that was kept")
+    return _entry(broadcast.tensors, canary)
+
+
+def _check_common(one: RoundRecord) -> None:
+    """Of a sum of parameters nobody can say what moved, unless all of its clients received one model."""
+    if one.aggregate is None or one.aggregate.kind != "parameters":
+        return
+    answered = set(one.aggregate.selected) - set(one.aggregate.dropped)
+    if own := sorted({b.client for b in one.broadcasts if b.client in answered and b.client is not None}):
+        needs = f"one model for all clients of round {one.round}, of which only the sum is seen"
+        raise bad_canaries(Path(FILE), needs, f"one of its own for client {own[0]}")
+
+
 def _entry(tensors: Mapping[str, Tensor], canary: Canary) -> float:
     tensor = tensors.get(canary.tensor)
     if tensor is None or not 0 <= canary.entry < tensor.numel():
-        got = f"'{canary.tensor}', entry {canary.entry}, of client {canary.client}"
-        raise _bad(Path(FILE), "an entry of a parameter that is sent", got)
+        got = f"'{printable(canary.tensor)}', entry {canary.entry}, of client {canary.client}"
+        raise bad_canaries(Path(FILE), "an entry of a parameter that is sent", got)
     return float(tensor.flatten()[canary.entry])
 
 
@@ -123,6 +106,13 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
     transcript = read_transcript(capture / "transcript", trust_factory=True)
     defenses = [defense_of(d.name, d.arguments) for d in scenario.defenses]
     proved = guarantee(defenses, Exposure(rounds=max(1, len(transcript.rounds))))
+    if proved is not None and proved.neighbours == "example" and scenario.audit.epsilon.unit != "client":
+        raise BadValue(
+            "canaries of a capture",
+            needs='a claim about clients, which its canaries are: audit.epsilon.unit = "client"',
+            got=f"one about examples, which '{proved.defense}' protects",
+            fix="claim what a whole client is promised, or simulate the federation without --captured",
+        )
     return bound_epsilon(
         cell,
         score_canaries(transcript, canaries),
@@ -131,7 +121,3 @@ def _measured(cell: Cell) -> EmpiricalEpsilon:
         proved=proved if proved is not None and proved.neighbours == "update" else None,
         rng=Rng.root(scenario.seed).child("canaries"),
     )
-
-
-def _bad(path: Path, needs: str, got: str) -> BadFile:
-    return BadFile(f"canaries of a capture, '{path}'", needs=needs, got=got, fix=_FIX)

@@ -90,8 +90,7 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
     records = {record.round: record for record in transcript.rounds}
     recorded = [key for key in sorted(truth.used) if sent_file(capture, *key).is_file()]
     for number, client in recorded[:UPDATES]:
-        broadcasts = {b.client: b for b in records[number].broadcasts} if number in records else {}
-        broadcast = broadcasts.get(client, broadcasts.get(None))
+        broadcast = records[number].received_by(client) if number in records else None
         if broadcast is None:
             continue
         names = LocalTraining.of(transcript.terms, round=number).parameters(build(broadcast.architecture))

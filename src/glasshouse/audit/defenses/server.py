@@ -13,11 +13,10 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from glasshouse.audit.defenses.observe import GAUSSIAN, Observation, State
-from glasshouse.audit.defenses.traces import Trace, received_by
+from glasshouse.audit.defenses.traces import Trace
 from glasshouse.privacy.marks import ROUNDING
 from glasshouse.transcript.record import RoundRecord, Transcript
 
-EVERYBODY: Final = -1
 _GAUSSIAN_RATIO: Final = math.sqrt(2 / math.pi)
 _LIKE_NOISE: Final = 0.02
 
@@ -61,7 +60,10 @@ def _left_over(
     before: RoundRecord, after: RoundRecord, traces: Sequence[Trace], *, uniform: bool
 ) -> tuple[Tensor, float] | None:
     """The server's step minus the best multiple of the mean, flat, and the size that rounding explains."""
-    old, new = received_by(EVERYBODY, before), received_by(EVERYBODY, after)
+    first, second = before.received_by(None), after.received_by(None)
+    if first is None or second is None:
+        return None
+    old, new = first.tensors, second.tensors
     names = [name for name in traces[0].tensors if name in old and name in new]
     if not names:
         return None

@@ -135,15 +135,10 @@ def traces_of(transcript: Transcript) -> dict[int, list[Trace]]:
     return traces
 
 
-def received_by(client: int, record: RoundRecord) -> Mapping[str, Tensor]:
-    """The tensors that a client received in a round; empty where they were not kept."""
-    addressed = {b.client: b.tensors for b in record.broadcasts}
-    return addressed.get(client, addressed.get(None, {}))
-
-
 def _trace(update: Update, record: RoundRecord, terms: Terms) -> Trace:
     floats = {name: t.float() for name, t in update.tensors.items() if t.is_floating_point()}
-    before = received_by(update.client, record)
+    broadcast = record.received_by(update.client)
+    before = {} if broadcast is None else broadcast.tensors
     received = {name: before[name].float() for name in floats if name in before}
     if update.kind == "parameters":
         if received.keys() != floats.keys():

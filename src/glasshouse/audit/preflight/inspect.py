@@ -3,16 +3,18 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 from glasshouse import registry
 from glasshouse.attacks.base import Claim
+from glasshouse.audit.captured.canary_file import read_canaries
 from glasshouse.audit.preflight.data import data_problems, survey_data
 from glasshouse.audit.preflight.network import network_problems
 from glasshouse.audit.preflight.refusals import refusal_in, refused_altogether
 from glasshouse.audit.scoring.claims.scorers import scorer_of
 from glasshouse.audit.scoring.nulls import NULLS, auxiliary_needed
-from glasshouse.errors import BadScenario, Problem
+from glasshouse.errors import BadFile, BadScenario, Problem
 from glasshouse.metrics.base import Metric
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
@@ -28,7 +30,7 @@ def problems(scenario: Scenario) -> list[Problem]:
     if survey is not None:
         wrong += [*data_problems(scenario, survey), *network_problems(scenario, survey)]
         wrong += _labels(scenario, survey.classes)
-    return [*wrong, *_auxiliary(scenario), *_baselines(scenario), *_lone(scenario)]
+    return [*wrong, *_auxiliary(scenario), *_baselines(scenario), *_lone(scenario), *_canaries(scenario)]
 
 
 def check_suite(suite: Suite) -> None:
@@ -111,6 +113,17 @@ def _lone(scenario: Scenario) -> Iterator[Problem]:
             got="1",
             hint="raise federation.clients and audit.victims, or add a metric",
         )
+
+
+def _canaries(scenario: Scenario) -> Iterator[Problem]:
+    """The ε claimed of a federation that ran is tested with its own canary clients, or not at all."""
+    if not (scenario.captured and scenario.audit.epsilon.claimed):
+        return
+    try:
+        read_canaries(Path(scenario.captured))
+    except BadFile as error:
+        got = f"{error.subject}: {error.got}"
+        yield Problem(path="audit.epsilon.claimed", needs=error.needs, got=got, hint=error.fix)
 
 
 def _baselines(scenario: Scenario) -> Iterator[Problem]:
