@@ -186,7 +186,11 @@ def _check(logits: Tensor, labels: Tensor) -> None:
 
 def _check_finite(calls: Sequence["Call"], pulls: Sequence[Tensor | None]) -> None:
     for (name, _, seen, _), pull in zip(calls, pulls, strict=True):
-        if pull is not None and not bool(seen.isfinite().all() and pull.isfinite().all()):
+        if pull is not None and not all(
+            end.isfinite()
+            for t in (seen, pull)
+            for end in t.aminmax()  # one pass over memory each
+        ):
             raise BadValue(
                 "inspection of a model's behaviour",
                 needs="finite numbers in every layer, forward and backward",
