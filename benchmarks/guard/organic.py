@@ -117,7 +117,7 @@ def train(
 
 
 def standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
-    """Examples whose input, or features, stand in the gradient of this batch, in the mode that ``model`` has."""
+    """Examples whose input, or features, stand in the gradient of this batch, in the model's mode."""
     names, weights = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # preflight's pass drops the same units
