@@ -25,7 +25,8 @@ from torch.nn import functional as F
 
 from benchmarks.guard.networks import NETWORKS, of_zoo
 from glasshouse.data.sources import load
-from glasshouse.guard.behaviour.inspect import learn_honest_range, observe
+from glasshouse.guard.behaviour.inspect import learn_honest_range
+from glasshouse.guard.behaviour.observe import observe
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.watch import Watched

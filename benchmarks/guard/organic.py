@@ -25,7 +25,7 @@ from benchmarks.guard.networks import NETWORKS
 from glasshouse.data.sources import load
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.inspect import initialise_again
-from glasshouse.guard.behaviour.modes import in_mode, inspect_in_modes, learn_honest_ranges, modes_of
+from glasshouse.guard.behaviour.modes import in_mode, inspect_each_mode, learn_honest_ranges
 from glasshouse.guard.inspect import inspect
 from glasshouse.guard.preflight import preflight
 
@@ -117,15 +117,7 @@ def train(
 
 
 def standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
-    """Examples whose input, or features, stand in the gradient of this batch, in the mode where most do.
-
-    The guard tries a model in every mode, and refuses it for any.
-    """
-    seen = [_standing(in_mode(model, mode), images, labels) for mode in modes_of(model)]
-    return max(seen, key=sum)
-
-
-def _standing(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
+    """Examples whose input, or features, stand in the gradient of this batch, in the model's mode."""
     names, weights = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # preflight's pass drops the same units
@@ -164,7 +156,10 @@ def run(piece: Piece, folder: Path) -> Path:
             beside = list(inspect(tensors, reference=known_honest).findings) if known_honest else None
             for batch, known in honest.items():
                 first = own[0][:batch], own[1][:batch]
-                seen = inspect_in_modes(model, *first, honest=known)
+                by_mode = inspect_each_mode(model, *first, honest=known)
+                refused = [mode for mode, one in by_mode.items() if one.findings]
+                mode = next(iter(refused or by_mode))
+                seen = by_mode[mode]
                 row = {
                     **facts,
                     "batch": batch,
@@ -173,7 +168,8 @@ def run(piece: Piece, folder: Path) -> Path:
                     "findings": list(seen.findings),
                 }
                 if seen.findings:
-                    row |= {"standing": standing(model, *first), "values": seen.values}
+                    found = standing(in_mode(model, mode), *first)
+                    row |= {"mode": mode, "standing": found, "values": seen.values}
                 rows.append(row)
     facts = {"network": piece.network, "data": piece.data.partition(":")[0], "name": piece.name}
     cost = time.process_time() - start

@@ -17,8 +17,15 @@ def test_all_modes_are_tried_where_the_clients_mode_is_unknown(
     """Heads behind batch normalisation may leak only where its statistics are frozen (decision 0204)."""
     modes, ranges = [], []
 
-    def find_in_evaluation(model: nn.Module, *_: object, honest: object, longer: object) -> Inspection:
+    def find_in_evaluation(
+        model: nn.Module,
+        *_: object,
+        honest: object,
+        longer: object,
+        others: tuple[torch.Tensor, torch.Tensor],
+    ) -> Inspection:
         assert callable(longer)
+        assert len(others[0]) == len(others[1]) == 0  # all 16 are tried
         modes.append(model.training)
         ranges.append(honest)
         findings = () if model.training else ("it leaks",)

@@ -18,7 +18,9 @@ from glasshouse.guard.behaviour.inspect import (
     widen,
 )
 from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
+from glasshouse.guard.behaviour.observe import observe
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
+from glasshouse.guard.preflight import preflight
 
 BATCH = 48
 
@@ -127,7 +129,7 @@ def test_sizes_are_the_lengths_of_contributions(layer: nn.Conv2d) -> None:
     inputs = torch.randn(19, 4, 13, 12)
     pulls = torch.randn_like(layer(inputs))
     one = LayerTrace(name="conv", layer=layer, inputs=inputs, pulls=pulls)
-    expected = torch.cat(list(one.contributions())).norm(dim=2)
+    expected = torch.cat(list(one.contributions())).norm(dim=2).double()
     torch.testing.assert_close(one.sizes, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -235,6 +237,84 @@ def test_layers_that_no_example_reaches_are_no_finding_and_those_that_one_reache
     seen = inspect_behaviour(one, *first, honest=honest)
     assert seen.values["unreached"] == 0
     assert any("as if only 2% of your examples" in finding for finding in seen.findings)
+
+
+def test_a_layer_that_is_dead_for_the_batch_is_judged_by_further_examples_that_reach_it(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    """Thresholds that few reach are often reached by none of a batch, and by some in training."""
+    pixels, labels = digits[0].sign(), digits[1]
+    first, others = (pixels[:BATCH], labels[:BATCH]), (pixels[BATCH:], labels[BATCH:])
+    honest = learn_honest_range(classifier(), *first, batch=BATCH)
+    waiting = with_dead_units(classifier(), alive_for=others[0][-5:].flatten(1))
+    alone = inspect_behaviour(waiting, *first, honest=honest)
+    assert (alone.findings, alone.values["unreached"], alone.values["tried"]) == ((), 2, BATCH)
+    seen = inspect_behaviour(waiting, *first, honest=honest, others=others)
+    assert (seen.values["unreached"], seen.values["tried"]) == (0, 600)
+    assert any("as if only 1% of your examples" in finding for finding in seen.findings)
+    collapsed = with_dead_units(classifier(), alive_for=torch.empty(0, 64))
+    dead = inspect_behaviour(collapsed, *first, honest=honest, others=others)
+    assert (dead.findings, dead.values["unreached"], dead.values["tried"]) == ((), 2, 600)
+
+
+def test_a_layer_of_faint_inputs_is_not_taken_for_a_dead_one(digits: tuple[Tensor, Tensor]) -> None:
+    """Bins behind a layer that scales down, before one that scales up: squares vanish in float32."""
+    pixels, labels = digits
+
+    def of_bins(scale: float) -> nn.Sequential:
+        torch.manual_seed(0)
+        layers = nn.Linear(64, 64), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)
+        model = nn.Sequential(nn.Flatten(), *layers)
+        thresholds = torch.quantile(pixels[200:].flatten(1).mean(1), torch.linspace(0.01, 0.99, 128))
+        with torch.no_grad():
+            linear(model, 1).weight.copy_(torch.eye(64) * scale)
+            linear(model, 1).bias.zero_()
+            linear(model, 2).weight.fill_(1 / 64)
+            linear(model, 2).bias.copy_(-thresholds * scale)
+            linear(model, 4).weight.copy_(torch.randn(10, 1).expand(10, 128) / scale)
+            linear(model, 4).bias.zero_()
+        return model
+
+    batch = pixels[:BATCH], labels[:BATCH]
+    honest = learn_honest_range(of_bins(1.0), pixels[:200], labels[:200], batch=BATCH)
+    plain, faint = (inspect_behaviour(of_bins(scale), *batch, honest=honest) for scale in (1.0, 2.0**-80))
+    assert faint.findings == plain.findings != ()
+    assert faint.values["unreached"] == 0
+    found = []
+    for model in (of_bins(1.0), of_bins(2.0**-80)):
+        loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        gradient = torch.autograd.grad(loss, list(model.parameters()))
+        update = dict(zip(dict(model.named_parameters()), gradient, strict=True))
+        found.append(preflight(update, model, *batch, kind="gradient").standing("input"))
+    assert len(found[0]) > BATCH / 4
+    assert found[1] == found[0]
+
+
+def test_what_is_not_finite_in_a_layer_is_refused(digits: tuple[Tensor, Tensor]) -> None:
+    """Also where the logits are finite: of what overflows nothing can be measured."""
+    pixels, labels = digits
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Linear(20, 20), nn.Sigmoid(), nn.Linear(20, 10))
+    with torch.no_grad():
+        linear(model, 1).weight.fill_(1e38)
+        linear(model, 2).weight.fill_(1.0)
+    assert model(pixels[:8]).isfinite().all()
+    with pytest.raises(BadValue, match="infinite ones, or none, at 2"):
+        observe(model, pixels[:8], labels[:8])
+    update = {name: torch.zeros_like(p) for name, p in classifier().named_parameters()}
+    update["1.weight"][3, 4] = torch.nan
+    with pytest.raises(BadValue, match="not finite"):
+        preflight(update, classifier(), pixels[:8], labels[:8], kind="gradient")
+
+
+def test_contributions_that_vanish_in_rounding_leave_no_layer_dead() -> None:
+    """As those that cancel: dead is only what nothing enters, or nothing pulls on."""
+    inputs = torch.ones(4, 2, 3)
+    pulls = torch.tensor([1.0, -1.0])[:, None].expand(4, 2, 5)
+    one = LayerTrace(name="fc", layer=nn.Linear(3, 5), inputs=inputs, pulls=pulls)
+    assert not one.sizes.any()
+    assert one.is_reached
+    assert concentration(one) == 0.75
+    assert concentration(LayerTrace(name="fc", layer=nn.Linear(3, 5), inputs=0 * inputs, pulls=pulls)) == 1
 
 
 def test_models_trained_longer_are_asked_only_where_more_examples_stand_alone(

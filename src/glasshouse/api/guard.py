@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.behaviour.fit import Fit
+from glasshouse.guard.behaviour.inspect import OTHERS
 from glasshouse.guard.behaviour.modes import HonestRanges, inspect_in_modes, learn_honest_ranges
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.guard.rules.finite import not_finite
@@ -47,6 +48,8 @@ Received = str | Path | nn.Module | Mapping[str, Any] | Sequence[Any]
 
 BATCH: Final = 64
 """Examples that a model is tried on."""
+LEARNT_FROM: Final = 512
+"""Examples, at most, on which honest models are trained: as many as where the limits were judged."""
 _POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
@@ -67,7 +70,8 @@ def guard(
         reference: an honest model of that architecture; as many odd rows and kernels as it makes likely
             are no finding. Without ``agreed``, its structure is compared.
         data: one's own examples, as they enter the model, and their classes. The model is then tried on up to
-            64 of them and compared with honest ones of its architecture, which are trained for that; needs
+            64 of them (1,064 where it is dead for these) and compared with honest ones of its architecture,
+            which are trained for that on up to 512; needs
             ``agreed`` as a network or in words. Fewer than 6 tell nothing: no finding is then no verdict. A
             model of sentences (tokens (B, L)) is not tried: the value ``full_at`` says how many of these in
             one update fill its first attention layer.
@@ -114,7 +118,9 @@ def named_source(name: str) -> str:
     return f"{kind}{name}"
 
 
-def own_examples(name: str, architecture: Architecture, *, most: int = 256) -> tuple[Tensor, Tensor]:
+def own_examples(
+    name: str, architecture: Architecture, *, most: int = BATCH + OTHERS
+) -> tuple[Tensor, Tensor]:
     """Images and classes of a folder, an ``npz`` file or a data set, as the architecture takes them.
 
     Raises:
@@ -170,8 +176,9 @@ def with_behaviour(
     inputs, labels = data
     batch = min(BATCH, len(labels))
     if honest is None:
-        honest = learn_honest_ranges(network, inputs, labels, batch=batch)
-    behaviour = inspect_in_modes(network, inputs[:batch], labels[:batch], honest=honest)
+        honest = learn_honest_ranges(network, inputs[:LEARNT_FROM], labels[:LEARNT_FROM], batch=batch)
+    others = inputs[batch:], labels[batch:]
+    behaviour = inspect_in_modes(network, inputs[:batch], labels[:batch], honest=honest, others=others)
     fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs[:batch], labels[:batch])}
     if fits and reference is not None and _is_whole(reference, network):
         load(network, reference)

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from glasshouse.api.guard import FORM, agreed_tensors, architecture, own_examples, tensors_of
+from glasshouse.api.guard import BATCH, FORM, agreed_tensors, architecture, own_examples, tensors_of
 from glasshouse.api.guard import guard as inspect_model
 from glasshouse.cli.self_test import self_test
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.fit import Fit
-from glasshouse.guard.behaviour.inspect import FEWEST
+from glasshouse.guard.behaviour.inspect import FEWEST, OTHERS
 from glasshouse.guard.inspect import Seen
 from glasshouse.guard.vectors import SMALLEST
 from glasshouse.models.build import build
@@ -49,8 +49,13 @@ UNTRIED = (
     "reads weights: give --data and --agreed."
 )
 UNREACHED = (
-    "dead for all examples tried, so nothing of them can be read there, and nothing is known of others: "
-    "a training that collapsed, or a model that waits for an example it knows. Check your update (preflight)."
+    "dead for all {tried} examples tried, so nothing of them can be read there, and nothing is known of "
+    "others: a training that collapsed, a model that waits for an example it knows, or thresholds that few "
+    "reach.{more} Check your update (preflight)."
+)
+MORE = (
+    f" There were no more to try (up to {BATCH + OTHERS} are): what 1 example in 100 reaches is dead for "
+    f"{BATCH} of them in every second case."
 )
 _SHOWN = 3
 
@@ -229,7 +234,12 @@ def _print(models: dict[str, Seen]) -> None:
         if "accuracy" in one.inspection.values:
             _say(console, f"{name}: {_fit(one.inspection.values)}")
         if number := int(one.inspection.values.get("unreached", 0)):
-            _say(console, f"{name}: {words.count(number, 'layers')} {UNREACHED}")
+            tried = int(one.inspection.values["tried"])
+            more = MORE if tried < BATCH + OTHERS else ""
+            _say(
+                console,
+                f"{name}: {words.count(number, 'layers')} {UNREACHED.format(tried=tried, more=more)}",
+            )
     if any(one.inspection.values["skipped"] for one in models.values()):
         console.print(
             f"Too small: vectors of fewer than {SMALLEST} values; their entropy is not measured.",

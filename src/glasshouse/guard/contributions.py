@@ -3,6 +3,7 @@
 Shape letters: m rows of the weight, n its columns, B examples, e of them that are asked for.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, final
@@ -21,6 +22,7 @@ FAINT: Final = 1e-12
 """Length below which what was contributed to a row has no direction; the largest entry of all rows is 1."""
 _COLUMNS: Final = 64  # of the weight, by which contributions are set to scale
 _TINY: Final = torch.finfo(torch.float).tiny
+_ORDINARY: Final = 1e-6, 1e6  # largest entries of inputs that are left in their units
 
 What = Literal["input", "features"]
 
@@ -32,6 +34,13 @@ def largest(t: Tensor) -> Tensor:
     """
     low, high = t.aminmax()
     return torch.maximum(-low, high).clamp_min(_TINY)
+
+
+def _unit_of(inputs: Tensor) -> float:
+    """A power of two by which ``inputs`` become ordinary; 1 where they are."""
+    size = float(largest(inputs.detach()))
+    low, high = _ORDINARY
+    return 1.0 if low <= size <= high else 2.0 ** math.frexp(size)[1]
 
 
 @final
@@ -118,6 +127,7 @@ class Contributions:
         lengths: of the inputs, (B,).
         with_copies: among the examples are turned copies of others: a row that shows one resembles its
             copies, which is no excuse.
+        unit: of the trace's inputs; by another than 1 they were divided, so that their squares do not vanish.
     """
 
     trace: LayerTrace
@@ -125,14 +135,24 @@ class Contributions:
     is_exact: bool
     lengths: Tensor
     with_copies: bool = False
+    unit: float = 1.0
 
     @classmethod
     def of(
         cls, trace: LayerTrace, what: What, *, is_exact: bool, with_copies: bool = False
     ) -> "Contributions":
         """Those of one layer."""
-        lengths = torch.linalg.vector_norm(trace.inputs, dim=1)
-        return cls(trace=trace, what=what, is_exact=is_exact, lengths=lengths, with_copies=with_copies)
+        unit = _unit_of(trace.inputs)
+        if unit != 1:
+            trace = replace(trace, inputs=(trace.inputs.double() / unit).to(trace.inputs))
+        return cls(
+            trace=trace,
+            what=what,
+            is_exact=is_exact,
+            lengths=torch.linalg.vector_norm(trace.inputs, dim=1),
+            with_copies=with_copies,
+            unit=unit,
+        )
 
     def goals(self, who: Tensor) -> Goals:
         """The examples with these numbers, (e,)."""

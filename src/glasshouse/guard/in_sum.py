@@ -222,8 +222,8 @@ def _join_layer(
     own, pulls = contributions[0], []
     for one, update in zip(contributions, updates, strict=True):
         rows = update[one.trace.named("weight")].detach().to(one.trace.inputs)
-        pulls.append(one.sizes(rows).per_length(one.lengths).signed.T)
-    inputs = torch.cat([one.trace.inputs for one in contributions])
+        pulls.append(one.sizes(rows).per_length(one.lengths * one.unit).signed.T)
+    inputs = torch.cat([one.trace.inputs * one.unit for one in contributions])
     return Contributions.of(
         replace(own.trace, inputs=inputs, pulls=torch.cat(pulls)),
         own.what,

@@ -32,7 +32,8 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.behaviour.trace import LayerTrace, trace
-from glasshouse.guard.contributions import Contributions, What
+from glasshouse.guard.contributions import Contributions, What, largest
+from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
 from glasshouse.guard.standing import RECOGNISED, Leak, find_examples
 from glasshouse.guard.watch import Watched
@@ -199,7 +200,18 @@ class Examples:
         )
 
     def find_in(self, update: Mapping[str, Tensor], *, recognised: float = RECOGNISED) -> Preflight:
-        """What stands in ``update``."""
+        """What stands in ``update``.
+
+        Raises:
+            BadValue: it holds a number that is not finite.
+        """
+        if broken := not_finite(update):
+            raise BadValue(
+                "check of an update before it is sent",
+                needs="finite numbers",
+                got=broken[0],
+                fix="do not send it: the model that was received, or the training, overflows",
+            )
         if self.sentences is not None:
             return _of_sentences(update, *self.sentences)
         assert self.head is not None
@@ -287,7 +299,8 @@ def _is_input(seen: Tensor, inputs: Tensor) -> bool:
     flat = inputs.flatten(1)
     if seen.shape != flat.shape:
         return False
-    both = torch.stack([seen.flatten(), flat.flatten().to(seen)])
+    scale = largest(seen)  # squares of faint ones vanish
+    both = torch.stack([(seen / scale).flatten(), flat.flatten().to(seen)])
     return bool(torch.corrcoef(both)[0, 1].abs() >= _SAME_AS_INPUT)
 
 

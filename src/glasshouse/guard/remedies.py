@@ -129,7 +129,7 @@ def clip_examples(case: Case) -> Case | None:
     if case.kind != "gradient":
         return None
     layers = trace(case.model, case.inputs, case.labels)
-    lengths = torch.stack([one.sizes.double().norm(dim=1) for one in layers]).norm(dim=0)
+    lengths = torch.stack([one.sizes.norm(dim=1) for one in layers]).norm(dim=0)
     weights = (lengths.median() / lengths.clamp_min(torch.finfo(torch.double).tiny)).clamp_max(1)
     update = gradient_of(case.model, case.inputs, case.labels, weights.to(case.inputs.dtype))
     return replace(case, update={name: t for name, t in update.items() if name in case.update})

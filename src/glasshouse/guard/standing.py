@@ -118,7 +118,7 @@ def find_examples(
             partial(
                 _compare_quotients,
                 rows=rows,
-                bias=(bias.detach() / scale).to(rows),
+                bias=(bias.detach().double() / scale * of.unit).to(rows),
                 sizes=sizes.per_length(of.lengths),
                 of=of,
                 limits=limits,

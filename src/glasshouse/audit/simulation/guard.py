@@ -60,7 +60,13 @@ class SimulatedGuard:
         batch = min(BATCH, len(labels))
         if client not in self._honest:
             self._honest[client] = learn_honest_ranges(self.agreed, inputs, labels, batch=batch)
-        behaviour = inspect_in_modes(model, inputs[:batch], labels[:batch], honest=self._honest[client])
+        behaviour = inspect_in_modes(
+            model,
+            inputs[:batch],
+            labels[:batch],
+            honest=self._honest[client],
+            others=(data.inputs[batch:], data.labels[batch:]),
+        )
         return (*behaviour.findings, *seen.findings)
 
     def release(self, update: Update, model: nn.Module, batch: Batch) -> Update | None:

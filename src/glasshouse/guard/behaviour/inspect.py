@@ -12,8 +12,8 @@ from scipy.stats import nbinom
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glasshouse.guard.behaviour.measures import concentration, isolated, narrowness, paired
-from glasshouse.guard.behaviour.trace import trace
+from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.observe import Behaviour, LayerBehaviour, concentrations, observe
 from glasshouse.guard.sentences import ReadsSentences, preflight_sentences
 from glasshouse.wire import Inspection
 
@@ -36,6 +36,8 @@ MORE_NARROW = 0.1
 """Narrowness beyond that of honest models from which on that is all that more may stand alone."""
 COUNTS = ("isolated", "paired")
 """Names of the values that count examples that stand alone."""
+OTHERS = 1000
+"""Further examples, at most, that are asked whether they reach a layer that is dead for the batch."""
 FEWER = 1 / 5
 """A layer's update may be as if this part of the examples had been used that honest models use at least."""
 
@@ -63,33 +65,6 @@ RECIPES = (
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LayerBehaviour:
-    """What one layer did with a batch.
-
-    Attributes:
-        isolated: share of the examples that stand alone in a row of its gradient.
-        paired: share of those that stand alone in a difference of two rows.
-        concentration: how few of the examples shape its gradient, from 0 (all alike) to 1.
-        narrowness: how few shape the gradient of one of its units, on average.
-    """
-
-    isolated: float
-    paired: float
-    concentration: float
-    narrowness: float
-
-    @property
-    def is_reached(self) -> bool:
-        """Some example adds to its gradient; where none does, nothing of these examples can be read there."""
-        return self.concentration < 1
-
-
-Behaviour = dict[str, LayerBehaviour]
-"""By name of the layer."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class HonestLayer:
     """How far one layer of honest models goes.
 
@@ -106,23 +81,6 @@ class HonestLayer:
 
 HonestRange = dict[str, HonestLayer]
 """By name of the layer."""
-
-
-def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
-    """What each layer of ``model`` does with a batch, if every example pulls alike on the logits.
-
-    Raises:
-        BadValue: as :func:`~glasshouse.guard.behaviour.trace.trace`.
-    """
-    return {
-        one.name: LayerBehaviour(
-            isolated=float(isolated(one).double().mean()),
-            paired=float(paired(one).double().mean()),
-            concentration=concentration(one),
-            narrowness=narrowness(one),
-        )
-        for one in trace(model, inputs, labels, balanced=True)
-    }
 
 
 def learn_honest_range(
@@ -221,7 +179,12 @@ def watch_honest_models(
         recipe = RECIPES[seed] if seed < len(RECIPES) else None
         models = _train(fresh, inputs, labels, recipe=recipe, steps=steps) if recipe else [fresh]
         for step, one in zip(steps, models, strict=False):
-            seen[step].append(observe(one, inputs[:batch], labels[:batch]))
+            try:
+                seen[step].append(observe(one, inputs[:batch], labels[:batch]))
+            except BadValue:
+                if step == steps[0]:
+                    raise
+                break  # its training diverged
     return seen
 
 
@@ -232,6 +195,7 @@ def inspect_behaviour(
     *,
     honest: HonestRange,
     longer: Callable[[], HonestRange] | None = None,
+    others: tuple[Tensor, Tensor] | None = None,
 ) -> Inspection:
     """Findings: one sentence for each way in which ``model`` goes beyond ``honest``, for the worst layer.
 
@@ -242,11 +206,13 @@ def inspect_behaviour(
         honest: of the same architecture and batch size.
         longer: learns the range of models that are trained longer (``LONGER``); asked where more examples
             stand alone than ``honest`` allows.
+        others: further examples of the client, and their classes. Where none of the batch adds to a layer, up
+            to ``OTHERS`` of these are tried as well, and the layer is judged by all if some do.
 
     Returns:
-        Findings, and the numbers behind them. ``unreached`` counts layers that no example adds to, though in
-        honest models some do: no finding, for nothing of these examples can be read there, and of others
-        nothing is told; if there are no others, ``concentration`` is 0.
+        Findings, and the numbers behind them. ``unreached`` counts layers that none of ``tried`` examples
+        adds to, though in honest models some do: no finding, for nothing of these examples can be read there,
+        and of others nothing is told; if no layer is left, ``concentration`` is 0.
         Of fewer than ``FEWEST`` examples no findings and no values: nothing can be told. Of a model that
         reads sentences no findings, for honest ones give whole sentences away as well; its value ``full_at``
         is how many of these in one update fill the first attention layer, so that it says nothing
@@ -260,11 +226,16 @@ def inspect_behaviour(
         return Inspection(guard=NAME, findings=(), values=values)
     if len(inputs) < FEWEST:
         return Inspection(guard=NAME, findings=())
-    observed = observe(model, inputs, labels)
+    observed, tried = observe(model, inputs, labels), len(labels)
+    dead = [name for name, one in observed.items() if honest[name].most.is_reached and not one.is_reached]
+    if dead and others is not None and len(others[1]):
+        every = [torch.cat([own, more[:OTHERS]]) for own, more in zip((inputs, labels), others, strict=True)]
+        tried, seen_by_all = len(every[1]), concentrations(model, *every, layers=dead)
+        observed |= {name: replace(observed[name], concentration=x) for name, x in seen_by_all.items()}
     found = _judge(observed, honest, len(inputs))
     if longer is not None and any(found.values[name] > found.values[f"{name}_limit"] for name in COUNTS):
         found = _judge(observed, widen(honest, longer()), len(inputs))
-    return found
+    return replace(found, values={**found.values, "tried": float(tried)})
 
 
 def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:

@@ -50,7 +50,7 @@ def paired(one: LayerTrace) -> Tensor:
     """
     if not one.is_flat:
         return _marked(torch.empty(0, dtype=torch.long), like=one.sizes)
-    shown = differences(one.pulls * one.inputs.norm(dim=1, keepdim=True)).examples
+    shown = differences(one.signed_sizes).examples
     return _marked(shown[shown >= 0], like=one.sizes)
 
 
@@ -89,7 +89,7 @@ def differences(signed_sizes: Tensor, *, like: float = -1.0, opposite: bool = Fa
     every = signed_sizes.T
     numbers = every.any(1).nonzero()[:, 0]
     rows = every[numbers].double()
-    directions = F.normalize(rows, dim=1)
+    directions = F.normalize(rows / rows.abs().amax(1, keepdim=True), dim=1)  # however faint rows are
     first = _is_first(directions)
     if not bool(first.all()):
         numbers, rows, directions = numbers[first], rows[first], directions[first]
@@ -156,13 +156,18 @@ def _is_first(directions: Tensor) -> Tensor:
     return torch.cat(first) == torch.arange(len(directions), device=directions.device)
 
 
-def concentration(one: LayerTrace) -> float:
+def concentration(*parts: LayerTrace) -> float:
     """How few examples shape the layer's gradient: 0 if all do alike, towards 1 if one of many does.
 
-    1 if no example reaches the layer.
+    1 if no example reaches the layer. Where some do, and what they add vanishes, as if it were one of them.
+
+    Args:
+        parts: of the same layer, each of other examples.
     """
-    lengths = one.sizes.double().norm(dim=1)
-    return 1 - float(_effective_share(lengths)) if lengths.any() else 1.0
+    lengths = torch.cat([one.sizes.norm(dim=1) for one in parts])
+    if not lengths.any():
+        return 1 - 1 / len(lengths) if any(one.is_reached for one in parts) else 1.0
+    return 1 - float(_effective_share(lengths))
 
 
 def narrowness(one: LayerTrace) -> float:
@@ -170,7 +175,7 @@ def narrowness(one: LayerTrace) -> float:
 
     0 if all do alike in every unit, towards 1 if one of many does in each; 0 if no unit is reached.
     """
-    sizes = one.sizes.double()
+    sizes = one.sizes
     sizes = sizes[:, sizes.any(0)]
     return 1 - float(_effective_share(sizes).mean()) if sizes.shape[1] else 0.0
 

@@ -76,24 +76,57 @@ def _learn_longer(model: nn.Module, inputs: Tensor, labels: Tensor, batch: int, 
     return learn_honest_range(in_mode(model, mode), inputs, labels, batch=batch, steps=LONGER)
 
 
-def inspect_in_modes(model: nn.Module, inputs: Tensor, labels: Tensor, *, honest: HonestRanges) -> Inspection:
-    """What :func:`~glasshouse.guard.behaviour.inspect.inspect_behaviour` finds in any mode.
+def inspect_each_mode(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    honest: HonestRanges,
+    others: tuple[Tensor, Tensor] | None = None,
+) -> dict[str, Inspection]:
+    """What :func:`~glasshouse.guard.behaviour.inspect.inspect_behaviour` finds, by mode, training first.
 
     Args:
         model: as received; it is left as it was.
         inputs: one batch of the client's own examples.
         labels: their classes.
         honest: from :func:`learn_honest_ranges`.
+        others: as in :func:`~glasshouse.guard.behaviour.inspect.inspect_behaviour`.
+    """
+    return {
+        mode: inspect_behaviour(
+            in_mode(model, mode),
+            inputs,
+            labels,
+            honest=known,
+            longer=partial(honest.longer, mode),
+            others=others,
+        )
+        for mode, known in honest.known.items()
+    }
+
+
+def inspect_in_modes(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    honest: HonestRanges,
+    others: tuple[Tensor, Tensor] | None = None,
+) -> Inspection:
+    """What :func:`~glasshouse.guard.behaviour.inspect.inspect_behaviour` finds in any mode.
+
+    Args:
+        model: as in :func:`inspect_each_mode`.
+        inputs: as there.
+        labels: as there.
+        honest: as there.
+        others: as there.
 
     Returns:
         The inspection of the first mode that has findings, else that of training.
     """
-    every = [
-        inspect_behaviour(
-            in_mode(model, mode), inputs, labels, honest=known, longer=partial(honest.longer, mode)
-        )
-        for mode, known in honest.known.items()
-    ]
+    every = list(inspect_each_mode(model, inputs, labels, honest=honest, others=others).values())
     return next((one for one in every if one.findings), every[0])
 
 

@@ -1,6 +1,6 @@
 """One pass of a batch through a model: what went into each layer, and how the loss pulled on its outputs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +39,12 @@ class LayerTrace:
     pulls: Tensor
 
     @property
+    def is_reached(self) -> bool:
+        """Of some example neither what went in nor how the loss pulled is all zero."""
+        entered, pulled = self.inputs.flatten(1).any(1), self.pulls.flatten(1).any(1)
+        return bool((entered & pulled).any())
+
+    @property
     def is_flat(self) -> bool:
         """Each unit fires once per example: a linear layer on vectors."""
         return self.inputs.ndim == 2
@@ -54,15 +60,24 @@ class LayerTrace:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(B, m), how much each example adds to the gradient of each unit: lengths of the contributions."""
+        """(B, m), how much each example adds to the gradient of each unit: lengths of the contributions.
+
+        In float64: float32 holds no squares of what a server scaled down in one layer and up in the next.
+        """
         if self.is_flat:
-            flat: Tensor = self.pulls.abs() * torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True)
-            return flat
+            return self.signed_sizes.abs()
         if isinstance(self.layer, nn.Conv2d):
             units, positions = len(self.layer.weight) // self.layer.groups, self.pulls[0, 0].numel()
             if not _is_cheaper_by_positions(positions, self.layer.weight[0].numel(), units):
                 return _conv_lengths(self.layer, self.inputs, self.pulls)
         return torch.cat([_lengths(seen, pulls) for seen, pulls in self._positions()])
+
+    @property
+    def signed_sizes(self) -> Tensor:
+        """(B, m), the same with the sign of the pull, where each unit fires once per example."""
+        lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)
+        signed: Tensor = self.pulls.double() * lengths
+        return signed
 
     def _positions(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Of some examples at a time, what entered each group of units and its pull: (b, g, n or m, P)."""
@@ -91,8 +106,8 @@ def trace(
         The layers that were used and can be taken apart, in their order.
 
     Raises:
-        BadValue: the batch is empty, the logits are not one row of finite numbers per example, or no layer
-            can be taken apart.
+        BadValue: the batch is empty, the logits are not one row of finite numbers per example, what went into
+            a layer or pulled on it is not finite, or no layer can be taken apart.
     """
     with _recording(model) as calls, _left_as_it_was(model), torch.enable_grad():
         logits = model(inputs)
@@ -102,6 +117,7 @@ def trace(
         pulls: tuple[Tensor | None, ...] = torch.autograd.grad(
             goal, [output for *_, output in calls], force, allow_unused=True
         )
+    _check_finite(calls, pulls)
     layers = tuple(
         LayerTrace(name=name, layer=layer, inputs=seen, pulls=pull)
         for (name, layer, seen, _), pull in zip(calls, pulls, strict=True)
@@ -168,6 +184,21 @@ def _check(logits: Tensor, labels: Tensor) -> None:
         )
 
 
+def _check_finite(calls: Sequence["Call"], pulls: Sequence[Tensor | None]) -> None:
+    for (name, _, seen, _), pull in zip(calls, pulls, strict=True):
+        if pull is not None and not all(
+            end.isfinite()
+            for t in (seen, pull)
+            for end in t.aminmax()  # one pass over memory each
+        ):
+            raise BadValue(
+                "inspection of a model's behaviour",
+                needs="finite numbers in every layer, forward and backward",
+                got=f"infinite ones, or none, at {name or 'its only layer'}",
+                fix="do not train on a model that overflows",
+            )
+
+
 def _unit_force(logits: Tensor, labels: Tensor) -> Tensor:
     """Each example's derivative of the loss by the logits, at length 1; if it vanished, towards the label."""
     label = F.one_hot(labels, logits.shape[1]).to(logits)
@@ -183,6 +214,7 @@ def _lengths(seen: Tensor, pulls: Tensor) -> Tensor:
     arXiv:1510.01799).
     """
     (n, positions), units = seen.shape[2:], pulls.shape[2]
+    seen, pulls = seen.double(), pulls.double()
     if _is_cheaper_by_positions(positions, n, units):
         squared: Tensor = ((pulls @ (seen.mT @ seen)) * pulls).sum(3)
         return squared.clamp_min(0).sqrt().flatten(1)
@@ -208,7 +240,8 @@ def _conv_lengths(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
     chunk = max(CHUNK, _NUMBERS // numbers)
     lengths = []
     for seen, some in zip(torch.split(inputs, chunk), torch.split(pulls, chunk), strict=True):
-        bands, each = _bands(layer, seen), some.reshape(len(some), layer.groups, -1, high * wide)
+        bands = _bands(layer, seen.double())
+        each = some.double().reshape(len(some), layer.groups, -1, high * wide)
         starts = [divmod(row * layer.dilation[0], layer.stride[0]) for row in range(kernel)]
         gradients = [
             each @ bands[:, :, :, phase, skipped * wide : (skipped + high) * wide].mT

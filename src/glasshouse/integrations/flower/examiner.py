@@ -17,11 +17,11 @@ from glasshouse.guard.behaviour.inspect import (
     STEPS,
     HonestLayer,
     HonestRange,
-    LayerBehaviour,
     inspect_behaviour,
     learn_honest_range,
 )
 from glasshouse.guard.behaviour.modes import in_mode, modes_of
+from glasshouse.guard.behaviour.observe import LayerBehaviour
 from glasshouse.guard.inspect import inspect
 from glasshouse.store import read_json, write_json
 
@@ -64,6 +64,8 @@ class Examiner:
     ) -> list[str]:
         """What speaks against ``model``, as received, from what it does to the first ``BATCH`` examples.
 
+        Others are tried where it is dead for these.
+
         Honest models are trained for that on all ``examples``, once for a node, its network, its mode and the
         number of examples; no random number that the client's training would draw is used up.
 
@@ -74,13 +76,14 @@ class Examiner:
             is_mode_known: the client trains it in the mode in which it is; else every mode is tried.
         """
         batch = examples[0][:BATCH], examples[1][:BATCH]
+        others = examples[0][BATCH:], examples[1][BATCH:]
         try:
             with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.enable_grad():
                 for one in [model] if is_mode_known else (in_mode(model, mode) for mode in modes_of(model)):
                     honest, longer = (
                         partial(self._range, node, one, examples, steps) for steps in (STEPS, LONGER)
                     )
-                    found = inspect_behaviour(one, *batch, honest=honest(), longer=longer)
+                    found = inspect_behaviour(one, *batch, honest=honest(), longer=longer, others=others)
                     if found.findings:
                         return list(found.findings)
         except BadValue as error:

@@ -106,7 +106,10 @@ class _Preflight:
         examples = self._used(report.context, lookout)
         parameters = [name for name, _ in network.named_parameters() if name in trained and name in received]
         update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
-        outcome = preflight(update, network, *examples, watched=layers)
+        try:
+            outcome = preflight(update, network, *examples, watched=layers)
+        except BadValue as error:  # what overflows cannot be checked
+            return report.refuse("the update cannot be checked", [str(error)])
         standing = {leak.example for leak in outcome.leaks}
         also = [lookout.summary] if lookout.tried else []
         if len(standing) <= settings.most and outcome.controlled:

@@ -1,0 +1,90 @@
+"""What the layers of a model do with a client's own examples."""
+
+import math
+from collections.abc import Collection
+from dataclasses import astuple, dataclass
+from typing import final
+
+from torch import Tensor, nn
+
+from glasshouse.errors import BadValue
+from glasshouse.guard.behaviour.measures import (
+    concentration,
+    isolated,
+    narrowness,
+    paired,
+)
+from glasshouse.guard.behaviour.trace import LayerTrace, trace
+
+AT_A_TIME = 64
+"""Examples that are passed at once where there are many."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LayerBehaviour:
+    """What one layer did with a batch.
+
+    Attributes:
+        isolated: share of the examples that stand alone in a row of its gradient.
+        paired: share of those that stand alone in a difference of two rows.
+        concentration: how few of the examples shape its gradient, from 0 (all alike) to 1.
+        narrowness: how few shape the gradient of one of its units, on average.
+    """
+
+    isolated: float
+    paired: float
+    concentration: float
+    narrowness: float
+
+    @property
+    def is_reached(self) -> bool:
+        """Some example adds to its gradient; where none does, nothing of these examples can be read there."""
+        return self.concentration < 1
+
+
+Behaviour = dict[str, LayerBehaviour]
+"""By name of the layer."""
+
+
+def observe(model: nn.Module, inputs: Tensor, labels: Tensor) -> Behaviour:
+    """What each layer of ``model`` does with a batch, if every example pulls alike on the logits.
+
+    Raises:
+        BadValue: as :func:`~glasshouse.guard.behaviour.trace.trace`, or lengths overflow float64.
+    """
+    observed = {
+        one.name: LayerBehaviour(
+            isolated=float(isolated(one).double().mean()),
+            paired=float(paired(one).double().mean()),
+            concentration=concentration(one),
+            narrowness=narrowness(one),
+        )
+        for one in trace(model, inputs, labels, balanced=True)
+    }
+    for name, seen in observed.items():
+        if not all(map(math.isfinite, astuple(seen))):
+            raise BadValue(
+                "inspection of a model's behaviour",
+                needs="contributions of finite length to every layer's update",
+                got=f"infinite ones at {name or 'its only layer'}",
+                fix="do not train on a model that overflows",
+            )
+    return observed
+
+
+def concentrations(
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, layers: Collection[str]
+) -> dict[str, float]:
+    """How few of many examples shape the gradients of some layers, passed in parts of about ``AT_A_TIME``.
+
+    Raises:
+        BadValue: as :func:`~glasshouse.guard.behaviour.trace.trace`.
+    """
+    parts = math.ceil(len(labels) / AT_A_TIME)
+    tried: dict[str, list[LayerTrace]] = {}
+    for some, of in zip(inputs.tensor_split(parts), labels.tensor_split(parts), strict=True):
+        for name, one in {one.name: one for one in trace(model, some, of, balanced=True)}.items():
+            if name in layers:
+                tried.setdefault(name, []).append(one)
+    return {name: concentration(*traces) for name, traces in tried.items()}
