@@ -112,7 +112,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("audit", "inversion-defences"), 3660),
         Piece(("audit", "inversion-curves"), 2300),
         Piece(("audit", "inversion-trained"), 1830),
-        Piece(("audit", "inversion-resnet"), 900),
+        Piece(("audit", "inversion-resnet"), 1660),
         *audits("inversion-wide"),
         Piece(("audit", "fedavg-steps"), 200),
         Piece(("audit", "client-optimizers"), 335),
