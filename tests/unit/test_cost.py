@@ -237,10 +237,18 @@ def test_batches_that_are_not_timed_cost_their_images_once_where_the_budget_goes
     assert stand_in(many, None, [(few, None)], Clock(0)) is None
 
 
-def test_a_gradient_is_timed_in_the_mode_of_the_federation():
-    """Batch norm in training mode refuses a single example."""
+def test_a_gradient_is_timed_once_for_a_network_and_in_the_mode_of_the_federation(monkeypatch):
+    """Batch norm of features refuses a single example in training mode."""
+    modes, loss = [], probes.mean_loss
+    monkeypatch.setattr(probes, "mean_loss", lambda m, b: (modes.append((m.training, len(b))), loss(m, b))[1])
     (scenario,) = load("quickstart-ggl", ["axes={}", "defenses=[]", 'model={name="convnet"}']).scenarios
-    assert probes.Stopwatch().gradient(scenario) > 0
+    watch = probes.Stopwatch()
+    first = watch.gradient(scenario)
+    assert first > 0
+    assert set(modes) == {(False, 1)}
+    calls = len(modes)
+    assert watch.gradient(scenario) == first
+    assert len(modes) == calls
 
 
 def test_an_attack_that_will_refuse_costs_nothing():

@@ -120,11 +120,11 @@ def preflight_in_sum(
     everyone = _join(parts, updates)
     in_sum = everyone.find_in(_add(updates))
     anyway = {(leak.example, leak.what) for leak in everyone.find_in(_add(updates[1:])).leaks}
-    mine = (leak for leak in in_sum.leaks if leak.example < len(labels))
+    own_leaks = (leak for leak in in_sum.leaks if leak.example < len(labels))
     return SumPreflight(
         clients=clients,
         alone=own.find_in(update),
-        leaks=tuple(leak for leak in mine if (leak.example, leak.what) not in anyway),
+        leaks=tuple(leak for leak in own_leaks if (leak.example, leak.what) not in anyway),
         controlled=in_sum.controlled,
     )
 
@@ -143,13 +143,13 @@ def _check_cohort(inputs: Tensor, others: Tensor, clients: int) -> None:
             got=f"{clients}",
             fix="look at an update that is sent by itself with preflight",
         )
-    mine = len(inputs)
-    possible = 1 + len(others) // max(1, mine)
+    each = len(inputs)
+    possible = 1 + len(others) // max(1, each)
     if possible < clients:
         more = "give more examples, public ones for instance"
         raise BadValue(
             "preflight in a sum",
-            needs=f"{(clients - 1) * mine} examples of others: {mine}, as many as behind this update, for "
+            needs=f"{(clients - 1) * each} examples of others: {each}, as many as behind this update, for "
             f"each of {clients - 1} other clients",
             got=f"{len(others)}",
             fix=more if possible < 2 else f"{more}, or ask for clients={possible}",

@@ -5,8 +5,6 @@ without the clip norm added to one entry, through whatever the app does to an up
 Which were in is written down beside the capture, in ``canaries.json``, and no attack sees it.
 """
 
-import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.captured.canary_file import FILE, Canary, bad_canaries, read_canaries
 from glasshouse.audit.simulation.build import defense_of
-from glasshouse.audit.simulation.epsilon import bound_epsilon
+from glasshouse.audit.simulation.epsilon import bound_epsilon, time_answer
 from glasshouse.errors import BadValue
 from glasshouse.federation.defenses.guarantee import Exposure, guarantee
 from glasshouse.outside.files import printable
@@ -31,11 +28,7 @@ from glasshouse.wire import Kind, Refusal
 
 def measure_captured_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
     """What the canaries of the cell's capture show of the ε that it claims; the cell's hash and the bound."""
-    started = time.process_time()
-    answer = call_plugin(lambda: _measured(cell), subject="canaries")
-    if isinstance(answer, Refusal):
-        return cell.hash, answer
-    return cell.hash, dataclasses.replace(answer, seconds=time.process_time() - started)
+    return time_answer(cell, _measured)
 
 
 def score_canaries(transcript: Transcript, canaries: Sequence[Canary]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ send adds up, over the rounds, the entry of each canary, and guesses from that w
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -80,8 +80,15 @@ class CanaryRecorder:
 
 def measure_epsilon(cell: Cell) -> tuple[str, EmpiricalEpsilon | Refusal]:
     """One federation with the canaries that the cell's scenario asks for; the cell's hash and the bound."""
+    return time_answer(cell, _measured)
+
+
+def time_answer(
+    cell: Cell, measure: Callable[[Cell], EmpiricalEpsilon]
+) -> tuple[str, EmpiricalEpsilon | Refusal]:
+    """The cell's hash and what ``measure`` says of it with its seconds, or why it cannot."""
     started = time.process_time()
-    answer = call_plugin(lambda: _measured(cell), subject="canaries")
+    answer = call_plugin(lambda: measure(cell), subject="canaries")
     if isinstance(answer, Refusal):
         return cell.hash, answer
     return cell.hash, dataclasses.replace(answer, seconds=time.process_time() - started)

@@ -232,10 +232,11 @@ def inspect_behaviour(
         every = [torch.cat([own, more[:OTHERS]]) for own, more in zip((inputs, labels), others, strict=True)]
         tried, seen_by_all = len(every[1]), concentrations(model, *every, layers=dead)
         observed |= {name: replace(observed[name], concentration=x) for name, x in seen_by_all.items()}
-    found = _judge(observed, honest, len(inputs))
-    if longer is not None and any(found.values[name] > found.values[f"{name}_limit"] for name in COUNTS):
-        found = _judge(observed, widen(honest, longer()), len(inputs))
-    return replace(found, values={**found.values, "tried": float(tried)})
+    inspection = _judge(observed, honest, len(inputs))
+    seen = inspection.values
+    if longer is not None and any(seen[name] > seen[f"{name}_limit"] for name in COUNTS):
+        inspection = _judge(observed, widen(honest, longer()), len(inputs))
+    return replace(inspection, values={**inspection.values, "tried": float(tried)})
 
 
 def _judge(observed: Behaviour, honest: HonestRange, batch: int) -> Inspection:

@@ -50,8 +50,8 @@ def paired(one: LayerTrace) -> Tensor:
     """
     if not one.is_flat:
         return _marked(torch.empty(0, dtype=torch.long), like=one.sizes)
-    shown = differences(one.signed_sizes).examples
-    return _marked(shown[shown >= 0], like=one.sizes)
+    alone = differences(one.signed_sizes).examples
+    return _marked(alone[alone >= 0], like=one.sizes)
 
 
 def _marked(examples: Tensor, *, like: Tensor) -> Tensor:

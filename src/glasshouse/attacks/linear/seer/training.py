@@ -100,8 +100,8 @@ def train_secret(
     def make(_: Checkpoint) -> dict[str, Tensor]:
         secret, generator = fresh(architecture, last, code=recipe.code), rng.torch()
         chosen = choose(images.cpu(), examples, looks_for=looks_for, generator=generator)
-        shown = torch.cat((chosen.natural, _draw(chosen.adjusted, _SHOWN * recipe.code, generator)))
-        secret.reader.begin(shown)
+        first = torch.cat((chosen.natural, _draw(chosen.adjusted, _SHOWN * recipe.code, generator)))
+        secret.reader.begin(first)
         _Training(
             secret,
             chosen=chosen,
