@@ -233,8 +233,8 @@ def inspect_behaviour(
         tried, seen_by_all = len(every[1]), concentrations(model, *every, layers=dead)
         observed |= {name: replace(observed[name], concentration=x) for name, x in seen_by_all.items()}
     inspection = _judge(observed, honest, len(inputs))
-    seen = inspection.values
-    if longer is not None and any(seen[name] > seen[f"{name}_limit"] for name in COUNTS):
+    numbers = inspection.values
+    if longer is not None and any(numbers[name] > numbers[f"{name}_limit"] for name in COUNTS):
         inspection = _judge(observed, widen(honest, longer()), len(inputs))
     return replace(inspection, values={**inspection.values, "tried": float(tried)})
 
