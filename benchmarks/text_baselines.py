@@ -31,8 +31,9 @@ from torch import Tensor
 
 from benchmarks.text import gradient
 from benchmarks.text_tables import Words
-from glasshouse.attacks.base import Attack
+from glasshouse.attacks.base import Attack, Claim
 from glasshouse.attacks.inversion.label_inference import LabelInference
+from glasshouse.attacks.objective import SearchingAttack
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.attacks.text.dager import Dager
 from glasshouse.attacks.text.lamp import Lamp
@@ -41,6 +42,7 @@ from glasshouse.metrics.statistics.interval import mean_interval
 from glasshouse.metrics.text.sentences import pair_sentences
 from glasshouse.models.text.base import TextModel
 from glasshouse.models.text.small import small_gpt
+from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
 from glasshouse.tokens.vocabulary import Vocabulary
 from glasshouse.transcript.grants import Grants
@@ -157,19 +159,36 @@ def lamp(iterations: int) -> Attack:
 ATTACKS: Mapping[str, Callable[[int], Attack]] = {"tag": tag, "lamp": lamp}
 
 
-def timed(attack: Attack, view: View) -> tuple[list[tuple[int, ...]], float]:
-    """The claimed sentences, and CPU seconds."""
+def timed(attack: Attack, view: View) -> tuple[Claim, float]:
+    """What is claimed, and CPU seconds."""
     began = time.process_time()
     (claim,) = attack.run(view, rng=Rng.root(0))
-    seconds = time.process_time() - began
-    examples = view.rounds[0].updates[0].examples
+    return claim, time.process_time() - began
+
+
+def sentences_of(claim: Claim, view: View) -> list[tuple[int, ...]]:
+    """The claimed sentences."""
     vocabulary = view.terms.architecture.vocabulary
     assert vocabulary is not None
-    return vocabulary.words(claim.tokens[:examples]), seconds  # type: ignore[attr-defined]  # sequences
+    examples = view.rounds[0].updates[0].examples
+    return vocabulary.words(claim.tokens[:examples])  # type: ignore[attr-defined]  # sequences
 
 
-def baselines(view: View, setting: Setting, seconds: float) -> dict[str, dict[str, Any]]:
-    """The attacks of a setting, in what DAGER's ``seconds`` allow them."""
+def search(attack: Attack, view: View, claim: Claim, truth: Tensor) -> dict[str, Any]:
+    """The attack's loss at its claim and at the true sentences, (B, L) in the order of their classes."""
+    assert isinstance(attack, SearchingAttack)
+    searched = attack.objective(view, claim.about, rng=Rng.root(0))
+    unknown = torch.full((1, len(truth)), -1)
+    tokens: Tensor = claim.tokens  # type: ignore[attr-defined]  # sequences
+    loss, best = (float(searched.loss(x[None], unknown).detach()) for x in (tokens, truth))
+    if searched.reached is not None:
+        loss = min(loss, searched.reached(claim))
+    row = Search(name="", loss=loss, truth=best, noise=searched.noise)
+    return {"loss": loss, "loss of the truth": best, "finished": row.finished}
+
+
+def baselines(view: View, setting: Setting, seconds: float, truth: Tensor) -> dict[str, dict[str, Any]]:
+    """The attacks of a setting, in what DAGER's ``seconds`` allow them; ``truth`` judges their searches."""
     rows: dict[str, dict[str, Any]] = {}
     allowed = {f"{m:g} x": m * seconds for m in setting.multiples}
     if setting.seconds:
@@ -179,8 +198,10 @@ def baselines(view: View, setting: Setting, seconds: float) -> dict[str, dict[st
         each = max(1e-4, (probe - fixed) / PROBE)
         for words, limit in allowed.items():
             iterations = max(1, int((limit - fixed) / each))
-            found, spent = timed(attack(iterations), view)
-            rows[f"{name} {words}"] = {"found": found, "seconds": spent, "iterations": iterations}
+            claim, spent = timed(attack(iterations), view)
+            ended = search(attack(iterations), view, claim, truth)
+            found = {"found": sentences_of(claim, view), "seconds": spent, "iterations": iterations}
+            rows[f"{name} {words}"] = found | ended
     return rows
 
 
@@ -209,17 +230,18 @@ def piece(model: TextModel, halves: Halves, setting: Setting, number: int) -> di
     seed = 1000 * setting.batch + number
     sentences = halves.draw(setting.batch, seed)
     tokens = halves.vocabulary.stack(sentences, length=LENGTH)
-    sent, loss = gradient(model, tokens, torch.arange(len(tokens)) % 2)
+    labels = torch.arange(len(tokens)) % 2
+    sent, loss = gradient(model, tokens, labels)
     draws = torch.Generator().manual_seed(seed)
     sent = {name: g + setting.noise * torch.randn(g.shape, generator=draws) for name, g in sent.items()}
     view = view_of(model, halves, tokens, sent)
-    found, seconds = timed(Dager(), view)
-    others = baselines(view, setting, seconds)
+    claim, seconds = timed(Dager(), view)
+    others = baselines(view, setting, seconds, tokens[labels.argsort(stable=True)])
     guesses = {name: {"found": said} for name, said in nulls(halves, setting.batch, seed).items()}
     return {
         "setting": asdict(setting),
         "truth": halves.vocabulary.words(tokens),
-        "found": found,
+        "found": sentences_of(claim, view),
         "tokens": int(halves.vocabulary.real(tokens).sum()),
         "loss": loss,
         "norm": float(torch.stack([g.norm() for g in sent.values()]).norm()),
@@ -262,13 +284,14 @@ def show(records: Sequence[Mapping[str, Any]]) -> None:
     """A line per attack, over all pieces of a setting; batches are the units of the interval."""
     first = {"dager": {"found": None}}
     for name in {**first, **records[0]["others"]}:
-        rows, placed, spent, iterations = [], [], 0.0, 0
+        rows, placed, finished, spent, iterations = [], [], [], 0.0, 0
         for record in records:
             one = {"found": record["found"], "seconds": record["seconds"]["attack"]}
             one = one if name == "dager" else record["others"][name]
             here = scores(record["truth"], one["found"])
             rows += here
             placed.append(sum(row[1] for row in here) / len(here))
+            finished += [one["finished"]] if "finished" in one else []
             spent, iterations = spent + one.get("seconds", 0.0), iterations + one.get("iterations", 0)
         table = torch.tensor(rows, dtype=torch.float64)
         exact, _, *rouge = table.mean(0).tolist()
@@ -277,7 +300,8 @@ def show(records: Sequence[Mapping[str, Any]]) -> None:
             f"    {name:24s} exact {int(table[:, 0].sum())}/{len(table)} = {exact:.2f}"
             f"  in place {interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]  rouge "
             + ", ".join(f"{value:.3f}" for value in rouge)
-            + f"  {spent / len(records):6.2f} CPU s  {iterations / len(records):5.0f} iterations",
+            + f"  {spent / len(records):6.2f} CPU s  {iterations / len(records):5.0f} iterations"
+            + (f", {sum(finished)} of {len(finished)} searches finished" if finished else ""),
             flush=True,
         )
 

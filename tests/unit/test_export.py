@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -13,8 +14,10 @@ from glasshouse.api.run import load
 from glasshouse.cli import main
 from glasshouse.errors import BadValue
 from glasshouse.report.export.tables import latex
+from glasshouse.report.markdown import markdown
 from glasshouse.results.files import write_result
 from glasshouse.results.rows import Rows, flat
+from glasshouse.results.strength import Search
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -132,3 +135,22 @@ def test_victims_are_counted_and_grants_joined():
     table = flat(f)
     assert table["victims"] == (len(f.victims) or "")
     assert Rows([f]).where(metric="psnr") == ()
+
+
+def test_a_table_counts_searches_that_were_finished(tmp_path):
+    """A column only where an attack searches, a dash for those that do not."""
+    result = specimen.specimen(tmp_path)
+    assert "searches finished" not in markdown(result)
+    ended, cut = (Search(name="round 0", loss=x, truth=0.1, noise=1e-6) for x in (0.1, 0.2))
+    first = result.findings[0]
+    same = [(f.scenario, f.attack) == (first.scenario, first.attack) for f in result.findings]
+    findings = [
+        replace(f, searches=(ended, cut, cut)) if s else f for f, s in zip(result.findings, same, strict=True)
+    ]
+    result = replace(result, findings=tuple(findings))
+    (section,) = [x for x in markdown(result).split("### ") if x.startswith(f"{first.scenario}\n")]
+    head, _, *rows = [x for x in section.splitlines() if x.startswith("|")]
+    assert head.endswith("| searches finished |")
+    counted = [row for row in rows if row.endswith("| 1 of 3 |")]
+    assert counted == [row for row in rows if f"| {first.attack} |" in row] != []
+    assert all(row.endswith("| – |") for row in rows if row not in counted)

@@ -185,6 +185,17 @@ def test_the_truth_takes_the_places_of_its_labels_and_then_of_what_is_alike():
     assert orders(inverted, truth)[1] == ([0.0, 0.5, 1.0], [7, 8, 8])
 
 
+def test_a_claim_with_wrong_labels_meets_the_truth_under_its_own_labels_too():
+    """True images under wrong labels do not fit an update: a claim that is below that is not finished."""
+    images = torch.tensor([0.0, 0.5]).reshape(2, 1, 1, 1)
+    truth = truth_of(images, [7, 8])
+    wrong = claim(images + 0.1, [7, 7])
+    assert orders(wrong, truth) == [([0.0, 0.5], [7, 7]), ([0.0, 0.5], [7, 8])]
+    fits = SearchedLoss(loss=lambda x, y: (y - torch.tensor([7, 8])).abs().sum(1) + x.mean(), noise=1e-6)
+    row = certificate._certificate(wrong, fits, truth, Outcome(curve=()), device="cpu")
+    assert (row.loss > row.truth, row.finished) == (True, False)
+
+
 def test_places_that_no_true_image_fits_keep_the_claim():
     truth = truth_of(torch.tensor([0.25]).reshape(1, 1, 1, 1), [3])
     more = claim(torch.tensor([0.9, 0.2]).reshape(2, 1, 1, 1), None)

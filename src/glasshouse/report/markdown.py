@@ -17,8 +17,9 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
     """One table per scenario, with ``metrics`` as columns (none given: all).
 
     A cell: the value, its 95 % interval, and the gain over the null with its own, in bold
-    where it lies above 0; "no power" stands where a control failed. Where the scenario names an attack to
-    compare with the others, a second table holds the paired differences.
+    where it lies above 0; "no power" stands where a control failed. Where an attack searches, a last column
+    counts the searches that were finished. Where the scenario names an attack to compare with the others, a
+    second table holds the paired differences.
 
     Examples:
         >>> markdown(Result(suite="empty"))
@@ -64,12 +65,20 @@ def _difference(c: Contrast) -> str:
 
 def _table(findings: Sequence[Finding], cards: Cards) -> str:
     metrics, rows = pivot(findings, finding_key)
-    lines = [_row((*HEAD, *metrics)), _row("---" for _ in (*HEAD, *metrics))]
+    searches = ("searches finished",) if any(f.searches for f in findings) else ()
+    head = (*HEAD, *metrics, *searches)
+    lines = [_row(head), _row("---" for _ in head)]
     for key, by_metric in rows.items():
         n = max(f.n for f in by_metric.values())
         cells = (_cell(by_metric[m], cards.metric(m)) if m in by_metric else "" for m in metrics)
-        lines.append(_row((*key, str(n), *cells)))
+        lines.append(_row((*key, str(n), *cells, *(_finished(by_metric.values()) for _ in searches))))
     return "\n".join(lines)
+
+
+def _finished(findings: Iterable[Finding]) -> str:
+    """How many of an attack's searches were finished; a dash where it does not search."""
+    searches = max((f.searches for f in findings), key=len)
+    return f"{sum(s.finished for s in searches)} of {len(searches)}" if searches else "–"
 
 
 def pivot(rows: Iterable[R], key: Callable[[R], Key]) -> tuple[list[str], dict[Key, dict[str, R]]]:

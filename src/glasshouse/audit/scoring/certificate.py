@@ -164,8 +164,9 @@ def _labels(claim: Searched) -> Tensor:
 def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor]]:
     """True images in the place of the claimed ones, with the claim's labels; then as the client used them.
 
-    The second only where claim and truth hold the same labels. Places that no true image fits keep the claim.
-    Of sentences the second order is that of their classes, in which attacks infer them.
+    The second with the true labels, where as many are claimed: true images under wrong labels do not fit the
+    update, so that a claim could end below them although the truth fits. Places that no true image fits keep
+    the claim. Of sentences the second order is that of their classes, in which attacks infer them.
     """
     labels = _labels(claim)
     if isinstance(claim, ClassRepresentatives):
@@ -184,8 +185,8 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
         cost = cost + OTHER_LABEL * (batch.labels[:, None] != labels[None]).numpy()
     placed = _placed(claim.inputs.float(), batch.inputs, assign(cost))
     yield placed, labels
-    same = claim.labels is not None and torch.equal(labels.sort().values, batch.labels.sort().values)
-    if same and not (torch.equal(labels, batch.labels) and torch.equal(placed, batch.inputs)):
+    comparable = claim.labels is not None and len(labels) == len(batch)
+    if comparable and not (torch.equal(labels, batch.labels) and torch.equal(placed, batch.inputs)):
         yield batch.inputs, batch.labels
 
 
