@@ -174,20 +174,22 @@ def sentences_of(claim: Claim, view: View) -> list[tuple[int, ...]]:
     return vocabulary.words(claim.tokens[:examples])  # type: ignore[attr-defined]  # sequences
 
 
-def search(attack: Attack, view: View, claim: Claim, truth: Tensor) -> dict[str, Any]:
-    """The attack's loss at its claim and at the true sentences, (B, L) in the order of their classes."""
+def search(attack: Attack, view: View, claim: Claim, truth: Batch) -> dict[str, Any]:
+    """The attack's loss at its claim and at the true sentences."""
     assert isinstance(attack, SearchingAttack)
     searched = attack.objective(view, claim.about, rng=Rng.root(0))
-    unknown = torch.full((1, len(truth)), -1)
-    tokens: Tensor = claim.tokens  # type: ignore[attr-defined]  # sequences
-    loss, best = (float(searched.loss(x[None], unknown).detach()) for x in (tokens, truth))
+    unknown = torch.full((len(truth),), -1)
+    said = claim.tokens, unknown  # type: ignore[attr-defined]  # sequences
+    loss, best = (
+        float(searched.loss(x[None], y[None]).detach()) for x, y in (said, (truth.inputs, truth.labels))
+    )
     if searched.reached is not None:
         loss = min(loss, searched.reached(claim))
     row = Search(name="", loss=loss, truth=best, noise=searched.noise)
     return {"loss": loss, "loss of the truth": best, "finished": row.finished}
 
 
-def baselines(view: View, setting: Setting, seconds: float, truth: Tensor) -> dict[str, dict[str, Any]]:
+def baselines(view: View, setting: Setting, seconds: float, truth: Batch) -> dict[str, dict[str, Any]]:
     """The attacks of a setting, in what DAGER's ``seconds`` allow them; ``truth`` judges their searches."""
     rows: dict[str, dict[str, Any]] = {}
     allowed = {f"{m:g} x": m * seconds for m in setting.multiples}
@@ -236,7 +238,7 @@ def piece(model: TextModel, halves: Halves, setting: Setting, number: int) -> di
     sent = {name: g + setting.noise * torch.randn(g.shape, generator=draws) for name, g in sent.items()}
     view = view_of(model, halves, tokens, sent)
     claim, seconds = timed(Dager(), view)
-    others = baselines(view, setting, seconds, tokens[labels.argsort(stable=True)])
+    others = baselines(view, setting, seconds, Batch(inputs=tokens, labels=labels))
     guesses = {name: {"found": said} for name, said in nulls(halves, setting.batch, seed).items()}
     return {
         "setting": asdict(setting),

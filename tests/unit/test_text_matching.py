@@ -122,7 +122,11 @@ def test_the_truth_has_the_least_loss(attack, task):
     searched = attack.objective(view_of(run), claim.about, rng=Rng.root(0))
     private = run.setting.private.pick(torch.arange(2))
     true = private.inputs[private.labels.argsort(stable=True)]
-    at_truth, at_claim = (float(searched.loss(x[None], torch.zeros(1, 2))) for x in (true, claim.tokens))
+    unknown = torch.full((1, 2), -1)
+    at_truth, at_claim = (float(searched.loss(x[None], unknown)) for x in (true, claim.tokens))
+    assert float(searched.loss(private.inputs[None], private.labels[None])) == pytest.approx(
+        at_truth, abs=1e-4
+    )
     prior = 0.0 if attack is TAG else 0.001 * float(count_ngrams(AUXILIARY.inputs, WORDS).losses(true).mean())
     assert at_truth == pytest.approx(prior, abs=1e-3)
     assert at_truth < at_claim - searched.noise
@@ -142,10 +146,10 @@ def test_every_family_is_matched(name, arguments):
     (claim,) = attack.run(view_of(run), rng=Rng.root(0))
     searched = attack.objective(view_of(run), claim.about, rng=Rng.root(0))
     true = run.setting.private.inputs[None, :1]
-    assert float(searched.loss(true, torch.zeros(1, 1))) < 1e-3 < searched.reached(claim)
+    assert float(searched.loss(true, torch.full((1, 1), -1))) < 1e-3 < searched.reached(claim)
 
 
-def test_the_truth_takes_the_places_of_likely_claims_and_then_the_order_of_its_classes():
+def test_the_truth_takes_the_places_of_likely_claims_and_then_its_own_labels():
     true = torch.tensor([[5, 6, 7, 1], [8, 9, 1, 0]])
     truth = Truth(
         private=Batch(inputs=true, labels=torch.tensor([1, 0])),
@@ -158,7 +162,7 @@ def test_the_truth_takes_the_places_of_likely_claims_and_then_the_order_of_its_c
         confidence=torch.zeros(2),
     )
     orders = [(x.tolist(), y.tolist()) for x, y in certificate._true_orders(claim, truth)]
-    assert orders == [(true.tolist(), [-1, -1]), (true.flip(0).tolist(), [-1, -1])]
+    assert orders == [(true.tolist(), [-1, -1]), (true.tolist(), [1, 0])]
 
 
 def test_losses_of_all_parts_make_one_curve():

@@ -16,7 +16,7 @@ Shape letters: N candidates, B sentences, L tokens of the longest one, D width, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, final
 
@@ -219,9 +219,19 @@ class Matching:
         )
 
     def searched_loss(self) -> SearchedLoss:
-        """The distance of sentences, for the judge; a search may have ended between tokens."""
+        """The distance of sentences, for the judge; a search may have ended between tokens.
+
+        Of sentences without labels (-1) the inferred classes are taken.
+        """
+
+        def loss(tokens: Tensor, labels: Tensor) -> Tensor:
+            told = bool((labels >= 0).all())
+            each = [replace(self, labels=y.to(self.labels.device)) if told else self for y in labels]
+            rows = zip(each, tokens, strict=True)
+            return torch.cat([one.distances(self.table[row][None], row[None]) for one, row in rows])
+
         return SearchedLoss(
-            loss=lambda tokens, _: self.distances(self.table[tokens], tokens),
+            loss=loss,
             noise=ROUNDING,
             reached=lambda claim: -float(claim.confidence[0]) if isinstance(claim, Sequences) else torch.inf,
         )

@@ -165,8 +165,8 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
     """True images in the place of the claimed ones, with the claim's labels; then as the client used them.
 
     The second with the true labels, where as many are claimed: true images under wrong labels do not fit the
-    update, so that a claim could end below them although the truth fits. Places that no true image fits keep
-    the claim. Of sentences the second order is that of their classes, in which attacks infer them.
+    update, so that a claim could end below them although the truth fits; and so of sentences, whose classes
+    attacks infer. Places that no true image fits keep the claim.
     """
     labels = _labels(claim)
     if isinstance(claim, ClassRepresentatives):
@@ -178,7 +178,7 @@ def _true_orders(claim: Searched, truth: Truth) -> Iterator[tuple[Tensor, Tensor
         differ = (batch.inputs[:, None] != claim.tokens[None]).double().mean(2).numpy()
         yield _placed(claim.tokens, batch.inputs, assign(differ)), labels
         if len(batch) == len(labels):
-            yield batch.inputs[batch.labels.argsort(stable=True)], labels
+            yield batch.inputs, batch.labels
         return
     cost = mse_table(batch.inputs, claim.inputs)
     if claim.labels is not None:
