@@ -57,7 +57,7 @@ PROLIN: tuple[Piece, ...] = (
     *rounds_of("prolin-membership", 1, range(6), 150, SHADOWS, name="lbfgs", estimated=True),
     *rounds_of("prolin-misbehaving", 0, range(6), 100, SHADOWS, estimated=True),
     *rounds_of("prolin-ascent", 0, range(6), 270),
-    about(1500, "audit", "prolin-countermeasures"),
+    about(2000, "audit", "prolin-countermeasures"),
     *rounds_of(
         "prolin-misbehaving", 0, range(2), 100, SHADOWS, SOMETIMES, name="intermittent", estimated=True
     ),
@@ -109,11 +109,11 @@ ONE_HEAD = (
 SENT = tuple(
     about(cost, "audit", "maui", *changed(*ONE_HEAD, "data.examples=32", *more))
     for cost, more in (
-        (60, ()),
-        (60, ("federation.secure_sum=true",)),
-        (60, ('federation.sends="delta"',)),
+        (110, ()),
+        (110, ("federation.secure_sum=true",)),
+        (110, ('federation.sends="delta"',)),
         (
-            100,
+            130,
             (
                 *('federation.sends="delta"', "federation.clients=32"),
                 *("federation.cohort=0.25", "data.heldout=500"),
@@ -130,27 +130,27 @@ OUTSIDE = (
 """Private data of another kind, through Maui's head."""
 SMALL = ("--images", "32", "--pairs", "24")
 PARTS = {
-    "features": 40, "heads": 300, "inversion": 200, "batches": 40, "preimages": 60, "guard": 40,
-    "crafted": 20, "speed": 200, "outside": 20,
+    "features": 40, "heads": 300, "inversion": 160, "batches": 60, "preimages": 80, "guard": 40,
+    "crafted": 20, "speed": 210, "outside": 40,
 }  # fmt: skip
 """Parts of benchmarks.maui, and their CPU seconds."""
 LONGER = {(5, 20): 1200, (10, 35): 3300, (5, 35): 30}
 """Epochs, robust and natural, of ResNet-18; what was trained before is not trained again."""
 MAUI: tuple[Piece, ...] = (
-    about(2500, "audit", "maui"),
+    about(2800, "audit", "maui"),
     *SENT,
-    *(about(70, "audit", "maui", *changed(*ONE_MODEL, *where)) for where in OUTSIDE),
+    *(about(840, "audit", "maui", *changed(*ONE_MODEL, *where)) for where in OUTSIDE),
     *(about(cost, "maui", what) for what, cost in PARTS.items()),
-    about(60, "maui", "dp", "--images", "32"),
+    about(90, "maui", "dp", "--images", "32"),
     about(60, "maui", "units"),
     Piece(("maui", "features", "--set", trained(8, 6)), 614),
-    about(1000, "maui", "features", "architecture", "preimages", *SMALL, *resnet(16, 5, 4)),
-    about(1000, "maui", "preimages", *resnet(16, 5, 15, moved=False)),
+    about(1050, "maui", "features", "architecture", "preimages", *SMALL, *resnet(16, 5, 4)),
+    about(1550, "maui", "preimages", *resnet(16, 5, 15, moved=False)),
     *(about(cost, "maui", "preimages", *SMALL, *resnet(16, *epochs)) for epochs, cost in LONGER.items()),
     Piece(("maui", "architecture", "features", "--images", "32", *resnet(32, 2, 1)), 1000),
     Piece(("maui_pictures", *resnet(32, 2, 1)), 300),
     about(700, "maui", "features", "architecture", "preimages", *SMALL, *SHUFFLENET),
-    about(60, "maui_rounds"),
+    about(150, "maui_rounds"),
 )  # fmt: skip
 BLUR = ('data.domains.shifts=[{name="box_blur"}]',)
 CLIENTS = 'axes."federation.clients"='
@@ -162,17 +162,20 @@ PAPER_WIDTH = (
 FEDMD_ALONE = ('axes."federation.protocol"=["fedmd"]', CLIENTS + "[1]")
 FEDGEMS_TWO = ('axes."federation.protocol"=["fedgems"]', CLIENTS + "[2]")
 PLI: tuple[Piece, ...] = (
-    about(3000, "audit", "pli"),
+    about(4000, "audit", "pli"),
     about(900, "audit", "pli-priors"),
-    about(900, "audit", "pli-mnist"),
+    *(
+        about(cost, "audit", "pli-mnist", "--set", f'federation.protocol="{protocol}"')
+        for protocol, cost in (("fedmd", 85), ("fedgems", 100), ("dsfl", 85))
+    ),
     about(400, "audit", "pli-defences", *changed("audit.seeds=[66,85,91]")),
     *(
         about(cost, "audit", "pli-fedavg", "--set", f"federation.clients={k}")
-        for k, cost in ((1, 60), (2, 80), (10, 120))
+        for k, cost in ((1, 50), (2, 60), (10, 100))
     ),
-    about(3000, "audit", "pli", *changed(*BLUR, "data.domains.same_photos=false")),
-    about(200, "audit", "pli", *changed(*FEDMD_ALONE, "data.domains.targets=20")),
-    about(200, "audit", "pli", *changed(*FEDGEMS_TWO, *BLUR, "data.domains.heldout=0.5")),
+    about(4000, "audit", "pli", *changed(*BLUR, "data.domains.same_photos=false")),
+    about(220, "audit", "pli", *changed(*FEDMD_ALONE, "data.domains.targets=20")),
+    about(260, "audit", "pli", *changed(*FEDGEMS_TWO, *BLUR, "data.domains.heldout=0.5")),
     Piece(("audit", "pli", *changed(*PAPER_WIDTH)), 110),
     about(400, "pli_lfw", "run", "--out", "{out}/lfw", "--only", "fedmd", "1"),
     about(20, "pli_lfw", "table", "--out", "{out}/lfw", "--only", "fedmd", "1"),
