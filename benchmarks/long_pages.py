@@ -54,18 +54,18 @@ PROLIN: tuple[Piece, ...] = (
     *(Piece(("prolin", "table", f"{{out}}/unused/cell{cell}"), 5) for cell in (0, 1)),
     *rounds_of("prolin-membership", 0, range(6), 165),
     *rounds_of("prolin-membership", 1, range(6), 165),
-    *rounds_of("prolin-membership", 1, range(6), 150, SHADOWS, name="lbfgs", estimated=True),
-    *rounds_of("prolin-misbehaving", 0, range(6), 100, SHADOWS, estimated=True),
+    *rounds_of("prolin-membership", 1, range(6), 200, SHADOWS, name="lbfgs", estimated=True),
+    *rounds_of("prolin-misbehaving", 0, range(6), 170, SHADOWS, estimated=True),
     *rounds_of("prolin-ascent", 0, range(6), 270),
-    about(2000, "audit", "prolin-countermeasures"),
+    about(2200, "audit", "prolin-countermeasures"),
     *rounds_of(
-        "prolin-misbehaving", 0, range(2), 100, SHADOWS, SOMETIMES, name="intermittent", estimated=True
+        "prolin-misbehaving", 0, range(2), 170, SHADOWS, SOMETIMES, name="intermittent", estimated=True
     ),
     *(
         piece
         for number, (cell, changes) in enumerate(SIZES)
         for piece in rounds_of(
-            *("prolin-membership", cell, range(3), 70, "federation.rounds=100", *changes),
+            *("prolin-membership", cell, range(3), 80, "federation.rounds=100", *changes),
             name=f"size{number}",
             estimated=True,
         )
@@ -179,5 +179,5 @@ PLI: tuple[Piece, ...] = (
     Piece(("audit", "pli", *changed(*PAPER_WIDTH)), 110),
     about(400, "pli_lfw", "run", "--out", "{out}/lfw", "--only", "fedmd", "1"),
     about(20, "pli_lfw", "table", "--out", "{out}/lfw", "--only", "fedmd", "1"),
-    about(30, "pli_speed"),
+    Piece(("pli_speed",), 15),
 )  # fmt: skip

@@ -25,7 +25,7 @@ OUT_SPEAR, OUT_END = ("--out", "{out}/spear"), ("--out", "{out}/end")
 MLPS = ("--models", "mlp", "--seeds", "2")
 QUALITY = ("speed", "quality", "--iterations", "60", "--out", "{out}")
 WIDE = ("ConvNet 8, 1 restart", "ConvNet 64, 8 restarts")
-FLOWER = {"plain": 60, "dp": 60, "sums": 100, "crafted": 750, "crafted-default": 80, "overhead": 30}
+FLOWER = {"plain": 50, "dp": 50, "sums": 100, "crafted": 650, "crafted-default": 80, "overhead": 30}
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 ORGANIC = (
     *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "8500", "8502"),
@@ -34,8 +34,8 @@ ORGANIC = (
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
 NARROW = ("ConvNet 8, 8 restarts", "ConvNet 8, 1 restart")
 TEXT = {
-    "decoder": 480, "class": 90, "beyond": 240, "llama": 100, "bert": 1600, "lora": 360, "fedavg": 800,
-    "sums": 120, "defences": 450, "fresh": 440,
+    "decoder": 1000, "class": 210, "beyond": 600, "llama": 370, "bert": 1800, "lora": 600, "fedavg": 1470,
+    "sums": 340, "defences": 1100, "fresh": 860,
 }  # fmt: skip
 """Tables of benchmarks.text, and their CPU seconds."""
 PAGES: dict[str, tuple[Piece, ...]] = {
@@ -68,7 +68,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(1100, "audit", "ggl-cifar"),
         about(260, "audit", "ggl-out-of-distribution"),
         Piece(("audit", "quickstart-ggl"), 13),
-        about(200, "ggl", "detector"),
+        about(175, "ggl", "detector"),
         about(100, "ggl", "speed"),
         about(1150, "ggl", "optimisers"),
         about(140, "ggl", "optimisers", "--among", "cma_es", "--evaluations", "5000"),
@@ -83,7 +83,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(770, "audit", "scale-mia-comparison"),
         about(6500, "scale_mia", "all", "--out", "{out}/rows.jsonl"),
         about(1500, "scale_mia_rounds"),
-        about(100, "scale_mia_speed"),
+        about(60, "scale_mia_speed"),
         Piece(("scale_mia_speed", "--sizes", "256", "1024", "--repeats", "3"), 35),
     ),
     "active": (
@@ -92,7 +92,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(1300, "active", "spear", "--searches", "descents", "--seeds", "1", "--largest", "48", *OUT_END),
         Piece(("active", "table", *OUT_END), 2),
         Piece(("active", "cah", "--seeds", "10"), 130),
-        about(30, "active", "fishing", "--seeds", "5"),
+        about(135, "active", "fishing", "--seeds", "5"),
         about(230, "seer", "rounds", "--seeds", "40"),
         about(130, "seer", "guard", "--seeds", "3"),
         Piece(("audit", "spear"), 25),
@@ -124,7 +124,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         Piece(("guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
         Piece(("guard", "forecast", "--out", "{out}/forecast"), 250),
         Piece(("guard", "forecast", "--seeds", "2", "--updates", *LENETS, "--out", "{out}/forecast"), 75),
-        about(25, "guard", "cost", "--networks", "lenet5"),
+        about(20, "guard", "cost", "--networks", "lenet5"),
         about(80, "guard", "cost", "--networks", "resnet18", "--trained", "256", "--times", "1"),
         Piece((*MITIGATION, "--out", "{out}/mitigation"), 2400),
     ),

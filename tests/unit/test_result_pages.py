@@ -62,7 +62,7 @@ def test_every_piece_has_a_cost(page):
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_a_page_says_what_its_pieces_cost(page):
     text = " ".join((DOCS / f"{page}.md").read_text(encoding="utf-8").split())
-    said = re.search(rf"`make results PAGE={page}` \(([\d,]+) CPU (seconds|minutes|hours)", text)
+    said = re.search(rf"`make results PAGE={page}` \(([\d,.]+) CPU (seconds|minutes|hours)", text)
     assert said is not None
     seconds = float(said[1].replace(",", "")) * {"seconds": 1, "minutes": 60, "hours": 3600}[said[2]]
     assert seconds == pytest.approx(sum(p.cost for p in pages.PAGES[page] if not p.gpu), rel=0.15)
