@@ -115,7 +115,8 @@ def chart(folder: Path) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {head}>{"".join(parts)}</svg>\n'
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the tables, and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--chart", type=Path)
@@ -123,3 +124,7 @@ if __name__ == "__main__":
     show(arguments.folder)
     if arguments.chart:
         arguments.chart.write_text(chart(arguments.folder), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

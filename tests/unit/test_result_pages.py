@@ -1,13 +1,18 @@
-"""``make results``: every page of docs/results has its commands, they exist, and what ended is kept."""
+"""``make results``: every page of docs/results has its commands and their cost, and what ended is kept."""
 
-import importlib.util
+import argparse
+import importlib
+import itertools
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from benchmarks import dp_gap, pages
+from benchmarks import dp_gap, pages, pieces
+from benchmarks.guard.__main__ import PARTS
+from benchmarks.pieces import Piece
 
-from glasshouse.scenario.shipped import presets
+from glasshouse.scenario.load import load
 
 DOCS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -16,14 +21,78 @@ def test_every_page_can_be_run():
     assert sorted(pages.PAGES) == sorted(p.stem for p in DOCS.glob("*.md"))
 
 
+class ParsedError(Exception):
+    """The arguments of a benchmark were read."""
+
+
+def parsed(words, monkeypatch):
+    """Check that a benchmark's parser takes these words; nothing of it runs."""
+    read = argparse.ArgumentParser.parse_args
+
+    def stop(parser, args=None, namespace=None):
+        read(parser, args, namespace)
+        raise ParsedError
+
+    first, *rest = words
+    module = importlib.import_module(f"benchmarks.{first}")
+    main = PARTS[rest.pop(0)] if first == "guard" else module.main
+    with monkeypatch.context() as patched:
+        patched.setattr(argparse.ArgumentParser, "parse_args", stop)
+        patched.setattr("sys.argv", [first, *rest])
+        with pytest.raises(ParsedError):
+            main()
+
+
 @pytest.mark.parametrize("page", pages.PAGES)
-def test_commands_exist(page):
+def test_commands_are_understood(page, monkeypatch):
     for piece in pages.PAGES[page]:
         first, *rest = piece.command
         if first == "audit":
-            assert rest[0] in presets()
-        else:
-            assert importlib.util.find_spec(f"benchmarks.{first}")
+            changes = [word for option, word in itertools.pairwise(rest) if option == "--set"]
+            assert load(rest[0], changes).scenarios
+        elif first != "glasshouse":
+            parsed(piece.command, monkeypatch)
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_every_piece_has_a_cost(page):
+    assert all(piece.cost > 0 for piece in pages.PAGES[page])
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_a_page_says_what_its_pieces_cost(page):
+    text = " ".join((DOCS / f"{page}.md").read_text(encoding="utf-8").split())
+    said = re.search(rf"`make results PAGE={page}` \(([\d,.]+) CPU (seconds|minutes|hours)", text)
+    assert said is not None
+    seconds = float(said[1].replace(",", "")) * {"seconds": 1, "minutes": 60, "hours": 3600}[said[2]]
+    assert seconds == pytest.approx(sum(p.cost for p in pages.PAGES[page] if not p.gpu), rel=0.15)
+
+
+def test_costs_in_words():
+    known, told = Piece(("one_run",), 1200), pieces.about(90, "audit", "dp")
+    on_gpu = Piece(("audit", "dlg"), 600, estimated=True, gpu=True)
+    assert pieces.price(known) == "about 1,200 CPU seconds"
+    assert pieces.price(told) == "about 90 CPU seconds (estimated)"
+    assert pieces.price(on_gpu) == "about 600 seconds on a GPU, which it needs (estimated)"
+    assert pieces.total([known]) == "about 1,200 CPU seconds"
+    assert pieces.total([known, told, on_gpu]) == (
+        "about 1,290 CPU seconds, 90 of them estimated, and 600 seconds on a GPU"
+    )
+
+
+def test_a_list_ends_with_the_sum(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["pages", "defence-check", "--list"])
+    assert pages.main() == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(pages.PAGES["defence-check"])
+    assert last == f"total: {pieces.total(pages.PAGES['defence-check'])}"
+
+
+def test_a_piece_that_needs_a_gpu_is_left_out_where_there_is_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pieces.shutil, "which", lambda _: None)
+    assert pieces.run_pieces([Piece(("audit", "dlg"), 600, gpu=True)], tmp_path) == 0
+    assert "left out: there is no GPU" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
 
 
 def test_pieces_that_ended_are_kept_and_failed_ones_run_again(tmp_path, monkeypatch):
@@ -34,16 +103,16 @@ def test_pieces_that_ended_are_kept_and_failed_ones_run_again(tmp_path, monkeypa
         called.append(words)
         return subprocess.CompletedProcess(words, next(codes))
 
-    monkeypatch.setattr(pages.subprocess, "run", run)
-    monkeypatch.setitem(pages.PAGES, "dp", (pages.Piece(("audit", "dp")), pages.Piece(("one_run",), 7)))
-    assert pages.run_page("dp", tmp_path) == 1
-    assert pages.run_page("dp", tmp_path) == 0
+    monkeypatch.setattr(pieces.subprocess, "run", run)
+    page = (Piece(("audit", "dp"), 1100), Piece(("one_run",), 7))
+    assert pieces.run_pieces(page, tmp_path) == 1
+    assert pieces.run_pieces(page, tmp_path) == 0
     assert [words[1] if words[1] == "audit" else words[2] for words in called] == [
         "audit",
         "benchmarks.one_run",
         "benchmarks.one_run",
     ]
-    assert pages.run_page("dp", tmp_path) == 0
+    assert pieces.run_pieces(page, tmp_path) == 0
     assert len(called) == 3
 
 

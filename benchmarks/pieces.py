@@ -1,0 +1,108 @@
+"""Pieces of a page of docs/results: what they are, what they cost, and how they run, one after the other."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One command: ``audit`` and its arguments, ``glasshouse``, or a module of ``benchmarks``.
+
+    Attributes:
+        command: words; ``{out}`` is the folder of the page.
+        cost: CPU seconds of one core, above 0; of a piece that needs a GPU, seconds on the clock.
+        estimated: told from a shorter run or from ``glasshouse check``, not measured.
+        gpu: needs a GPU; left out where there is none.
+    """
+
+    command: tuple[str, ...]
+    cost: int
+    estimated: bool = False
+    gpu: bool = False
+
+
+def about(cost: int, *command: str) -> Piece:
+    """A piece that nobody measured whole."""
+    return Piece(command, cost, estimated=True)
+
+
+def changed(*changes: str) -> tuple[str, ...]:
+    """Options of an audit."""
+    return tuple(word for change in changes for word in ("--set", change))
+
+
+def price(piece: Piece) -> str:
+    """What a piece costs, in words."""
+    seconds = "seconds on a GPU, which it needs" if piece.gpu else "CPU seconds"
+    return f"about {piece.cost:,} {seconds}{' (estimated)' if piece.estimated else ''}"
+
+
+def total(pieces: Sequence[Piece]) -> str:
+    """What all of them cost, in words."""
+    cores = [piece for piece in pieces if not piece.gpu]
+    told = sum(piece.cost for piece in cores if piece.estimated)
+    words = f"about {sum(piece.cost for piece in cores):,} CPU seconds"
+    words += f", {told:,} of them estimated" if told else ""
+    on_gpu = sum(piece.cost for piece in pieces if piece.gpu)
+    return words + (f", and {on_gpu:,} seconds on a GPU" if on_gpu else "")
+
+
+def run_pieces(pieces: Sequence[Piece], place: Path) -> int:
+    """Run what is missing in the folder of a page; the number of pieces that failed."""
+    failed = 0
+    place.mkdir(parents=True, exist_ok=True)
+    print(f"{place.name}, {len(pieces)} pieces: {total(pieces)}", flush=True)
+    for number, piece in enumerate(pieces, start=1):
+        done = place / f"{number:02d}.json"
+        if done.exists():
+            continue
+        print(f"== {number} of {len(pieces)}: {' '.join(piece.command)} ({price(piece)})", flush=True)
+        if piece.gpu and shutil.which("nvidia-smi") is None:
+            print("left out: there is no GPU", flush=True)
+            continue
+        status, facts = run_piece(piece, place, number)
+        if status in (0, 1, 3):  # 1 and 3: a finished audit with a broken or an open limit
+            done.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        failed += status not in (0, 1, 3)
+    return failed
+
+
+def run_piece(piece: Piece, place: Path, number: int) -> tuple[int, dict[str, object]]:
+    """Run one and keep what it prints; its exit status, and what it took."""
+    started, busy = time.time(), _children()
+    with (place / f"{number:02d}.txt").open("w", encoding="utf-8") as file:
+        status = subprocess.run(
+            words_of(piece, place, number),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+            check=False,
+        ).returncode
+    spent = {"seconds": round(time.time() - started), "cpu_seconds": round(_children() - busy)}
+    return status, {"command": piece.command, "status": status, **spent}
+
+
+def words_of(piece: Piece, place: Path, number: int) -> list[str]:
+    """The command line of a piece."""
+    first, *rest = (word.replace("{out}", str(place)) for word in piece.command)
+    program = str(Path(sys.executable).with_name("glasshouse"))
+    if first == "glasshouse":
+        return [program, *rest]
+    if first != "audit":
+        return [sys.executable, "-m", f"benchmarks.{first}", *rest]
+    run = place / f"{number:02d}"
+    resume = ["--resume"] if (run / "scenario.given.toml").exists() else []
+    return [program, "audit", *rest, "--out", str(run), *resume]
+
+
+def _children() -> float:
+    """Processor time of all commands that ended so far."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
