@@ -135,7 +135,7 @@ def choose_null(
     for name in names:
         guesses = _guess(name, examples, draws, number * count, stream.child("guess"))
         scores = score_drawn(metric, guesses, victims, count=count, context=context)
-        value = float(np.mean([one.mean() for one in scores])) * sign
+        value = float(np.mean(_means(scores))) * sign
         if value > best_score:
             best, best_score = name, value
     return best
@@ -235,6 +235,12 @@ def average_score(
     if len({len(one) for one in scores}) > 1:  # of each claim, and the guesses differ in number
         return np.array([np.concatenate(scores).mean()])
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
+
+
+def _means(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Of each victim."""
+    alike = len({len(one) for one in scores}) == 1
+    return np.stack(scores).mean(1) if alike else np.array([one.mean() for one in scores])
 
 
 def counts(labels: Tensor, classes: int) -> Tensor:
