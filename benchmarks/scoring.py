@@ -1,8 +1,8 @@
 """What scoring costs beside the attacks: ``python -m benchmarks.scoring [--out runs/scoring] [CASE ...]``.
 
 Each case is audited once (an audit that is there is kept), then its cells are certified and scored again
-in this process, in the pieces of an audit and in CPU seconds of one thread. The share is that of both together
-in the attacks' own seconds.
+in this process, in the pieces of an audit and in CPU seconds of one thread. The share is that of both
+together in the attacks' own seconds.
 """
 
 import argparse
