@@ -67,8 +67,8 @@ class SearchingAttack(Protocol):
 
 
 @runtime_checkable
-class SearchingTogether(SearchingAttack, Protocol):
-    """One that prepares once what several updates of a round have in common: the model that they answer."""
+class SearchingTogether(Protocol):
+    """A :class:`SearchingAttack` that prepares once what updates of a round share: the model that they answer."""
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """For every view what :meth:`objective` says of it, to the last bit.
