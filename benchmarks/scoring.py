@@ -1,7 +1,8 @@
 """What scoring costs beside the attacks: ``python -m benchmarks.scoring [--out runs/scoring] [CASE ...]``.
 
 Each case is audited once (an audit that is there is kept), then its cells are certified and scored again
-in this process, in CPU seconds of one thread. The share is that of both together in the attacks' own seconds.
+in this process, in the pieces of an audit and in CPU seconds of one thread. The share is that of both
+together in the attacks' own seconds.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from glasshouse.audit.attacking.claims import read_outcome
 from glasshouse.audit.plan import Plan, attack_tasks, plan
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.cell import score_cell
-from glasshouse.audit.scoring.certificate import certify
+from glasshouse.audit.scoring.certificate import certificate_pieces, certify_together
 from glasshouse.audit.scoring.tasks import CellTask
 from glasshouse.process import prepare_process
 from glasshouse.results.strength import Search
@@ -49,7 +50,7 @@ def measure(case: str, out: Path) -> tuple[float, float, float]:
     tasks = [task for one in plans for task in attack_tasks(one, "cpu")]
     attacks = sum(read_outcome(Path(task.out)).seconds for task in tasks)
     started = time.process_time()
-    rows = dict(certify(task) for task in tasks)
+    rows = dict(row for piece in certificate_pieces(tasks) for row in certify_together(piece))
     searches = {path: () if isinstance(row, Refusal) else row for path, row in rows.items()}
     certified = time.process_time()
     for one in plans:

@@ -44,7 +44,7 @@ _LOG: Final = logging.getLogger(__name__)
 _PARTIAL: Final = ".partial.safetensors"
 MOST: Final = 4096
 """Answers that a process keeps in memory; with one more all are forgotten."""
-_KEPT: Final[dict[str, Any]] = {}
+_KEPT: Final[dict[tuple[object, ...], Any]] = {}
 
 
 def digest(value: Any) -> str:
@@ -81,12 +81,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def once(key: object, make: Callable[[], T]) -> T:
+def once(key: Sequence[object] | None, make: Callable[[], T]) -> T:
     """What ``make`` returns, made only where this process has nothing under ``key``; nothing is written.
 
     Args:
-        key: everything that the answer depends on, as :func:`digest` takes it; None: that cannot be said, and
-            the answer is made anew.
+        key: everything that the answer depends on, texts, bytes, and what :func:`digest` takes; None: that
+            cannot be said, and the answer is made anew.
         make: returns what nobody will change.
 
     Examples:
@@ -95,7 +95,7 @@ def once(key: object, make: Callable[[], T]) -> T:
     """
     if key is None:
         return make()
-    name = digest(key)
+    name = tuple(one if isinstance(one, str | bytes) else (digest(one),) for one in key)
     if name not in _KEPT:
         value = make()
         if len(_KEPT) >= MOST:

@@ -5,6 +5,7 @@ never inside one. A task is a function of a module and plain data.
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -217,10 +218,15 @@ def _without_main() -> Iterator[None]:
 
 
 def _begin_worker(environment: dict[str, str]) -> None:
-    """Set a new worker's environment variables to those of the process that started it."""
+    """Set a new worker's environment variables to those of the process that started it.
+
+    What was imported before it was forked stays to its end: the garbage collector need not look at it (0.3
+    CPU seconds each time, and as many pages copied).
+    """
     os.environ.clear()
     os.environ.update(environment)
     begin()
+    gc.freeze()
 
 
 def interrupted(subject: str) -> Interrupted:

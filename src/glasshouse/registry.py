@@ -117,8 +117,19 @@ def carded(card: Card) -> Callable[[F], F]:
 
 
 @functools.cache
+def _installed() -> dict[str, dict[str, tuple[EntryPoint, ...]]]:
+    """Entry points by group and name, of all installed packages; more than one where these disagree."""
+    found, every = entry_points(), dict[str, dict[str, tuple[EntryPoint, ...]]]()
+    for group in GROUPS:
+        entries: dict[str, dict[str, EntryPoint]] = {}
+        for entry in found.select(group=f"glasshouse.{group}"):
+            entries.setdefault(entry.name, {})[entry.value] = entry
+        every[group] = {name: tuple(by_value.values()) for name, by_value in entries.items()}
+    return every
+
+
 def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
-    """Entry points of ``group`` by name; more than one where packages disagree about a name."""
+    """Entry points of ``group`` by name."""
     if group not in GROUPS:
         raise UnknownName(
             f"registry '{group}'",
@@ -126,10 +137,7 @@ def _entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
             got=group,
             fix=nearest_names(group, GROUPS),
         )
-    entries: dict[str, dict[str, EntryPoint]] = {}
-    for entry in entry_points(group=f"glasshouse.{group}"):
-        entries.setdefault(entry.name, {})[entry.value] = entry
-    return {name: tuple(by_value.values()) for name, by_value in entries.items()}
+    return _installed()[group]
 
 
 def names(group: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from glasshouse.disk import unwritable, write_bytes, write_text
@@ -186,12 +186,13 @@ def read_tensors(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
     subject = f"file '{path}'"
     if most is not None and path.is_file():
         check_size(path.stat().st_size, most, subject=subject)
-    read_metadata(path)
-    try:
-        return load_file(path)
-    except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        needs = "numbers of a type that torch computes with"
-        raise damaged(subject, needs=needs, got=reason(error)) from error
+    with _open(path, subject) as file:
+        _metadata_of(file, subject)
+        try:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
+            needs = "numbers of a type that torch computes with"
+            raise damaged(subject, needs=needs, got=reason(error)) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -201,15 +202,23 @@ def read_metadata(path: Path) -> dict[str, str]:
         BadFile: as :func:`read_tensors`.
     """
     subject = f"file '{path}'"
+    with _open(path, subject) as file:
+        return _metadata_of(file, subject)
+
+
+def _open(path: Path, subject: str) -> safe_open:
     if not path.is_file():
         raise unreadable(path, subject=subject)
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
+        return safe_open(path, framework="pt")
     except OSError as error:
         raise unreadable(path, error, subject=subject) from error
     except (SafetensorError, RuntimeError, ValueError) as error:
         raise damaged(subject, needs="a safetensors file", got=reason(error)) from error
+
+
+def _metadata_of(file: safe_open, subject: str) -> dict[str, str]:
+    metadata: dict[str, str] = dict(file.metadata() or {})  # type: ignore[no-untyped-call]  # its own
     stamp = metadata.pop(_STAMP, str(FORMAT))
     valid = stamp.isascii() and stamp.isdecimal() and len(stamp) <= limits.DIGITS
     check_format(int(stamp) if valid else stamp, subject=subject)

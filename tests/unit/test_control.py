@@ -69,12 +69,12 @@ def plugin(tmp_path, monkeypatch):
             PLUGIN.replace("{inputs}", inputs).replace("{control}", control)
         )
         sys.modules.pop("foreign_attack", None)
-        registry._entries.cache_clear()
+        registry._installed.cache_clear()
         sources._digest.cache_clear()
 
     yield write
     sys.modules.pop("foreign_attack", None)
-    registry._entries.cache_clear()
+    registry._installed.cache_clear()
 
 
 def task(folder, attack: str, **arguments) -> ControlTask:

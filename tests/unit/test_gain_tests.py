@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
-from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric
+from glasshouse.audit.scoring.claims.scored import ClientSample, ScoredMetric, join_parts
 from glasshouse.audit.scoring.claims.scorers import COIN
 from glasshouse.audit.scoring.verdicts.finding import gain_of, p_of, value_of
 from glasshouse.metrics.clients import F1, Auc, Precision, Recall, TprAtFpr
@@ -186,7 +186,7 @@ def test_a_client_scored_again_is_no_further_client(metric):
     if metric.reads == "decisions":
         claimed = (claimed > 1).astype(float)
     once = one_run(metric, claimed, truth)
-    again = sum([once] * 19, start=once)
+    again = join_parts([once] * 20)
     assert len(again.clients) == 1
     assert again.clients[0].claims == 20
     assert value_of(again, metric, rng=RNG) == value_of(once, metric, rng=RNG)
@@ -198,10 +198,10 @@ def test_claims_of_one_run_are_averaged_and_of_two_runs_kept_apart():
     truth = np.array([True, False])
     first, second = np.array([0.9, 0.1]), np.array([0.1, 0.1])
     third = np.array([0.2, 0.4])
-    total = one_run(None, first, truth) + one_run(None, second, truth) + one_run(None, third, truth)
+    total = join_parts([one_run(None, scores, truth) for scores in (first, second, third)])
     assert total.clients[0].scores == pytest.approx([0.4, 0.2])
     assert total.pool_clients(decisions=True)[0].tolist() == [0.0, 0.0]
-    apart = total + one_run(None, first, truth, run="1")
+    apart = join_parts([total, one_run(None, first, truth, run="1")])
     assert len(apart.clients) == 2
     assert apart.pool_clients(decisions=False)[2].tolist() == [0, 0, 1, 1]
 
@@ -209,11 +209,10 @@ def test_claims_of_one_run_are_averaged_and_of_two_runs_kept_apart():
 def test_detectors_that_work_by_luck_for_a_whole_run_are_no_leak_from_four_runs_on():
     """Three runs rank all members high, two rank them low: much more than clients alone would do by luck."""
     truth = np.arange(12) < 4
-    total = ScoredMetric()
-    for run in range(5):
-        total += one_run(
-            Auc(), (truth * (1.0 if run < 3 else -1.0)) + np.arange(12) / 100, truth, run=str(run)
-        )
+    ranks = np.arange(12) / 100
+    total = join_parts(
+        [one_run(Auc(), truth * (1.0 if run < 3 else -1.0) + ranks, truth, run=str(run)) for run in range(5)]
+    )
     assert len(total.clients) == 5
     assert p_of(total, Auc(), rng=RNG) > 0.1
     assert gain_of(total, Auc(), rng=RNG).low < 0
@@ -253,8 +252,8 @@ def test_decisions_of_several_runs_are_a_sum_of_hypergeometric_numbers():
     for run in range(3):
         pmf = stats.hypergeom(9, 3, int(called[runs == run].sum())).pmf(np.arange(10))
         total = np.convolve(total, pmf)
-    sample = ScoredMetric()
-    for run in range(3):
-        sample += one_run(F1(), called[runs == run] * 1.0, truth[runs == run], run=str(run))
+    sample = join_parts(
+        [one_run(F1(), called[runs == run] * 1.0, truth[runs == run], run=str(run)) for run in range(3)]
+    )
     exact = float(total[int((called & truth).sum()) :].sum())
     assert p_of(sample, Recall(), rng=RNG) == pytest.approx(exact)

@@ -10,7 +10,7 @@ from tests.unit import scoring_toys as toys
 from glasshouse.audit.scoring import judge as judging
 from glasshouse.audit.scoring import nulls
 from glasshouse.audit.scoring.claims import scorers
-from glasshouse.audit.scoring.nulls import score, score_all
+from glasshouse.audit.scoring.nulls import score, score_drawn
 from glasshouse.audit.scoring.score import score_metric
 from glasshouse.audit.scoring.verdicts.victims import best_of
 from glasshouse.metrics.base import ComparingMetric, ScoreContext
@@ -35,13 +35,14 @@ def batch(seed: int, count: int, side: int = 16) -> Batch:
 
 
 @pytest.mark.parametrize("at_once", [1, 5000, 2**21])
+@pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("metric", METRICS)
-def test_guesses_on_many_victims_score_as_one_by_one(metric, at_once, monkeypatch):
+def test_guesses_on_many_victims_score_as_one_by_one(metric, count, at_once, monkeypatch):
     monkeypatch.setattr(nulls, "AT_ONCE", at_once)
-    pairs = [(batch(i, 3 + i % 2), batch(100 + i, 4)) for i in range(7)]
-    pairs += [(batch(i, 1), batch(i + i % 2, 1)) for i in range(4)]
-    together = score_all(metric, pairs, context=CONTEXT)
-    alone = [score(metric, guess, victim, context=CONTEXT) for guess, victim in pairs]
+    guesses, victims = batch(1, 7 * count), batch(2, 7 * count)
+    together = score_drawn(metric, guesses, victims, count=count, context=CONTEXT)
+    rows = [torch.arange(i * count, (i + 1) * count) for i in range(7)]
+    alone = [score(metric, guesses.pick(row), victims.pick(row), context=CONTEXT) for row in rows]
     assert len(together) == len(alone)
     for one, other in zip(together, alone, strict=True):
         assert np.allclose(one, other, rtol=1e-6, atol=1e-7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.audit.scoring.claims.scored import ScoredMetric
+from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
 from glasshouse.audit.simulation.build import build
 from glasshouse.data.sources import load
 from glasshouse.data.splits import RoleRequest, deal
@@ -47,7 +47,7 @@ def test_without_people_nothing_changes():
 
 
 def test_runs_are_joined_over_people():
-    both = scored({"a": {1}}) + scored({"b": {1}})
+    both = join_parts([scored({"a": {1}}), scored({"b": {1}})])
     assert len(both.victims) == 2
     assert len(both.by_people().victims) == 1
 

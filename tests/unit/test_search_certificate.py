@@ -12,13 +12,14 @@ from glasshouse.attacks.base import About, ClassRepresentatives, Reconstruction
 from glasshouse.attacks.inversion.dlg import DLG
 from glasshouse.attacks.inversion.inverting_gradients import InvertingGradients
 from glasshouse.attacks.objective import SearchedLoss, collect_losses, record_loss, thinned
+from glasshouse.attacks.parts.matching import ghost
 from glasshouse.attacks.parts.search.adam import Descent
 from glasshouse.audit.attacking import call
 from glasshouse.audit.attacking.call import AttackTask, run_attack, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.scoring import certificate
-from glasshouse.audit.scoring.certificate import certify
+from glasshouse.audit.scoring.certificate import certify, certify_together
 from glasshouse.audit.scoring.verdicts.finding import verdict_of
 from glasshouse.audit.scoring.verdicts.policy import state_of_gain
 from glasshouse.audit.simulation.group import Group, simulate
@@ -153,6 +154,35 @@ def test_a_loss_that_fails_is_a_refusal_and_no_certificate(federation, tmp_path,
     run_attack(task)
     monkeypatch.setattr(InvertingGradients, "objective", lambda *_, **__: 1 / 0)
     assert "ZeroDivisionError" in certify(task)[1].got
+
+
+@pytest.mark.parametrize("arguments", [{}, {"adaptive": True}])
+def test_units_that_ran_together_get_the_certificates_of_each_alone(
+    federation, tmp_path, monkeypatch, arguments
+):
+    piece = tuple(tasks(federation, tmp_path, victims=3, iterations=2, **arguments))
+    for task in piece:
+        run_attack(task)
+    alone = [certify(task) for task in piece]
+    prepared = []
+    fold = ghost.fold_norms
+    monkeypatch.setattr(ghost, "fold_norms", lambda *given: prepared.append(given) or fold(*given))
+    assert certify_together(piece) == alone
+    assert len(prepared) == 1
+
+
+def test_units_of_which_one_fails_are_certified_one_by_one(federation, tmp_path, monkeypatch):
+    piece = tuple(tasks(federation, tmp_path, victims=3, iterations=2))
+    for task in piece:
+        run_attack(task)
+    alone = [certify(task) for task in piece]
+    plain = InvertingGradients.objectives
+
+    def fails(self, views, *, rngs):
+        return plain(self, views, rngs=rngs) if len(views) == 1 else 1 / 0
+
+    monkeypatch.setattr(InvertingGradients, "objectives", fails)
+    assert certify_together(piece) == alone
 
 
 def truth_of(images: torch.Tensor, labels: list[int]) -> Truth:

@@ -43,9 +43,9 @@ def reader(tmp_path_factory, monkeypatch):
     places = [str(info.parent), str(Path(__file__).parent)]
     monkeypatch.setattr(sys, "path", [*places, *sys.path])
     monkeypatch.setenv("PYTHONPATH", ":".join(places))
-    registry._entries.cache_clear()
+    registry._installed.cache_clear()
     yield
-    registry._entries.cache_clear()
+    registry._installed.cache_clear()
 
 
 def merged(raw, **changes):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from glasshouse.errors import BadFile, BadValue, Inapplicable, Undefined
-from glasshouse.store import read_tensors, write_tensors
+from glasshouse.store import read_jsonl, read_tensors, write_tensors
 from glasshouse.testing.toys import toy
 from glasshouse.transcript.cut import cut
 from glasshouse.transcript.files import read_grants, read_transcript, write_grants, write_transcript
@@ -46,6 +46,19 @@ def test_public_data_travels_with_the_terms(tmp_path):
     terms = dataclasses.replace(result.terms, public=public)
     write_transcript(dataclasses.replace(result, terms=terms), tmp_path)
     assert torch.equal(read_transcript(tmp_path).terms.public.inputs, public.inputs)
+
+
+def test_without_contents_no_update_is_opened(tmp_path):
+    played = toy()
+    write_transcript(played.transcript, tmp_path)
+    for line in read_jsonl(tmp_path / "rounds.jsonl"):
+        if line["message"] == "update":
+            (tmp_path / line["file"]).unlink()
+    (record,) = read_transcript(tmp_path, contents=False).rounds
+    (true,) = played.transcript.rounds
+    assert [(u.client, u.examples) for u in record.updates] == [(u.client, u.examples) for u in true.updates]
+    assert not any(u.tensors for u in record.updates)
+    assert record.broadcasts[0].tensors.keys() == true.broadcasts[0].tensors.keys()
 
 
 def test_a_newer_format_is_refused(tmp_path):

@@ -6,7 +6,7 @@ larger loss is an unfinished search: a better point is known to exist, and the a
 Shape letters: R candidates, B images or sentences of one candidate, C channels, H and W pixels, L tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +18,14 @@ from glasshouse.attacks.base import About, Claim
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
 
-__all__ = ["SearchedLoss", "SearchingAttack", "collect_losses", "record_loss", "thinned"]
+__all__ = [
+    "SearchedLoss",
+    "SearchingAttack",
+    "SearchingTogether",
+    "collect_losses",
+    "record_loss",
+    "thinned",
+]
 
 POINTS: Final = 64
 """Points of a curve that are kept, at most."""
@@ -57,6 +64,29 @@ class SearchingAttack(Protocol):
             rng: the stream that ``run`` got, from its start.
         """
         ...
+
+
+@runtime_checkable
+class SearchingTogether(Protocol):
+    """A :class:`SearchingAttack` that prepares once what updates of a round share: the model that they answer."""
+
+    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
+        """For every view what :meth:`objective` says of it, to the last bit.
+
+        Args:
+            views: of one update each.
+            rngs: for every view the stream that ``run`` got, from its start.
+
+        Raises:
+            GlasshouseError: what ``objective`` raises for one of them; each is then asked for alone.
+        """
+        ...
+
+    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+        """Of one view; a claim can only be about its update."""
+        del about
+        (one,) = self.objectives((view,), rngs=(rng,))
+        return one
 
 
 _curve: ContextVar[list[tuple[int, Tensor]] | None] = ContextVar("glasshouse_losses", default=None)

@@ -21,12 +21,14 @@ UNMATCHED = -1
 def mse_table(originals: Tensor, candidates: Tensor) -> NDArray[np.float64]:
     """Mean squared difference of every original and every candidate, ``(B, R)``, in float64.
 
+    Of groups (N, B, C, H, W) and (N, R, C, H, W) a table each, (N, B, R).
+
     From inner products, so that 1,024 × 1,024 images fit in memory; entries are right to about 1e-14 of the
     mean square of the images, which decides no pairing that matters. Scores are computed from the images.
     """
-    left, right = originals.double().flatten(1), candidates.double().flatten(1)
-    square = left.square().sum(1)[:, None] + right.square().sum(1)[None, :] - 2 * left @ right.T
-    table: NDArray[np.float64] = (square.clamp_min(0) / left.shape[1]).cpu().numpy()
+    left, right = originals.double().flatten(-3), candidates.double().flatten(-3)
+    own = left.square().sum(-1)[..., :, None] + right.square().sum(-1)[..., None, :]
+    table: NDArray[np.float64] = ((own - 2 * left @ right.mT).clamp_min(0) / left.shape[-1]).cpu().numpy()
     return table
 
 
@@ -84,6 +86,26 @@ def take(candidates: Tensor, pairing: NDArray[np.int64], *, grey: float) -> Tens
     there = index != UNMATCHED
     filled[there] = candidates[index[there]]
     return filled
+
+
+def pair_groups(originals: Tensor, candidates: Tensor, *, count: int) -> Tensor:
+    """The candidate of each original, where the first ``count`` of both belong together, the next, and so on.
+
+    Args:
+        originals: (N * count, C, H, W).
+        candidates: as many.
+        count: of a group; each is paired by itself, as :func:`assign` does.
+
+    Examples:
+        >>> four = torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1, 1)
+        >>> pair_groups(four, four.flip(0), count=2).flatten().tolist()
+        [4.0, 3.0, 1.0, 2.0]
+    """
+    if count == 1:
+        return candidates
+    tables = mse_table(*(x.reshape(-1, count, *x.shape[1:]) for x in (originals, candidates)))
+    places = np.stack([assign(table) + i * count for i, table in enumerate(tables)])
+    return candidates[torch.from_numpy(places.reshape(-1)).to(candidates.device)]
 
 
 def _check_cost(cost: NDArray[np.float64]) -> None:

@@ -289,8 +289,8 @@ class Identification(Hits):
         if others is None or len(others) == 0:
             raise _missing("identification", "distractors", "at least one other image")
         images, originals = left.double().flatten(1), right.double().flatten(1)
+        nearest = torch.from_numpy(mse_table(left, others.to(right)).min(1)).to(images)
         others = others.to(right).double().flatten(1)
-        nearest = torch.from_numpy(mse_table(left, others).min(1)).to(images)
         own = (images - originals).square().mean(1)
         hits = own < nearest
         size = torch.maximum(images.square().mean(1), others.square().mean(1).max())

@@ -251,7 +251,7 @@ def _faults(exhibit: Exhibit) -> Iterator[str]:
     data = exhibit.data
     if exhibit.kind not in KINDS:
         yield f"kind '{exhibit.kind}'"
-    if any(isinstance(v, float) and not math.isfinite(v) for v in _leaves(data)):
+    if not _is_finite(data):
         yield "a number that is not finite"
     if exhibit.kind in ("pictures", "sentences"):
         if not exhibit.file:
@@ -269,14 +269,15 @@ def _faults(exhibit: Exhibit) -> Iterator[str]:
         yield "a series without values"
 
 
-def _leaves(value: object) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _leaves(one)
-    else:
-        yield value
+def _is_finite(value: object) -> bool:
+    """Whether no number in it is NaN or infinite, at any depth."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, str):
+        return True
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return all(map(_is_finite, value.values())) if isinstance(value, Mapping) else True
 
 
 def _name_values(values: Mapping[str, Sequence[float]]) -> list[dict[str, object]]:

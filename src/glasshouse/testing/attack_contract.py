@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack, Claim, ClassRepresentatives, Reconstruction
-from glasshouse.attacks.objective import SearchingAttack
+from glasshouse.attacks.objective import SearchingAttack, SearchingTogether
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.check import check_claims
 from glasshouse.audit.attacking.claims import Unit
@@ -106,6 +106,10 @@ class AttackContract:
             assert bool(one.isfinite().all())
             assert torch.equal(one, two)
             assert searched.noise >= 0
+            if isinstance(attack, SearchingTogether):
+                rngs = [Rng.root(0, salt="contract")] * 2
+                for other in attack.objectives((view, view), rngs=rngs):
+                    assert torch.equal(other.loss(said[None], labels[None]), one)
 
     def test_is_frozen(self, attack: Attack) -> None:
         """Its settings are data."""

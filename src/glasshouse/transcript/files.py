@@ -53,12 +53,13 @@ def write_transcript(transcript: Transcript, folder: Path) -> None:
     write_jsonl(folder / "rounds.jsonl", lines)
 
 
-def read_transcript(folder: Path, *, trust_factory: bool = False) -> Transcript:
+def read_transcript(folder: Path, *, trust_factory: bool = False, contents: bool = True) -> Transcript:
     """Read a transcript folder that anybody may have written.
 
     Args:
         folder: where it is; only plain files in it are opened.
         trust_factory: allow an architecture ``module:factory``, whose module will be imported to build it.
+        contents: False: updates and sums stay without their tensors, and their files are not opened.
 
     Raises:
         BadFile: missing or corrupt files, links, a newer format, an unknown message, an architecture that is
@@ -81,7 +82,7 @@ def read_transcript(folder: Path, *, trust_factory: bool = False) -> Transcript:
     for number, row in enumerate(rows, start=1):
         line = line_of(row, subject=f"{subject}, line {number} of rounds.jsonl")
         where = f"{subject}, {line.message} of round {line.round}"
-        tensors = _tensors_of(line, folder, files, subject=where)
+        tensors = _tensors_of(line, folder, files, subject=where, contents=contents)
         message = message_of(line, tensors, subject=where, trust_factory=trust_factory)
         record = rounds.get(line.round, RoundRecord(round=line.round))
         rounds[line.round] = record.with_message(message)
@@ -173,7 +174,7 @@ def read_grants(folder: Path) -> Grants:
 
 
 def _tensors_of(
-    line: Line, folder: Path, files: dict[str, Mapping[str, Tensor]], *, subject: str
+    line: Line, folder: Path, files: dict[str, Mapping[str, Tensor]], *, subject: str, contents: bool
 ) -> Mapping[str, Tensor]:
     """The tensors of a line, on top of those of the broadcast before it that it names; filed in ``files``.
 
@@ -191,8 +192,10 @@ def _tensors_of(
             got=shorten(line.file) + (f" on top of {shorten(base)}" if base else ""),
             fix="correct rounds.jsonl: one line, one file",
         )
-    own = tensors_of(plain_file(folder, line.file, subject=subject), subject=subject)
-    check_finite(own, subject=subject)
+    own: dict[str, Tensor] = {}
+    if contents or isinstance(line, BroadcastLine):
+        own = tensors_of(plain_file(folder, line.file, subject=subject), subject=subject)
+        check_finite(own, subject=subject)
     tensors = {**files[base], **own} if base else own
     files[line.file] = tensors if isinstance(line, BroadcastLine) else {}
     return tensors

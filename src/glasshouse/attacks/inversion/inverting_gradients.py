@@ -18,23 +18,23 @@ network pools early and is trained to convergence.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs
-from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.base import Claim, Needs
+from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.local_steps import ANY
 from glasshouse.attacks.parts.matching import step_order
-from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, can_share, objective
-from glasshouse.attacks.parts.matching.exact import best_claim
+from glasshouse.attacks.parts.matching.distance import Objective, Steps, can_share, objective, objectives
+from glasshouse.attacks.parts.matching.exact import best_claim, loss_of_pixels
 from glasshouse.attacks.parts.matching.transforms import Adaptation
-from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.replica import Replica, replicas
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
 from glasshouse.attacks.parts.search.rows import Labelled, with_labels
 from glasshouse.attacks.together import SearchAttack
@@ -47,7 +47,7 @@ from glasshouse.transcript.view import View
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class InvertingGradients(SearchAttack):
+class InvertingGradients(SearchAttack, SearchingTogether):
     """Cosine matching with a total-variation prior.
 
     Args:
@@ -90,7 +90,7 @@ class InvertingGradients(SearchAttack):
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
-        clients = [replica(view, subject="attack 'inverting_gradients'") for view in views]
+        clients = replicas(views, subject="attack 'inverting_gradients'")
         if not can_share(clients, self.local_steps):
             return ()
         labels = labels_of_each(views, clients, rngs=rngs)
@@ -108,26 +108,27 @@ class InvertingGradients(SearchAttack):
         results = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
         return tuple(best_claim(client, one, y) for client, one, y in results)
 
-    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """Cosine distance and total variation."""
-        del about  # a view of one update
-        client = replica(view, subject="attack 'inverting_gradients'")
-        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = replace(self, bf16=False)._loss([client], self.local_steps, [adaptive])
-        return SearchedLoss(
-            loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
-            noise=ROUNDING,
-        )
+        clients = replicas(views, subject="attack 'inverting_gradients'")
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        distances = objectives(clients, distance="cosine", steps=self.local_steps, adaptive=adaptive)
+        every = zip(clients, distances, strict=True)
+        return tuple(loss_of_pixels(client, self._with_prior(client, one)) for client, one in every)
 
     def _loss(
         self, clients: Sequence[Replica], steps: Steps, adaptive: Sequence[Adaptation | bool]
     ) -> Labelled:
         distance = objective(*clients, distance="cosine", steps=steps, adaptive=adaptive, bf16=self.bf16)
+        return self._with_prior(clients[0], distance)
+
+    def _with_prior(self, client: Replica, distance: Objective) -> Labelled:
+        """What is minimised; ``client``: any whose update ``distance`` is to."""
 
         def loss(
             points: Tensor, labels: Tensor, derivative: bool, victims: Sequence[int] | None = None
         ) -> Tensor:
-            pixels = clients[0].to_pixels(points)
+            pixels = client.to_pixels(points)
             match = distance(pixels, labels, create_graph=derivative, victims=victims)
             return match + self.tv * roughness(points)
 

@@ -7,7 +7,7 @@ their normalisation as a first layer named ``normalize``, and the literature's s
 is already done. A model without one takes pixels as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -21,7 +21,7 @@ from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.tensors import check_finite, device_of
 from glasshouse.transcript.view import View
-from glasshouse.wire import Terms, Update
+from glasshouse.wire import Broadcast, Terms, Update
 
 
 @final
@@ -169,8 +169,29 @@ def replica(view: View, *, subject: str) -> Replica:
         Inapplicable: not exactly one update, it holds no parameters, or no image is behind it.
         BadValue: the update is not finite, or does not fit the model.
     """
-    broadcast, update = view.single(subject=subject)
-    where = f"round {update.round}, client {update.client}"
+    (one,) = replicas((view,), subject=subject)
+    return one
+
+
+def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
+    """:func:`replica` of every view. Those of one broadcast share the model, which nobody may change.
+
+    Raises:
+        Inapplicable: as :func:`replica`, for any of them.
+        BadValue: as :func:`replica`, for any of them.
+    """
+    every: list[tuple[Broadcast, Replica]] = []
+    for view in views:
+        broadcast, update = view.single(subject=subject)
+        _check_update(update, subject)
+        model = next((one.model for other, one in every if _is_same(broadcast, other)), None)
+        model = _rebuild(broadcast) if model is None else model
+        every.append((broadcast, _beside_update(model, broadcast, update, view.terms, subject)))
+    return [one for _, one in every]
+
+
+def _check_update(update: Update, subject: str) -> None:
+    where = _where(update)
     if update.kind == "logits" or update.examples < 1:
         raise Inapplicable(
             subject,
@@ -179,11 +200,31 @@ def replica(view: View, *, subject: str) -> Replica:
             fix="choose an attack on logits, or a protocol that sends parameters",
         )
     check_finite(update.tensors, subject=f"{subject}: update of {where}")
+
+
+def _where(update: Update) -> str:
+    return f"round {update.round}, client {update.client}"
+
+
+def _is_same(one: Broadcast, other: Broadcast) -> bool:
+    """Whether both are the very same tensors."""
+    return (
+        one.architecture == other.architecture
+        and one.tensors.keys() == other.tensors.keys()
+        and all(t is other.tensors[name] for name, t in one.tensors.items())
+    )
+
+
+def _rebuild(broadcast: Broadcast) -> nn.Module:
     # The weights drawn here are overwritten by the broadcast; the stream decides nothing.
     model = build(broadcast.architecture, rng=Rng.root(0))
     load(model, broadcast.tensors)
-    device = device_of(broadcast.tensors)
-    model.to(device).eval().requires_grad_(False)
+    return model.to(device_of(broadcast.tensors)).eval().requires_grad_(False)
+
+
+def _beside_update(
+    model: nn.Module, broadcast: Broadcast, update: Update, terms: Terms, subject: str
+) -> Replica:
     parameters = dict(model.named_parameters())
     wrong = sorted(
         name
@@ -194,15 +235,16 @@ def replica(view: View, *, subject: str) -> Replica:
         raise BadValue(
             subject,
             needs=f"an update of the parameters of '{broadcast.architecture.name}'",
-            got=f"{where}: unknown or of another shape: {', '.join(wrong)}",
+            got=f"{_where(update)}: unknown or of another shape: {', '.join(wrong)}",
             fix="pair every update with the broadcast that it answers",
         )
+    device = device_of(broadcast.tensors)
     scale, shift = _normalization(model, broadcast.architecture.input_shape[0], device)
     return Replica(
         model=model,
         update=update,
         received={name: parameters[name].detach() for name in update.tensors},
-        terms=view.terms,
+        terms=terms,
         scale=scale,
         shift=shift,
     )

@@ -85,22 +85,11 @@ def adversary_side(folder: str, *, trust_factory: bool = False) -> Side:
     root = Path(folder)
     memory = root / "adversary" / "memory.safetensors"
     return Side(
-        transcript=transcript_of(folder, trust_factory=trust_factory),
+        transcript=read_transcript(root / "transcript", trust_factory=trust_factory),
         grants=read_grants(root / "grants"),
         own=read_own(root / "own"),
         memory=read_tensors(memory) if memory.is_file() else {},
     )
-
-
-@lru_cache(maxsize=2)
-def transcript_of(folder: str, *, trust_factory: bool = False) -> Transcript:
-    """Read the transcript in a group's folder.
-
-    Raises:
-        BadFile: as the functions of :mod:`glasshouse.transcript.files`.
-        BadValue: as the functions of :mod:`glasshouse.transcript.files`.
-    """
-    return read_transcript(Path(folder) / "transcript", trust_factory=trust_factory)
 
 
 def run_attack(task: AttackTask) -> str:

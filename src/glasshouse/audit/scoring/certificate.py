@@ -8,10 +8,11 @@ Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, final, get_args
 
 import numpy as np
 import torch
@@ -24,13 +25,14 @@ from glasshouse.attacks.base import (
     GenerativeAttack,
     Reconstruction,
 )
-from glasshouse.attacks.objective import SearchedLoss, SearchingAttack
+from glasshouse.attacks.objective import SearchedLoss, SearchingAttack, SearchingTogether
 from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.call import AttackTask, adversary_side, stream_of, view_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
 from glasshouse.audit.attacking.device import run_on
 from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of
+from glasshouse.audit.attacking.pieces import pieces
 from glasshouse.audit.scoring.nulls import batched
 from glasshouse.audit.scoring.score import longest_prefix
 from glasshouse.metrics.match import UNMATCHED, assign, mse_table
@@ -73,37 +75,86 @@ def certificate_pieces(tasks: Iterable[AttackTask]) -> list[Piece]:
 def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...] | Refusal]]:
     """What :func:`certify` says of several units of one attack in one group.
 
-    What a generator could show of their images at best is searched for all of them in one batch.
+    Units that ran together hand over their losses together, and what a generator could show of their images
+    at best is searched for all of them in one batch.
     """
     attack = attack_of(piece[0].attack, json.loads(piece[0].arguments))
-    nearest: dict[str, list[Tensor]] = {}
-    return [(task.out, _certify(task, attack, piece, nearest)) for task in piece]
-
-
-def _certify(
-    task: AttackTask, attack: Attack, piece: Piece, nearest: dict[str, list[Tensor]]
-) -> tuple[Search, ...] | Refusal:
     if not isinstance(attack, SearchingAttack):
-        return ()
-    outcome = read_outcome(Path(task.out))
+        return [(task.out, ()) for task in piece]
+    outcomes = {task.out: read_outcome(Path(task.out)) for task in piece}
+    losses: dict[tuple[str, str], SearchedLoss] = {}
+    for part in pieces(task for task in piece if _searched(outcomes[task.out])):
+        if len(part) > 1:
+            losses |= _losses_together(part, attack)
+    units = _Units(piece=piece, attack=attack, outcomes=outcomes, losses=losses)
+    return [(task.out, _certify(task, units)) for task in piece]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Units:
+    """The units of a piece, and what they share.
+
+    Attributes:
+        piece: not empty.
+        attack: of all of them.
+        outcomes: by the unit's folder, as everything here.
+        losses: and device: those that were handed over together.
+        nearest: images of the generator that are nearest to the truth, once somebody asked.
+    """
+
+    piece: Piece
+    attack: Attack
+    outcomes: Mapping[str, Outcome]
+    losses: Mapping[tuple[str, str], SearchedLoss]
+    nearest: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    @cached_property
+    def truth(self) -> Truth:
+        """Of their group: from here on, no claim can change."""
+        return read_truth(Path(self.piece[0].folder) / "truth")
+
+
+def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], SearchedLoss]:
+    """By the unit's folder and the device; nothing where each must be asked for alone."""
+    if not isinstance(attack, SearchingTogether):
+        return {}
+    subject = f"search certificates of attack '{part[0].attack}' on {len(part)} units"
+    side = adversary_side(part[0].folder, trust_factory=part[0].trust_factory)
+
+    def work(device: str) -> dict[tuple[str, str], SearchedLoss]:
+        views = copy_to(tuple(view_of(task, attack, side) for task in part), device)
+        losses = attack.objectives(views, rngs=[stream_of(task) for task in part])
+        return {(task.out, device): one for task, one in zip(part, losses, strict=True)}
+
+    made = call_plugin(lambda: run_on(part[0].device, work, subject=subject), subject=subject)
+    return {} if isinstance(made, Refusal) else made
+
+
+def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
+    attack, outcome = units.attack, units.outcomes[task.out]
     claims = _searched(outcome)
     if not claims:
         return ()
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
 
     def work(device: str) -> tuple[Search, ...]:
+        assert isinstance(attack, SearchingAttack)  # nobody else is certified
         side = adversary_side(task.folder, trust_factory=task.trust_factory)
         view = copy_to(view_of(task, attack, side), device)
-        losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
-        truth = read_truth(Path(task.folder) / "truth")  # from here on, no claim can change
+        shared = units.losses.get((task.out, device))
+        if shared is None:
+            losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
+        else:
+            losses = [shared] * len(claims)
         rows = [
-            _certificate(claim, searched, truth, outcome, device=device)
+            _certificate(claim, searched, units.truth, outcome, device=device)
             for claim, searched in zip(claims, losses, strict=True)
         ]
         if isinstance(attack, GenerativeAttack):
-            if task.out not in nearest:
-                nearest.update(_project(piece, attack, view, truth))
-            every = zip(rows, claims, losses, nearest[task.out], strict=True)
+            if task.out not in units.nearest:
+                units.nearest.update(_project(units, attack, view))
+            every = zip(rows, claims, losses, units.nearest[task.out], strict=True)
             rows = [replace(row, projected=_loss(s, x, _labels(c), device)) for row, c, s, x in every]
         return tuple(r for r in rows if all(map(math.isfinite, (r.loss, r.truth, r.projected or 0.0))))
 
@@ -132,14 +183,14 @@ def _certificate(
     )
 
 
-def _project(piece: Piece, attack: GenerativeAttack, view: View, truth: Truth) -> dict[str, list[Tensor]]:
+def _project(units: _Units, attack: GenerativeAttack, view: View) -> dict[str, list[Tensor]]:
     """Each unit's images of the generator that are nearest to the truth: no search could do much better."""
     prior = attack.prior(view.terms, view.grants.auxiliary)
-    claims = {task.out: _searched(read_outcome(Path(task.out))) for task in piece}
-    truths = [next(_true_orders(claim, truth)) for every in claims.values() for claim in every]
+    claims = {out: _searched(outcome) for out, outcome in units.outcomes.items()}
+    truths = [next(_true_orders(claim, units.truth)) for every in claims.values() for claim in every]
     images, labels = (torch.cat(column) for column in zip(*truths, strict=True))
     nearest = nearest_images(
-        prior, images, labels, latent=attack.latent, run=Path(piece[0].folder).parents[1]
+        prior, images, labels, latent=attack.latent, run=Path(units.piece[0].folder).parents[1]
     )
     each = iter(torch.split(nearest, [len(one) for one, _ in truths]))
     return {out: [next(each) for _ in every] for out, every in claims.items()}

@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from glasshouse.audit.attacking.call import transcript_of
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.cache import digest
 from glasshouse.metrics.base import Features, ScoreContext
@@ -16,6 +15,7 @@ from glasshouse.models.perceptual import activations, network
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Scenario
 from glasshouse.store import read_tensors
+from glasshouse.transcript.files import read_transcript
 from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Truth, read_truth
 from glasshouse.wire import Architecture, Batch, Broadcast
@@ -25,7 +25,7 @@ def judge_of(folder: Path, scenario: Scenario) -> Judge:
     """The judge of the group in ``folder``: its truth, distractors, networks, and a stream of its own."""
     truth = read_truth(folder / "truth")
     tensors = read_tensors(folder / "truth" / "scoring.safetensors")
-    transcript = transcript_of(str(folder), trust_factory=True)
+    transcript = read_transcript(folder / "transcript", trust_factory=True, contents=False)
     public = _public_network(tensors, transcript.terms.architecture)
     context = ScoreContext(
         distractors=tensors.get("distractors"),

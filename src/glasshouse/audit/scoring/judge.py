@@ -146,7 +146,7 @@ class Judge:
             ),
         )
 
-    def _key(self, what: str, metric: Metric, stream: Rng, *more: object) -> object:
+    def _key(self, what: str, metric: Metric, stream: Rng, *more: object) -> list[object] | None:
         """All that a null's number depends on; None where that cannot be said."""
         kind: type[object] = type(metric)
         if self._known is None or not dataclasses.is_dataclass(kind):

@@ -17,7 +17,7 @@ from torch import Tensor
 from glasshouse.audit.scoring.sentence_nulls import KEPT, SENTENCES, frequent_tokens
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import ComparingMetric, Metric, ScoreContext, check_images
-from glasshouse.metrics.reconstruction import pair_images
+from glasshouse.metrics.match import pair_groups
 from glasshouse.metrics.statistics.shares import share_interval, share_p_value
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch
@@ -134,8 +134,8 @@ def choose_null(
     victims = _draw(heldout, number * count, stream.child("victim"))
     for name in names:
         guesses = _guess(name, examples, draws, number * count, stream.child("guess"))
-        scores = _score_drawn(metric, guesses, victims, count=count, context=context)
-        value = float(np.mean([one.mean() for one in scores])) * sign
+        scores = score_drawn(metric, guesses, victims, count=count, context=context)
+        value = float(np.mean(_means(scores))) * sign
         if value > best_score:
             best, best_score = name, value
     return best
@@ -174,41 +174,30 @@ def score(metric: Metric, claimed: Batch, truth: Batch, *, context: ScoreContext
     return metric.score(said, truth.inputs, context=context)
 
 
-def score_all(
-    metric: Metric, pairs: Sequence[tuple[Batch, Batch]], *, context: ScoreContext
-) -> list[NDArray[np.float64]]:
-    """Each guess on its victim, as :func:`score` has it; where the metric can, many in one operation."""
-    missing = metric.counts and any(len(guess) < len(victim) for guess, victim in pairs)  # each is a miss
-    if metric.claim == "labels" or missing or not isinstance(metric, ComparingMetric):
-        return [score(metric, guess, victim, context=context) for guess, victim in pairs]
-    scores: list[NDArray[np.float64]] = []
-    each = max((victim.inputs.numel() for _, victim in pairs), default=1)
-    for part in batched(pairs, max(1, AT_ONCE // each)):
-        left, right = _pair_all(part, context)
-        values = metric.compare(left, right, context=context)
-        scores += np.split(values, np.cumsum([len(victim) for _, victim in part])[:-1])
-    return scores
-
-
-def _score_drawn(
+def score_drawn(
     metric: Metric, guesses: Batch, victims: Batch, *, count: int, context: ScoreContext
 ) -> list[NDArray[np.float64]]:
-    """As :func:`score_all`, of guesses and victims with ``count`` examples each, one behind the other."""
-    if count > 1 or metric.claim == "labels" or not isinstance(metric, ComparingMetric):
-        pairs = list(zip(_apart(guesses, count), _apart(victims, count), strict=True))
-        return score_all(metric, pairs, context=context)
+    """Each guess on its victim, as :func:`score` has it; where the metric can, many in one operation.
+
+    Args:
+        metric: of images, sentences or labels.
+        guesses: ``count`` examples of each, one guess behind the other.
+        victims: likewise, as many.
+        count: examples of a victim.
+        context: for the metric.
+    """
+    if metric.claim == "labels" or not isinstance(metric, ComparingMetric):
+        pairs = zip(_apart(guesses, count), _apart(victims, count), strict=True)
+        return [score(metric, guess, victim, context=context) for guess, victim in pairs]
     check_images("null adversary", guesses.inputs, victims.inputs)
-    size = max(1, AT_ONCE // victims.inputs[:1].numel())
-    parts = zip(torch.split(guesses.inputs, size), torch.split(victims.inputs, size), strict=True)
-    each = [metric.compare(left.double(), right.double(), context=context) for left, right in parts]
-    return list(np.concatenate(each)[:, None])
-
-
-def _pair_all(pairs: Sequence[tuple[Batch, Batch]], context: ScoreContext) -> tuple[Tensor, Tensor]:
-    """Of each guess the image that belongs to each original, and the originals, in float64."""
-    paired = [pair_images("null adversary", g.inputs, v.inputs, context) for g, v in pairs]
-    left, right = (torch.cat(side) for side in zip(*paired, strict=True))
-    return left, right
+    size = max(1, AT_ONCE // victims.inputs[:count].numel()) * count
+    each = []
+    for claimed, true in zip(
+        torch.split(guesses.inputs, size), torch.split(victims.inputs, size), strict=True
+    ):
+        left, right = claimed.double(), true.double()
+        each.append(metric.compare(pair_groups(right, left, count=count), right, context=context))
+    return list(np.concatenate(each).reshape(-1, count))
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -242,10 +231,16 @@ def average_score(
     number = _enough(DRAWS, len(truth)) if is_random else 1
     guesses = _guess(name, auxiliary, draws, number * len(truth), rng)
     same = truth.pick(torch.arange(len(truth)).repeat(number))
-    scores = _score_drawn(metric, guesses, same, count=len(truth), context=context)
+    scores = score_drawn(metric, guesses, same, count=len(truth), context=context)
     if len({len(one) for one in scores}) > 1:  # of each claim, and the guesses differ in number
         return np.array([np.concatenate(scores).mean()])
     return np.asarray(np.mean(scores, axis=0), dtype=np.float64)
+
+
+def _means(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Of each victim."""
+    alike = len({len(one) for one in scores}) == 1
+    return np.stack(scores).mean(1) if alike else np.array([one.mean() for one in scores])
 
 
 def counts(labels: Tensor, classes: int) -> Tensor:
@@ -272,7 +267,7 @@ def _pseudo_hits(
         return []
     victims = heldout.pick(torch.arange(every))
     guesses = _guess(name, examples, draws, every, rng.child(f"apart/{name}"))
-    outcomes = _score_drawn(metric, guesses, victims, count=count, context=context)
+    outcomes = score_drawn(metric, guesses, victims, count=count, context=context)
     return outcomes if metric.higher_leaks else [1 - one for one in outcomes]
 
 

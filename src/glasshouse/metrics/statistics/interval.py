@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, final
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.limits import Fix, Probability, check_value
+from glasshouse.metrics.statistics.distributions import normal_tail, student_quantile, student_tail
 from glasshouse.rng import Rng
 
 __all__ = [
@@ -115,9 +115,9 @@ def mean_interval(values: ArrayLike, *, rng: Rng, level: float = 0.95) -> Interv
     n, mean = len(x), float(x.mean())
     if np.ptp(x) == 0:
         return Interval(value=float(x[0]), low=float(x[0]), high=float(x[0]), n=n, level=level)
-    quantile = float(scipy.stats.t.ppf((1 + level) / 2, n - 1))
+    quantile = student_quantile((1 + level) / 2, n - 1)
     half = quantile * float(x.std(ddof=1)) / math.sqrt(n)
-    tail = float(scipy.stats.norm.sf(quantile * math.sqrt(n / (n - 1))))
+    tail = normal_tail(quantile * math.sqrt(n / (n - 1)))
     draws = rng.child("bootstrap").numpy()
     means = x[draws.integers(0, n, (RESAMPLES, n))].mean(1)
     low, high = np.quantile(means, [tail, 1 - tail])
@@ -165,7 +165,7 @@ def paired_gain(
     if _alike(x):
         sure = 2.0 ** -len(x) < (1 - level) / 2
         return plain if sure else replace(plain, low=min(plain.low, 0.0), high=max(plain.high, 0.0))
-    quantile = float(scipy.stats.t.ppf((1 + level) / 2, len(x) - 1))
+    quantile = student_quantile((1 + level) / 2, len(x) - 1)
     error = float(x.std(ddof=1)) / math.sqrt(len(x))
     reach = [error * (quantile + _correction(tail) * (1 + 2 * quantile**2)) for tail in (x, -x)]
     return replace(plain, low=plain.value - reach[0], high=max(plain.high, plain.value + reach[1]))
@@ -199,7 +199,7 @@ def gain_p_value(values: ArrayLike, null_values: ArrayLike, *, higher_leaks: boo
     quantile = distance - correction
     if correction > 0 and quantile > 0:  # quantile + correction (1 + 2 quantile²) = distance
         quantile = (math.sqrt(1 + 8 * correction * (distance - correction)) - 1) / (4 * correction)
-    return float(scipy.stats.t.sf(quantile, n - 1))
+    return student_tail(quantile, n - 1)
 
 
 def _alike(x: NDArray[np.float64]) -> bool:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from glasshouse.errors import Undefined
+from glasshouse.metrics.statistics.distributions import student_quantile, student_tail
 from glasshouse.rng import Rng
 
 EXCHANGES = 9999
@@ -84,8 +84,8 @@ def compare_with_guesses(
     low = value - float(guessed[order[first]])
     error, count = _error_over_runs(values, truth, runs)
     if error > 0:
-        p = max(p, float(scipy.stats.t.sf((value - chance) / error, count - 1)))
-        low = min(low, value - chance - float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * error)
+        p = max(p, student_tail((value - chance) / error, count - 1))
+        low = min(low, value - chance - student_quantile((1 + level) / 2, count - 1) * error)
     return GuessTest(p=p, low=low if p < tail else min(low, 0.0))
 
 

@@ -34,7 +34,7 @@ from glasshouse.attacks.inversion.ggl.objective import Fit, RegularizerName
 from glasshouse.attacks.inversion.ggl.optimizers import minimize
 from glasshouse.attacks.inversion.ggl.search import LatentSearch
 from glasshouse.attacks.inversion.ggl.wgan import GeneratorTraining
-from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
 from glasshouse.attacks.parts.local_steps import ANY
@@ -45,10 +45,11 @@ from glasshouse.attacks.parts.matching.distance import (
     Steps,
     can_share,
     objective,
+    objectives,
 )
 from glasshouse.attacks.parts.matching.exact import claim_images
 from glasshouse.attacks.parts.matching.transforms import Adaptation
-from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.replica import Replica, replicas
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -63,7 +64,7 @@ DRAWS = 32
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GGL:
+class GGL(SearchingTogether):
     """Generative Gradient Leakage.
 
     Args:
@@ -165,7 +166,7 @@ class GGL:
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
-        clients = [replica(view, subject="attack 'ggl'") for view in views]
+        clients = replicas(views, subject="attack 'ggl'")
         if not can_share(clients, self.local_steps):
             return ()
         labels = labels_of_each(views, clients, rngs=rngs)
@@ -184,12 +185,15 @@ class GGL:
             claims.append((claim, detect.guess_claim(finding, client), draws))
         return tuple(claims)
 
-    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """The scaled distance, without the term that keeps z where the generator was trained."""
-        del about  # a view of one update
-        client = replica(view, subject="attack 'ggl'")
-        _, adaptation = self._detected(client, view, rng=rng.child("detect"))
-        distance = replace(self, bf16=False)._distance([client], [adaptation])
+        clients = replicas(views, subject="attack 'ggl'")
+        every = zip(clients, views, rngs, strict=True)
+        adaptive = [self._detected(client, view, rng=rng.child("detect"))[1] for client, view, rng in every]
+        distances = objectives(clients, distance=self.distance, steps=self.local_steps, adaptive=adaptive)
+        return tuple(self._searched(*one) for one in zip(clients, distances, strict=True))
+
+    def _searched(self, client: Replica, distance: Objective) -> SearchedLoss:
         scale = self._unit(client, distance)
         square = distance.target_square if self.distance == "squared" else 1.0
         return SearchedLoss(
@@ -219,7 +223,9 @@ class GGL:
         adaptations: Sequence[Adaptation],
     ) -> Fit:
         """The loss over latent points, for every client's update."""
-        distance = self._distance(clients, adaptations)
+        distance = objective(
+            *clients, distance=self.distance, steps=self.local_steps, adaptive=adaptations, bf16=self.bf16
+        )
         return Fit(
             distance=distance,
             prior=prior,
@@ -229,11 +235,6 @@ class GGL:
             regularizer=self.regularizer,
             strength=self.strength,
             image_range=clients[0].terms.image_range,
-        )
-
-    def _distance(self, clients: Sequence[Replica], adaptations: Sequence[Adaptation]) -> Objective:
-        return objective(
-            *clients, distance=self.distance, steps=self.local_steps, adaptive=adaptations, bf16=self.bf16
         )
 
     def _unit(self, client: Replica, distance: Objective) -> float:

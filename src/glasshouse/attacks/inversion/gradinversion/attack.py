@@ -20,24 +20,23 @@ image), or the update is noisy.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.base import About, Claim, Needs
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.inversion.gradinversion.consensus import Group
 from glasshouse.attacks.inversion.gradinversion.statistics import Statistics
-from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, labels_of_each
 from glasshouse.attacks.parts.local_steps import ANY
-from glasshouse.attacks.parts.matching.distance import ROUNDING, Steps, can_share, objective
-from glasshouse.attacks.parts.matching.exact import best_claim
-from glasshouse.attacks.parts.matching.transforms import Adaptation
-from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.matching.distance import Objective, Steps, can_share, objective, objectives
+from glasshouse.attacks.parts.matching.exact import best_claim, loss_of_pixels
+from glasshouse.attacks.parts.replica import Replica, replicas
 from glasshouse.attacks.parts.search.adam import Descent, adam, random_starts, roughness
 from glasshouse.attacks.parts.search.rows import Labelled, with_labels
 from glasshouse.attacks.together import SearchAttack
@@ -50,7 +49,7 @@ from glasshouse.transcript.view import View
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GradInversion(SearchAttack):
+class GradInversion(SearchAttack, SearchingTogether):
     """Squared-L2 matching with priors and group consistency.
 
     Args:
@@ -97,7 +96,7 @@ class GradInversion(SearchAttack):
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
-        clients = [replica(view, subject="attack 'gradinversion'") for view in views]
+        clients = replicas(views, subject="attack 'gradinversion'")
         granted = len(views) > 1 and any(view.grants.batch_norm for view in views)
         if granted or not can_share(clients, self.local_steps):
             return ()
@@ -107,7 +106,9 @@ class GradInversion(SearchAttack):
         start = random_starts(clients, self.search, rngs=rngs)
         pulls = [Group(self.group) for _ in clients] if self.group and self.search.restarts > 1 else []
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
-        loss = self._loss(views[0], clients, adaptive)
+        how = self.local_steps
+        distance = objective(*clients, distance="squared", steps=how, adaptive=adaptive, bf16=self.bf16)
+        loss = self._loss(views[0], clients[0], distance)
         every = torch.stack(labels).repeat_interleave(self.search.restarts, 0)
         descent = adam(
             with_labels(loss, every), start, self.search, box=clients[0].box(), rngs=rngs, pulls=pulls
@@ -115,24 +116,16 @@ class GradInversion(SearchAttack):
         results = zip(clients, descent.by_victim(len(clients)), labels, strict=True)
         return tuple(best_claim(client, one, y) for client, one, y in results)
 
-    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """All terms but the group's, which compares seeds with each other."""
-        del about  # a view of one update
-        client = replica(view, subject="attack 'gradinversion'")
-        adaptive = detect.detect_adaptation(client, adaptive=self.adaptive, rng=rng.child("detect"))
-        loss = replace(self, bf16=False)._loss(view, [client], [adaptive])
-        return SearchedLoss(
-            loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False),
-            noise=ROUNDING,
-        )
+        clients = replicas(views, subject="attack 'gradinversion'")
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        distances = objectives(clients, distance="squared", steps=self.local_steps, adaptive=adaptive)
+        every = zip(views, clients, distances, strict=True)
+        return tuple(loss_of_pixels(client, self._loss(view, client, one)) for view, client, one in every)
 
-    def _loss(
-        self, view: View, clients: Sequence[Replica], adaptive: Sequence[Adaptation | bool]
-    ) -> Labelled:
-        client = clients[0]
-        distance = objective(
-            *clients, distance="squared", steps=self.local_steps, adaptive=adaptive, bf16=self.bf16
-        )
+    def _loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
+        """What is minimised; ``client``: any whose update ``distance`` is to, and its view."""
         granted = view.grants.batch_norm.get((client.update.round, client.update.client))
         statistics = Statistics(client.model, granted) if granted else None
 

@@ -190,6 +190,36 @@ def objective(
     return Objective(engine, [one.target for one in read], distance=distance, adaptations=adaptations)
 
 
+def objectives(
+    clients: Sequence[Replica],
+    *,
+    distance: Distance,
+    adaptive: Sequence[bool | Adaptation],
+    steps: Steps = "simulate",
+    form: Form = "auto",
+) -> list[Objective]:
+    """:func:`objective` of each client, in float32; a model that several share is prepared once.
+
+    Raises:
+        Inapplicable: an update is zero everywhere.
+    """
+    every, ready = list[Objective](), dict[object, Ghost]()
+    for client, how in zip(clients, adaptive, strict=True):
+        read = _read(client, steps)
+        adaptation = _adaptation(client, read.target, how)
+        same = client.model, tuple(read.target)
+        engine: Engine
+        if read.steps is None and same in ready:
+            apart = adaptation.layer_clip is not None
+            engine = ready[same].beside([read.target], masks=[adaptation.masks], apart=apart)
+        else:
+            engine = _engine([client], [read], [adaptation], form=form, bf16=False)
+        if isinstance(engine, Ghost):
+            ready[same] = engine
+        every.append(Objective(engine, [read.target], distance=distance, adaptations=[adaptation]))
+    return every
+
+
 def can_share(clients: Sequence[Replica], steps: Steps = "simulate") -> bool:
     """Whether the updates can be matched in one batch.
 

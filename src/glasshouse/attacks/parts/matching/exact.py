@@ -11,14 +11,20 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import About, Claim, Reconstruction
-from glasshouse.attacks.objective import SearchedLoss
+from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
-from glasshouse.attacks.parts.matching.distance import ROUNDING, Objective, can_share, objective
-from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.matching.distance import (
+    ROUNDING,
+    Objective,
+    can_share,
+    objective,
+    objectives,
+)
+from glasshouse.attacks.parts.replica import Replica, replicas
 from glasshouse.attacks.parts.search import lbfgs
 from glasshouse.attacks.parts.search.adam import Found
-from glasshouse.attacks.parts.search.rows import Rows
+from glasshouse.attacks.parts.search.rows import Labelled, Rows
 from glasshouse.attacks.together import SearchAttack
 from glasshouse.limits import Count, NotNegative, check_ranges
 from glasshouse.progress import track
@@ -64,7 +70,7 @@ class Match:
     loss: float
 
 
-class ExactAttack(SearchAttack, Protocol):
+class ExactAttack(SearchAttack, SearchingTogether, Protocol):
     """Base class of DLG and iDLG, which differ in where the labels come from."""
 
     infers_labels: ClassVar[bool]
@@ -73,20 +79,28 @@ class ExactAttack(SearchAttack, Protocol):
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
-        clients = [replica(view, subject=f"attack '{self.name}'") for view in views]
+        clients = replicas(views, subject=f"attack '{self.name}'")
         if not can_share(clients, "one_step"):
             return ()
         labels = labels_of_each(views, clients, rngs=rngs) if self.infers_labels else None
-        distance = self._distance(clients, rngs=rngs)
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        distance = objective(
+            *clients, distance="squared", steps="one_step", adaptive=adaptive, form="explicit"
+        )
         matches = minimize_distance(clients, distance, self.search, labels=labels, rngs=rngs)
         results = zip(clients, matches, strict=True)
         return tuple((claim_images(client, m.inputs, m.labels, loss=m.loss),) for client, m in results)
 
-    def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
+    def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """The squared distance of gradients, as a share of the received one; its point is not clipped."""
-        del about  # a view of one update
-        distance = self._distance([replica(view, subject=f"attack '{self.name}'")], rngs=[rng])
+        clients = replicas(views, subject=f"attack '{self.name}'")
+        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
+        distances = objectives(
+            clients, distance="squared", steps="one_step", adaptive=adaptive, form="explicit"
+        )
+        return tuple(self._searched(distance) for distance in distances)
 
+    def _searched(self, distance: Objective) -> SearchedLoss:
         def loss(pixels: Tensor, labels: Tensor) -> Tensor:
             return distance(pixels, labels, create_graph=False) / distance.target_square
 
@@ -95,11 +109,6 @@ class ExactAttack(SearchAttack, Protocol):
             return -float(claim.confidence[0])
 
         return SearchedLoss(loss=loss, noise=max(self.search.goal, ROUNDING**2), reached=reached)
-
-    def _distance(self, clients: Sequence[Replica], *, rngs: Sequence[Rng]) -> Objective:
-        """To each update, read as one gradient; ``rngs``: of the attack."""
-        adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
-        return objective(*clients, distance="squared", steps="one_step", adaptive=adaptive, form="explicit")
 
 
 def minimize_distance(
@@ -163,6 +172,13 @@ def best_claim(client: Replica, descent: Found, labels: Tensor) -> tuple[Claim, 
     low, high = client.terms.image_range
     pixels = client.to_pixels(descent.points[best]).clamp(low, high)
     return (claim_images(client, pixels, labels, loss=float(descent.losses[best])),)
+
+
+def loss_of_pixels(client: Replica, loss: Labelled) -> SearchedLoss:
+    """For the judge: ``loss``, of points in model input, as a function of pixels."""
+    return SearchedLoss(
+        loss=lambda pixels, labels: loss(client.to_inputs(pixels), labels, False), noise=ROUNDING
+    )
 
 
 def claim_images(replica: Replica, inputs: Tensor, labels: Tensor, *, loss: float) -> Reconstruction:

@@ -18,6 +18,7 @@ Bu et al. 2022, arXiv:2205.10683 (convolutions, and the choice between the two f
 Where we differ: they clip, we match; the sums stay differentiable in x, and B images share one gradient.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -173,10 +174,8 @@ class Ghost:
         shape: tuple[int, ...] = (),
         apart: bool = True,
     ) -> None:
-        self._form, self._apart = form, apart
-        self._target = {name: torch.stack([t[name] for t in targets]) for name in targets[0]}  # (V, ...)
-        self._masks = {name: self._stacked(name, masks) for name in sorted({n for m in masks for n in m})}
-        self._precision = next(iter(self._target.values())).dtype
+        self._form = form
+        self._aim(targets, masks, apart=apart)
         self._model, self._folded = fold_norms(model, shape, self._target)
         self._autocast = bf16 and not all(isinstance(m, (nn.Conv2d, nn.Linear)) for _, m in self._owners())
         if not self._autocast:
@@ -187,7 +186,27 @@ class Ghost:
             if bf16 and not self._autocast:
                 module.to(torch.bfloat16)
                 module.register_forward_pre_hook(_halve)
+
+    def _aim(
+        self, targets: Sequence[Mapping[str, Tensor]], masks: Sequence[Mapping[str, Tensor]], *, apart: bool
+    ) -> None:
+        self._apart = apart
+        self._target = {name: torch.stack([t[name] for t in targets]) for name in targets[0]}  # (V, ...)
+        self._masks = {name: self._stacked(name, masks) for name in sorted({n for m in masks for n in m})}
+        self._precision = next(iter(self._target.values())).dtype
         self._joined: dict[tuple[str, ...], tuple[Tensor, Tensor | None]] = {}
+
+    def beside(
+        self,
+        targets: Sequence[Mapping[str, Tensor]],
+        *,
+        masks: Sequence[Mapping[str, Tensor]] = (),
+        apart: bool = True,
+    ) -> "Ghost":
+        """The same model, prepared already, against other targets of the same parameters."""
+        other = copy.copy(self)
+        other._aim(targets, masks, apart=apart)
+        return other
 
     def _owners(self) -> list[tuple[str, nn.Module]]:
         return [(n, m) for n, m in self._model.named_modules() if _owns(n, m, self._target)]

@@ -188,8 +188,9 @@ class HeadAttack(Protocol):
         (one,) = (r for r in view.rounds if r.round in about.rounds)
         terms, subject = view.terms, f"attack '{self.name}'"
         model = freeze_features(terms.architecture, one.broadcast.tensors, subject=subject)
-        by_client = dict(_read_parts(model, one, terms=terms, readout=self.readout, subject=subject))
-        vectors = by_client[about.client].vectors[: self.inversion.images].float()
+        part, positive = dict(_parts(one))[about.client], _never_negative(model, terms)
+        read = _read(model, part, terms=terms, readout=self.readout, positive=positive, subject=subject)
+        vectors = read.vectors[: self.inversion.images].float()
         distance = replace(self.inversion.distance, bfloat16=False)
 
         def loss(pixels: Tensor, labels: Tensor) -> Tensor:
@@ -206,9 +207,15 @@ def _read_parts(
     """What is read of every client whose update is seen, or (None) of the cohort."""
     positive = _never_negative(model, terms)
     for client, part in _parts(one):
-        total = sum_of_round(part, terms=terms, names=(model.weight, model.bias), subject=subject)
-        weight, bias = total.gradient[model.weight], total.gradient[model.bias]
-        yield client, read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
+        yield client, _read(model, part, terms=terms, readout=readout, positive=positive, subject=subject)
+
+
+def _read(
+    model: FrozenFeatures, part: RoundView, *, terms: Terms, readout: Readout, positive: bool, subject: str
+) -> Read:
+    total = sum_of_round(part, terms=terms, names=(model.weight, model.bias), subject=subject)
+    weight, bias = total.gradient[model.weight], total.gradient[model.bias]
+    return read_columns(weight, bias, limit=total.examples, readout=readout, positive=positive)
 
 
 def _parts(one: RoundView) -> Iterator[tuple[int | None, RoundView]]:

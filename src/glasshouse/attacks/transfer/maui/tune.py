@@ -17,13 +17,6 @@ from glasshouse.cache import Checkpoint, load_or_make
 from glasshouse.errors import BadValue, not_installed
 from glasshouse.rng import Rng
 
-try:
-    import optuna
-
-    _MISSING = ""
-except ImportError as error:
-    _MISSING = str(error)
-
 NAMES = ("rate", "beta1", "beta2", "noise")
 _VERSION = 1
 
@@ -47,14 +40,16 @@ def search_recipe(
             got=f"{settings.mode}, which uses none of {', '.join(NAMES)}",
             fix='set trials = 0, or mode = "trained+quantile"',
         )
-    if _MISSING:
+    try:
+        import optuna  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
         raise not_installed(
             "search of attack 'maui' (trials > 0)",
             "optuna",
-            _MISSING,
+            str(error),
             extra="tuning",
             instead="set trials = 0",
-        )
+        ) from error
     base = {name: float(getattr(settings, name)) for name in NAMES if getattr(settings, name)}
 
     def make(_: Checkpoint) -> dict[str, Tensor]:

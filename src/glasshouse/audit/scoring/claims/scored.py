@@ -67,34 +67,6 @@ class ScoredMetric:
         if not self.exchanged:
             object.__setattr__(self, "exchanged", (None,) * len(self.values))
 
-    def __add__(self, other: "ScoredMetric") -> "ScoredMetric":
-        """Two claims, rounds or seeds together: the same private data twice is one victim (decision 0007)."""
-        values: dict[str, list[Numbers]] = {}
-        nulls: dict[str, list[Numbers]] = {}
-        exchanged: dict[str, list[Numbers | None]] = {}
-        for part in (self, other):
-            numbers = zip(part.victims, part.values, part.nulls, part.exchanged, strict=True)
-            for victim, value, null, exchange in numbers:
-                values.setdefault(victim, []).append(value)
-                nulls.setdefault(victim, []).append(null)
-                exchanged.setdefault(victim, []).append(exchange)
-        clients: dict[tuple[str, bytes], ClientSample] = {}
-        for sample in self.clients + other.clients:
-            key = sample.run, sample.truth.tobytes()
-            clients[key] = clients[key].merge(sample) if key in clients else sample
-        return ScoredMetric(
-            values=tuple(map(np.concatenate, values.values())),
-            nulls=tuple(map(np.concatenate, nulls.values())),
-            exchanged=tuple(map(_join_numbers, exchanged.values())),
-            victims=tuple(values),
-            people={**self.people, **other.people},
-            baseline=self.baseline or other.baseline,
-            null_most=max((m for m in (self.null_most, other.null_most) if m is not None), default=None),
-            clients=tuple(clients.values()),
-            claimed=self.claimed | other.claimed,
-            runs=self.runs | other.runs,
-        )
-
     def by_people(self) -> "ScoredMetric":
         """The same with victims who share a person as one, so that an interval counts people."""
         if not self.people:
@@ -156,8 +128,32 @@ class ScoredMetric:
 
 
 def join_parts(parts: Sequence[ScoredMetric]) -> ScoredMetric:
-    """All parts together."""
-    return sum(parts[1:], start=parts[0])
+    """Several claims, rounds or seeds together: the same private data twice is one victim (decision 0007)."""
+    values: dict[str, list[Numbers]] = {}
+    nulls: dict[str, list[Numbers]] = {}
+    exchanged: dict[str, list[Numbers | None]] = {}
+    clients: dict[tuple[str, bytes], ClientSample] = {}
+    for part in parts:
+        numbers = zip(part.victims, part.values, part.nulls, part.exchanged, strict=True)
+        for victim, value, null, exchange in numbers:
+            values.setdefault(victim, []).append(value)
+            nulls.setdefault(victim, []).append(null)
+            exchanged.setdefault(victim, []).append(exchange)
+        for sample in part.clients:
+            key = sample.run, sample.truth.tobytes()
+            clients[key] = clients[key].merge(sample) if key in clients else sample
+    return ScoredMetric(
+        values=tuple(map(np.concatenate, values.values())),
+        nulls=tuple(map(np.concatenate, nulls.values())),
+        exchanged=tuple(map(_join_numbers, exchanged.values())),
+        victims=tuple(values),
+        people={victim: who for part in parts for victim, who in part.people.items()},
+        baseline=next((part.baseline for part in parts if part.baseline), ""),
+        null_most=max((part.null_most for part in parts if part.null_most is not None), default=None),
+        clients=tuple(clients.values()),
+        claimed=frozenset().union(*(part.claimed for part in parts)),
+        runs=frozenset().union(*(part.runs for part in parts)),
+    )
 
 
 def _join_numbers(parts: Sequence[Numbers | None]) -> Numbers | None:

@@ -1,0 +1,59 @@
+"""Quantiles and tails of Student's t, the normal and the beta distribution, of single numbers.
+
+The functions behind ``scipy.stats``, whose distributions look at their arguments for 30 to 50 µs a call: most
+of the time of an interval over a handful of victims.
+"""
+
+import scipy
+
+__all__ = ["beta_quantile", "beta_share", "normal_tail", "student_quantile", "student_tail"]
+
+
+def student_quantile(share: float, freedom: float) -> float:
+    """Where Student's t with ``freedom`` degrees of freedom has ``share`` of its mass below.
+
+    Examples:
+        >>> round(student_quantile(0.975, 7), 3)
+        2.365
+    """
+    return float(scipy.special.stdtrit(freedom, share))
+
+
+def student_tail(value: float, freedom: float) -> float:
+    """The mass of Student's t above ``value``.
+
+    Examples:
+        >>> student_tail(0.0, 7)
+        0.5
+    """
+    return float(scipy.special.stdtr(freedom, -value))
+
+
+def normal_tail(value: float) -> float:
+    """The mass of the standard normal distribution above ``value``.
+
+    Examples:
+        >>> normal_tail(0.0)
+        0.5
+    """
+    return float(scipy.special.ndtr(-value))
+
+
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """Where the beta distribution with ``a``, ``b`` > 0 has ``share`` of its mass below.
+
+    Examples:
+        >>> round(beta_quantile(0.25, 1, 1), 6)
+        0.25
+    """
+    return float(scipy.special.betaincinv(a, b, share))
+
+
+def beta_share(value: float, a: float, b: float) -> float:
+    """The mass of the beta distribution with ``a``, ``b`` > 0 below ``value``.
+
+    Examples:
+        >>> round(beta_share(0.25, 1, 1), 6), beta_share(1.5, 1, 1)
+        (0.25, 1.0)
+    """
+    return float(scipy.special.betainc(a, b, min(max(value, 0.0), 1.0)))
