@@ -68,7 +68,7 @@ class SearchingAttack(Protocol):
 
 @runtime_checkable
 class SearchingTogether(Protocol):
-    """A :class:`SearchingAttack` that prepares once what updates of a round share: the model that they answer."""
+    """A ``SearchingAttack`` that prepares once what updates of a round share: the model that they answer."""
 
     def objectives(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[SearchedLoss, ...]:
         """For every view what :meth:`objective` says of it, to the last bit.
