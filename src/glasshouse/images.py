@@ -5,6 +5,7 @@ gradients flow through ``mse``, ``ssim`` and ``total_variation``. The range of t
 caller, never measured.
 """
 
+from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -120,15 +121,21 @@ def ssim(a: Tensor, b: Tensor, *, data_range: float = 1.0) -> Tensor:
 def ssim_filters(height: int, width: int, *, like: Tensor) -> tuple[Tensor, Tensor]:
     """The Gaussian window of :func:`ssim` as two matrices: ``down @ image @ across.T`` are its local means.
 
-    Two products are several times faster than a convolution of small images in float64.
+    Two products are several times faster than a convolution of small images in float64. They are kept, and
+    nobody may change them.
 
     Args:
         height: of the images, pixels.
         width: of the images, pixels.
         like: a tensor of the type and on the device that are wanted.
     """
+    return _filters(height, width, like.dtype, like.device)
+
+
+@lru_cache(maxsize=16)
+def _filters(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     side = ssim_window(height, width)
-    at = torch.arange(side, dtype=like.dtype, device=like.device) - (side - 1) / 2
+    at = torch.arange(side, dtype=dtype, device=device) - (side - 1) / 2
     row = torch.exp(-((at / (_SIGMA * side / _WINDOW)) ** 2) / 2)
     return _slide(row / row.sum(), height), _slide(row / row.sum(), width)
 

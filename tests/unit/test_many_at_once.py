@@ -9,7 +9,7 @@ from tests.unit import scoring_toys as toys
 
 from glasshouse.audit.scoring import judge as judging
 from glasshouse.audit.scoring import nulls
-from glasshouse.audit.scoring.claims import scorers
+from glasshouse.audit.scoring import score as scoring
 from glasshouse.audit.scoring.nulls import score, score_drawn
 from glasshouse.audit.scoring.score import score_metric
 from glasshouse.audit.scoring.verdicts.victims import best_of
@@ -90,7 +90,9 @@ def test_a_single_image_meets_its_victim_and_others_at_once_as_one_by_one(metric
     claims = {c: (toys.claim(c, toys.noisy(private[c : c + 1], 0.3)),) for c in range(5)}
     run = toys.run_of(toys.judge(private, context=others), claims)
     together = score_metric("toy", metric, [run])
-    monkeypatch.setattr(scorers, "_compare_at_once", lambda *_: {})
+    assert len(run.judge.compared) == 5
+    run.judge.compared.clear()
+    monkeypatch.setattr(scoring, "compare_together", lambda *_: None)
     alone = score_metric("toy", metric, [run])
     for one, other in ((together.values, alone.values), (together.exchanged, alone.exchanged)):
         assert np.allclose(np.stack(one), np.stack(other), rtol=1e-9)

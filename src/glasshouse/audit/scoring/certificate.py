@@ -131,6 +131,17 @@ def _losses_together(part: Piece, attack: Attack) -> dict[tuple[str, str], Searc
     return {} if isinstance(made, Refusal) else made
 
 
+def _losses(task: AttackTask, attack: Attack, claims: list[Searched], device: str) -> list[SearchedLoss]:
+    assert isinstance(attack, SearchingAttack)  # nobody else is certified
+    view = _view(task, attack, device)
+    return [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
+
+
+def _view(task: AttackTask, attack: Attack, device: str) -> View:
+    side = adversary_side(task.folder, trust_factory=task.trust_factory)
+    return copy_to(view_of(task, attack, side), device)
+
+
 def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
     attack, outcome = units.attack, units.outcomes[task.out]
     claims = _searched(outcome)
@@ -139,12 +150,9 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
     subject = f"search certificate of attack '{task.attack}' on {task.unit.name}"
 
     def work(device: str) -> tuple[Search, ...]:
-        assert isinstance(attack, SearchingAttack)  # nobody else is certified
-        side = adversary_side(task.folder, trust_factory=task.trust_factory)
-        view = copy_to(view_of(task, attack, side), device)
         shared = units.losses.get((task.out, device))
         if shared is None:
-            losses = [attack.objective(view, claim.about, rng=stream_of(task)) for claim in claims]
+            losses = _losses(task, attack, claims, device)
         else:
             losses = [shared] * len(claims)
         rows = [
@@ -153,7 +161,7 @@ def _certify(task: AttackTask, units: _Units) -> tuple[Search, ...] | Refusal:
         ]
         if isinstance(attack, GenerativeAttack):
             if task.out not in units.nearest:
-                units.nearest.update(_project(units, attack, view))
+                units.nearest.update(_project(units, attack, _view(task, attack, device)))
             every = zip(rows, claims, losses, units.nearest[task.out], strict=True)
             rows = [replace(row, projected=_loss(s, x, _labels(c), device)) for row, c, s, x in every]
         return tuple(r for r in rows if all(map(math.isfinite, (r.loss, r.truth, r.projected or 0.0))))

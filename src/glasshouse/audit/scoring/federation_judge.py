@@ -1,6 +1,7 @@
 """The judge of a federation, from what its folder holds of both sides."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -103,16 +104,20 @@ def _gallery(tensors: Mapping[str, Tensor], truth: Truth) -> Gallery | None:
 
 
 def _representation(transcript: Transcript) -> Features:
-    """The flat features of the first model sent that the transcript kept."""
+    """The flat features of the first model sent that the transcript kept, built when they are asked for."""
     broadcast = _first_broadcast(transcript)
-    model = build(broadcast.architecture)
-    own = model.state_dict()
-    load(model, {n: t for n, t in broadcast.tensors.items() if n in own}, partial=True)
-    forward: Features = model.eval().representation  # type: ignore[assignment]  # a module's attribute has no type
+
+    @cache
+    def forward() -> Features:
+        model = build(broadcast.architecture)
+        own = model.state_dict()
+        load(model, {n: t for n, t in broadcast.tensors.items() if n in own}, partial=True)
+        of: Features = model.eval().representation  # type: ignore[assignment]  # a module's attribute has no type
+        return of
 
     def features(images: Tensor) -> Tensor:
         with torch.no_grad():
-            return forward(images)
+            return forward()(images)
 
     return features
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glasshouse.attacks.base import About, PriorSamples
+from glasshouse.attacks.base import About, Claim, PriorSamples
 from glasshouse.audit.attacking.claims import Outcome
 from glasshouse.audit.scoring.claims.truths import exchange_classes
 from glasshouse.audit.scoring.nulls import EXAMPLES, average_score, choose_null, largest_share
@@ -64,6 +64,7 @@ class Judge:
         networks: names the networks of the context by their content; empty: nobody says.
         run: names the federation; claims of one run about the same clients are no further clients.
         moved: judges with the private classes exchanged, by how far.
+        compared: of the metric that is being scored, what claims of single images get with single victims.
     """
 
     truth: Truth
@@ -82,6 +83,7 @@ class Judge:
     networks: str = ""
     run: str = ""
     moved: dict[int, "Judge"] = field(default_factory=dict)
+    compared: dict[Claim, dict[Target, NDArray[np.float64]]] = field(default_factory=dict)
 
     def null(self, name: str, metric: Metric, count: int) -> str:
         """Name of the null that is quoted for this metric and batch size.

@@ -7,7 +7,7 @@ from typing import final
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.claims.scored import ScoredMetric, join_parts
-from glasshouse.audit.scoring.claims.scorers import scorer_of
+from glasshouse.audit.scoring.claims.scorers import compare_together, scorer_of
 from glasshouse.audit.scoring.claims.silence import claimed_kinds, score_silence, silences
 from glasshouse.audit.scoring.judge import Judge
 from glasshouse.errors import NothingClaimed
@@ -80,7 +80,9 @@ def score_outcomes(
         Undefined: the metric or its null is not determined by the data.
     """
     parts, nothing = [], None
-    for claim in (claim for outcome in outcomes for claim in longest_prefix(outcome.claims)):
+    claims = [claim for outcome in outcomes for claim in longest_prefix(outcome.claims)]
+    compare_together(metric, claims, judge)
+    for claim in claims:
         scorer = scorer_of(type(claim), metric)
         if scorer is None:
             continue

@@ -4,7 +4,7 @@ A kind of claim or a metric of another package needs no line here: where the met
 ``claim``, it is given the claim's field that it ``reads`` and the private examples (:func:`score_field`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from glasshouse.audit.scoring.claims.fields import score_field
 from glasshouse.audit.scoring.claims.rounds import Measure, score_rounds
 from glasshouse.audit.scoring.claims.scored import ClientSample, Numbers, ScoredMetric
 from glasshouse.audit.scoring.judge import Judge, Target
-from glasshouse.audit.scoring.nulls import CHANCE, counts
+from glasshouse.audit.scoring.nulls import AT_ONCE, CHANCE, batched, counts
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import ComparingMetric, Metric, check_images
 
@@ -43,7 +43,7 @@ def scorer_of(kind: type[Claim], metric: Metric) -> Scorer | None:
 def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
     """Images against the private ones."""
     assert isinstance(claim, Reconstruction)
-    most, together = judge.announced_for(claim.about), _compare_at_once(metric, claim, judge)
+    most, together = judge.announced_for(claim.about), judge.compared.get(claim, {})
 
     def measure(target: Target, own: Target) -> Numbers:
         if target in together:
@@ -54,24 +54,30 @@ def score_images(name: str, metric: Metric, claim: Claim, judge: Judge) -> Score
     return _beside_nulls(name, metric, claim, judge, measure=measure, claimed=len(claim.inputs) > 0)
 
 
-def _compare_at_once(metric: Metric, claim: Reconstruction, judge: Judge) -> dict[Target, Numbers]:
-    """A single image against its victims and all others of one example, in one operation."""
-    if len(claim.inputs) != 1 or not isinstance(metric, ComparingMetric):
-        return {}
-    about = claim.about
-    targets = [
-        target
-        for number in about.rounds
-        for target in (judge.target(number, about.client), *judge.others(about, number))
+def compare_together(metric: Metric, claims: Sequence[Claim], judge: Judge) -> None:
+    """Single images against their victims and others of one example, of all claims in few operations.
+
+    What comes out is kept in ``judge.compared``, in the place of what another metric left there.
+    """
+    judge.compared.clear()
+    if not isinstance(metric, ComparingMetric) or scorer_of(Reconstruction, metric) is not score_images:
+        return
+    shape = judge.truth.private.inputs.shape[1:]
+    pairs = [
+        (claim, target)
+        for claim in claims
+        if isinstance(claim, Reconstruction) and claim.inputs.shape == (1, *shape)
+        for number in claim.about.rounds
+        for target in (judge.target(number, claim.about.client), *judge.others(claim.about, number))
         if len(target.batch) == 1
     ]
-    if not targets:
-        return {}
-    truths = torch.cat([target.batch.inputs for target in targets])
-    check_images("images", claim.inputs, truths)
-    claimed = claim.inputs.double().expand(len(targets), -1, -1, -1)
-    values = metric.compare(claimed, truths.double(), context=judge.context)
-    return {target: values[i : i + 1] for i, target in enumerate(targets)}
+    for part in batched(pairs, max(1, AT_ONCE // shape.numel())):
+        claimed = torch.cat([claim.inputs for claim, _ in part])
+        truths = torch.cat([target.batch.inputs for _, target in part])
+        check_images("images", claimed, truths)
+        values = metric.compare(claimed.double(), truths.double(), context=judge.context)
+        for i, (claim, target) in enumerate(part):
+            judge.compared.setdefault(claim, {})[target] = values[i : i + 1]
 
 
 def score_sentences(name: str, metric: Metric, claim: Claim, judge: Judge) -> ScoredMetric:
