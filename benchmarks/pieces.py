@@ -18,7 +18,7 @@ class Piece:
     Attributes:
         command: words; ``{out}`` is the folder of the page.
         cost: CPU seconds of one core, above 0; of a piece that needs a GPU, seconds on the clock.
-        estimated: told from a shorter run or from ``glasshouse check``, not measured.
+        estimated: from a shorter run or from ``glasshouse check``, not measured.
         gpu: needs a GPU; left out where there is none.
     """
 
@@ -29,7 +29,7 @@ class Piece:
 
 
 def about(cost: int, *command: str) -> Piece:
-    """A piece that nobody measured whole."""
+    """A piece whose cost is an estimate."""
     return Piece(command, cost, estimated=True)
 
 

@@ -145,9 +145,12 @@ def test_a_table_counts_searches_that_were_finished(tmp_path):
     first = result.findings[0]
     same = [(f.scenario, f.attack) == (first.scenario, first.attack) for f in result.findings]
     findings = [
-        replace(f, searches=(ended, cut, cut)) if s else f for f, s in zip(result.findings, same, strict=True)
+        replace(f, searches=(ended, cut, cut)) if s and f.metric == first.metric else f
+        for f, s in zip(result.findings, same, strict=True)
     ]
     result = replace(result, findings=tuple(findings))
+    other = next(f.metric for f in findings if f.metric != first.metric and f.attack == first.attack)
+    assert "| 1 of 3 |" in markdown(result, metrics=[other])  # of the setting, whichever metric is shown
     (section,) = [x for x in markdown(result).split("### ") if x.startswith(f"{first.scenario}\n")]
     head, _, *rows = [x for x in section.splitlines() if x.startswith("|")]
     assert head.endswith("| searches finished |")

@@ -1,6 +1,6 @@
 """Findings as Markdown tables: a row per setting and attack, a column per metric."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from glasshouse.report import numbers
@@ -26,6 +26,7 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
         ''
     """
     cards, parts = Cards.of(result), []
+    searches = _finished(result.findings)
     for threat in result.threats:
         rows = [
             f
@@ -33,9 +34,8 @@ def markdown(result: Result, *, metrics: Sequence[str] = ()) -> str:
             if f.scenario == threat.scenario and (not metrics or f.metric in metrics)
         ]
         if rows:
-            parts.append(
-                f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}.\n\n{_table(rows, cards)}"
-            )
+            head = f"### {threat.scenario}\n\n{threat.federation}; {threat.adversary}."
+            parts.append(f"{head}\n\n{_table(rows, cards, searches)}")
         pairs = [
             c
             for c in result.contrasts
@@ -63,22 +63,26 @@ def _difference(c: Contrast) -> str:
     return f"{numbers.plain(c.difference)} {f'**{ends}**' if c.low > 0 else ends}"
 
 
-def _table(findings: Sequence[Finding], cards: Cards) -> str:
+def _table(findings: Sequence[Finding], cards: Cards, finished: Mapping[Key, str]) -> str:
     metrics, rows = pivot(findings, finding_key)
-    searches = ("searches finished",) if any(f.searches for f in findings) else ()
-    head = (*HEAD, *metrics, *searches)
+    scenario = findings[0].scenario
+    searched = {key: finished[scenario, *key] for key in rows if (scenario, *key) in finished}
+    head = (*HEAD, *metrics, *(["searches finished"] if searched else []))
     lines = [_row(head), _row("---" for _ in head)]
     for key, by_metric in rows.items():
         n = max(f.n for f in by_metric.values())
         cells = (_cell(by_metric[m], cards.metric(m)) if m in by_metric else "" for m in metrics)
-        lines.append(_row((*key, str(n), *cells, *(_finished(by_metric.values()) for _ in searches))))
+        lines.append(_row((*key, str(n), *cells, *([searched.get(key, "–")] if searched else []))))
     return "\n".join(lines)
 
 
-def _finished(findings: Iterable[Finding]) -> str:
-    """How many of an attack's searches were finished; a dash where it does not search."""
-    searches = max((f.searches for f in findings), key=len)
-    return f"{sum(s.finished for s in searches)} of {len(searches)}" if searches else "–"
+def _finished(findings: Iterable[Finding]) -> dict[Key, str]:
+    """How many searches were finished, by scenario, setting and attack; primary findings alone know."""
+    return {
+        (f.scenario, *finding_key(f)): f"{sum(s.finished for s in f.searches)} of {len(f.searches)}"
+        for f in findings
+        if f.searches
+    }
 
 
 def pivot(rows: Iterable[R], key: Callable[[R], Key]) -> tuple[list[str], dict[Key, dict[str, R]]]:

@@ -1,7 +1,8 @@
 """Was the search finished? The attack's own loss at the truth, after its claims are filed.
 
-A certificate reads claims and writes nothing. The attack hands over its loss before the truth is read. It
-then sees the truth as the argument of that function, in a process in which no attack runs afterwards.
+A certificate reads claims and writes nothing. Attacks whose units ran together hand over all their losses
+before the truth is read, others the loss of their first unit. The attack then sees the truth as the argument
+of that function, in a process in which no attack runs afterwards.
 
 Shape letters: B images or sentences, C channels, H and W pixels, L tokens.
 """
@@ -99,7 +100,7 @@ class _Units:
         piece: not empty.
         attack: of all of them.
         outcomes: by the unit's folder, as everything here.
-        losses: and device: those that were handed over together.
+        losses: by folder and device: those that were handed over together.
         nearest: images of the generator that are nearest to the truth, once somebody asked.
     """
 

@@ -199,7 +199,7 @@ def _sign(metric: Metric) -> float:
 
 
 def _means(values: tuple[Floats, ...]) -> Floats:
-    if all(len(v) == 1 for v in values):
+    if values and all(len(v) == 1 for v in values):
         return np.concatenate(values)
     return np.array([v.mean() for v in values])
 
