@@ -3,9 +3,9 @@
 ``python -m benchmarks.pages PAGE [--out runs/results] [--list]``. Each piece is a command. What it prints is
 kept in ``OUT/PAGE/NN.txt``, and an audit's run beside it in ``OUT/PAGE/NN``. A piece that ended is not run
 again, an audit that was interrupted goes on where it was. Costs are CPU seconds of one core: as a page or the
-log says, or one run of the piece; *estimated* ones are estimated from ``glasshouse check``, from a shorter run or
-from what a page says of a part. A core that others share takes up to 1.5 times as many. Training that an
-earlier piece left in the cache is counted only there.
+log says, or one run of the piece; *estimated* ones come from ``glasshouse check``, from a shorter run or from
+what a page says of a part. A core that others share takes up to 1.5 times as many. Training that an earlier
+piece left in the cache is counted only there.
 """
 
 import argparse
