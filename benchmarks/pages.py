@@ -28,7 +28,9 @@ WIDE = ("ConvNet 8, 1 restart", "ConvNet 64, 8 restarts")
 FLOWER = {"plain": 50, "dp": 50, "sums": 100, "crafted": 650, "crafted-default": 80, "overhead": 30}
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 ORGANIC = (
-    *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "8500", "8502"),
+    *("--networks", "mlp-128-64", "lstm", "lora", "transformer", "lenet5", "vgg", "mixer", "mlp-512"),
+    *("lenet-dropout", "shallow", "lenet-sigmoid", "maui-cnn", "convnet"),
+    *("--batches", "1", "8", "16", "32", "64", "128", "512", "--seeds", "8510", "8512"),
     *("--data", "cifar10@test", "mnist@test", "chest_xray@test"),
 )
 MITIGATION = ("guard", "mitigation", "--networks", "lenet5", "--seeds", *map(str, range(8)))
@@ -119,7 +121,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "guard": (
         Piece(("guard", "evasions", "--out", "{out}/evasions"), 3000),
         Piece(("glasshouse", "guard", "--self-test"), 50),
-        about(2500, "guard", "organic", *ORGANIC, "--out", "{out}/organic"),
+        Piece(("guard", "organic", *ORGANIC, "--out", "{out}/organic"), 3300),
         Piece(("guard", "crafted", "--data", "cifar10", *MLPS, "--out", "{out}/guard.json"), 14),
         Piece(("guard", "preflight", "--seeds", "3", "4", "--out", "{out}/preflight"), 600),
         Piece(("guard", "forecast", "--out", "{out}/forecast"), 250),
