@@ -53,7 +53,8 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     ),
     "inversion": (
         Piece(("audit", "dlg"), 225),
-        Piece(("audit", "inversion-defences"), 3660),
+        about(6300, "audit", "inversion-defences"),
+        about(700, "audit", "inversion-gradinversion"),
         Piece(("audit", "inversion-curves"), 2300),
         Piece(("audit", "inversion-trained"), 1830),
         Piece(("audit", "inversion-resnet"), 1660),
