@@ -109,9 +109,12 @@ def row_words(row: dict[str, Any]) -> str:
         words.append(f"{row['evaluations']:,} {row['unit']}")
     if row["seconds"] is not None:
         devices = row.get("devices", {row["device"]: row["seconds"]})
-        words.append("about " + " and ".join(f"{s:,.0f} {_UNITS[d]}" for d, s in devices.items()))
+        least = "at least " if row.get("unmeasured") else "about "
+        words.append(least + " and ".join(f"{s:,.0f} {_UNITS[d]}" for d, s in devices.items()))
     if row.get("unmeasured"):
-        words.append(f"and what was not measured: {', '.join(row['unmeasured'])}")
+        words.append(f"not in it, as nothing short of it can be timed: {', '.join(row['unmeasured'])}")
+    if isinstance(row.get("told"), list) and row["told"]:
+        words.append(f"told from similar work, as the time for probes was over: {', '.join(row['told'])}")
     return ", ".join(words)
 
 

@@ -5,7 +5,7 @@ Shape letters: B images, C channels, H and W pixels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, Literal, Protocol, final
 
 from torch import Tensor
 
@@ -70,6 +70,8 @@ class Budget:
         training: steps of training before the first call, which is done once and cached; 0: none.
         trained: what is trained by them, in words. Attacks that say the same share it.
         every_round: it is trained anew for every round's model.
+        recipe: settings that what is trained depends on; another attack with the same finds it in the cache.
+        behind: what else it depends on beside auxiliary images: the agreed ``model``, the size of a ``sum``.
     """
 
     unit: str
@@ -82,6 +84,8 @@ class Budget:
     training: int = 0
     trained: str = ""
     every_round: bool = False
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    behind: frozenset[Literal["model", "sum"]] = frozenset({"model"})
 
     @property
     def units(self) -> int:

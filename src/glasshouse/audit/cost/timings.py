@@ -1,7 +1,7 @@
 """What each setting of an attack takes: measured, or told from a measured one by their networks."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, final
 
@@ -29,6 +29,7 @@ class Timing:
         certificate: seconds of checking one call's search at the truth.
         step: seconds of one step of what it trains beforehand; None: not timed.
         crafting: seconds of what a malicious server makes before a round, but for what it trains.
+        told: by the timing of something else, with no time left to measure it.
     """
 
     unit: float
@@ -36,6 +37,7 @@ class Timing:
     certificate: float = 0.0
     step: float | None = None
     crafting: float = 0.0
+    told: bool = False
 
 
 class Timer(Protocol):
@@ -75,24 +77,59 @@ Uses = Sequence[tuple[Scenario, Plugin]]
 Timings = Sequence[Timing | None]
 
 
-def time_uses(uses: Uses, timer: Timer | None) -> Timings:
-    """For each use of an attack what its setting takes.
+Use = tuple[Scenario, Budget | None, Timing | None]
+"""An attack's setting, and what it takes."""
 
-    Each setting that matters is measured once, while there is time; :func:`stand_in` tells the others.
+
+@final
+class Known:
+    """What was timed so far, of all attacks; what no time is left for is told from it.
+
+    Args:
+        timer: None: nothing is timed.
     """
-    known: dict[str, tuple[Scenario, Timing | None]] = {}
-    timings: list[Timing | None] = []
-    for scenario, plugin in uses:
+
+    def __init__(self, timer: Timer | None) -> None:
+        self.timer = timer
+        self._timed: dict[str, dict[str, Use]] = {}
+
+    def timing(self, scenario: Scenario, plugin: Plugin) -> Timing | None:
+        """Of one use of an attack: measured while there is time, and the first thing of all in any case.
+
+        Then told from the same attack in another setting, else from another attack whose budget counts the
+        same; None: there is no such, or it cannot be timed.
+        """
         attack = attack_of(plugin.name, plugin.arguments)
-        budget, key = attack.budget, _what_matters(scenario, plugin, attack.budget)
-        if timer is None or not calls_of(scenario, plugin, attack):
-            timings.append(None)
-            continue
-        if key not in known and not (known and timer.exhausted):
-            known[key] = scenario, timer.attack(scenario, plugin, budget or CLOSED_FORM)
-        one = known[key][1] if key in known else None
-        timings.append(one or stand_in(scenario, budget, known.values(), timer))
-    return timings
+        if self.timer is None or not calls_of(scenario, plugin, attack):
+            return None
+        budget, own = attack.budget, self._timed.setdefault(plugin.name, {})
+        key = _what_matters(scenario, plugin, budget)
+        if key not in own and not (self.timer.exhausted and any(self._timed.values())):
+            own[key] = scenario, budget, self.timer.attack(scenario, plugin, budget or CLOSED_FORM)
+        if key in own:
+            return own[key][2] or self._told(scenario, budget, own)
+        alike = {k: use for uses in self._timed.values() for k, use in uses.items() if _alike(budget, use[1])}
+        return self._told(scenario, budget, own or alike)
+
+    def _told(self, scenario: Scenario, budget: Budget | None, uses: Mapping[str, Use]) -> Timing | None:
+        assert self.timer is not None  # asked before
+        return stand_in(scenario, budget, [(there, timing) for there, _, timing in uses.values()], self.timer)
+
+
+def _alike(budget: Budget | None, other: Budget | None) -> bool:
+    """Whether a unit of both is the same kind of work, as far as their budgets say."""
+    mine, theirs = budget or CLOSED_FORM, other or CLOSED_FORM
+    same = (mine.unit, bool(mine.amount), bool(mine.images)) == (
+        theirs.unit,
+        bool(theirs.amount),
+        bool(theirs.images),
+    )
+    return same and mine.trained == theirs.trained and (mine.pieces is None) == (theirs.pieces is None)
+
+
+def time_uses(uses: Uses, known: Known) -> Timings:
+    """For each use of an attack what its setting takes."""
+    return [known.timing(scenario, plugin) for scenario, plugin in uses]
 
 
 def stand_in(
@@ -108,12 +145,15 @@ def stand_in(
     here = _size(scenario, budget, timer)
     size, timing = min(measured, key=lambda one: abs(math.log(here / one[0])))
     factor = here / size
+    for_model = budget is None or "model" in budget.behind
     return replace(
         timing,
+        step=None if timing.step is None else (factor if for_model else 1.0) * timing.step,
         unit=factor * timing.unit,
         call=factor * timing.call,
         certificate=factor * timing.certificate,
         crafting=factor * timing.crafting,
+        told=True,
     )
 
 
