@@ -111,11 +111,12 @@ def row_words(row: dict[str, Any]) -> str:
         devices = row.get("devices", {row["device"]: row["seconds"]})
         least = "at least " if row.get("unmeasured") else "about "
         words.append(least + " and ".join(f"{s:,.0f} {_UNITS[d]}" for d, s in devices.items()))
+    notes = []
     if row.get("unmeasured"):
-        words.append(f"not in it, as nothing short of it can be timed: {', '.join(row['unmeasured'])}")
+        notes.append(f"not timed and not in it: {', '.join(row['unmeasured'])}")
     if isinstance(row.get("told"), list) and row["told"]:
-        words.append(f"told from similar work, as the time for probes was over: {', '.join(row['told'])}")
-    return ", ".join(words)
+        notes.append(f"told from similar work, as the time for probes was over: {', '.join(row['told'])}")
+    return "; ".join([", ".join(words), *notes])
 
 
 def _stopwatch(device: str) -> Any:

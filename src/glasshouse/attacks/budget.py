@@ -93,9 +93,14 @@ class Budget:
         return self.amount * self.restarts
 
 
-def search_budget(search: Search) -> Budget:
-    """The budget of an attack whose argument ``search`` says how long it searches."""
-    short, longer = (asdict(replace(search, iterations=min(n, search.iterations))) for n in (PROBE, LONGER))
+def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) -> Budget:
+    """The budget of an attack whose argument ``search`` says how long it searches.
+
+    Args:
+        search: in full.
+        probes: iterations of both searches that are run only to be timed.
+    """
+    short, longer = (asdict(replace(search, iterations=min(n, search.iterations))) for n in probes)
     return Budget(
         unit="iterations",
         amount=search.iterations,

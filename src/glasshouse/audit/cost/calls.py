@@ -18,21 +18,22 @@ from glasshouse.audit.attacking.pieces import pieces, run_piece
 from glasshouse.audit.attacking.threat import threat_of
 from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.certificate import certify_together
-from glasshouse.audit.simulation.group import Group, federation_digest, simulate
+from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.rehearsal import play_shortened
 from glasshouse.cache import FOLDER as CACHE
 from glasshouse.cache import folder as cache_folder
-from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
+CHEAP: Final = 1.0
+"""Seconds of a call that is made as long as there is any time; one that takes longer may take half of it."""
 SEVERAL: Final = 2, 4
 """Rounds of both probes of an attack that trains for each: it reads none off a single one, and what its call
 takes grows with them."""
 CERTIFIED: Final = 4
 """Units whose searches a probe checks together."""
 SHARED: Final = 0.6
-"""About so many seconds may a short search of several victims take; of more the line through one and these tells."""
+"""Seconds that a short search of several victims may take; the line through one and these tells of more."""
 DATA: Final = "pictures"
 """Folder of the cache with decoded pictures; an audit reads them as well."""
 SLOPE_IMAGES: Final = 1000
@@ -49,12 +50,14 @@ class _Probe:
         arguments: of the attack, shortened.
         victims: of one piece: those that share a batch in the audit.
         place: folder for their claims.
+        crafting: seconds of a federation in which a malicious server crafts, for the first time; 0: none does.
     """
 
     tasks: Sequence[AttackTask]
     arguments: Mapping[str, Any]
     victims: int
     place: Path
+    crafting: float
 
     def run(self, name: str, count: int, arguments: Mapping[str, Any] | None = None) -> None:
         """One piece with so many victims."""
@@ -72,13 +75,24 @@ class Calls:
 
     Args:
         device: of attacks.
+        home: folder of the federations.
         left: CPU seconds that probes may still take.
     """
 
-    def __init__(self, device: str, left: Callable[[], float]) -> None:
-        self._device, self.left = device, left
-        self._home = tempfile.TemporaryDirectory()
-        self._folders: dict[str, Path] = {}
+    def __init__(self, device: str, home: Path, left: Callable[[], float]) -> None:
+        self._device, self._home, self.left = device, home, left
+
+    def folder_of(self, scenario: Scenario, rounds: int = 1) -> Path:
+        """Of a passive federation with so many rounds."""
+        return self._home / f"{federation_digest(scenario)}-{rounds}" / "cells" / "group"  # as in a run
+
+    def played(self, scenario: Scenario, rounds: int = 1) -> Path:
+        """The same, played now unless it was before."""
+        folder = self.folder_of(scenario, rounds)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory() as place, cache_in(place):
+                play_shortened(scenario, rounds=rounds, into=folder)
+        return folder
 
     def time(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing:
         """What one setting takes but for what a malicious server makes before a round."""
@@ -98,8 +112,11 @@ class Calls:
         """The same with what a malicious server makes before a round, and each step of training for it.
 
         A federation with it, from an empty cache, against an ``honest`` one; where it trains, two more.
+        ``timing.crafting``: seconds of such a federation, the first one.
         """
-        once = _crafted(scenario, plugin, budget.probe) - honest
+        once = timing.crafting - honest
+        if self._affords(timing.crafting):
+            once = _crafted(scenario, plugin, budget.probe) - honest
         if not (budget.training and budget.longer):
             return replace(timing, crafting=max(0.0, once))
         auxiliary = min(SLOPE_IMAGES, scenario.data.auxiliary)
@@ -119,13 +136,14 @@ class Calls:
             probe = self._prepared(scenario, plugin, budget, rounds, Path(place))
             cold = self._seconds(lambda: probe.run("cold", 1))
             one = cold
-            if budget.training or cold < self.left() / 2:
+            if budget.training or self._affords(cold):
                 one = self._seconds(lambda: probe.run("one", 1))
-            count = max(1, min(probe.victims, round(SHARED / max(one, SHARED / probe.victims))))
+            count = min(probe.victims, max(2, round(SHARED / max(one, SHARED / probe.victims))))
+            count = count if self._affords(2 * one) else 1
             spent = one if count == 1 else self._seconds(lambda: probe.run("several", count))
             fixed = 0.0
             more = _units_of(plugin, budget.longer) - units if budget.longer else 0
-            if more > 0 and spent * (1 + more / units) < self.left() / 2:
+            if more > 0 and self._affords(spent * (1 + more / units)):
                 arguments = {**plugin.arguments, **budget.longer}
                 rest = self._seconds(lambda: probe.run("longer", count, arguments)) - spent
                 fixed = max(0.0, spent - units * max(0.0, rest) / more)
@@ -133,14 +151,27 @@ class Calls:
             share = fixed / spent if spent else 0.0
             step = self._step(probe, plugin, budget, rounds, cold=cold, warm=one)
             certificate = self._certificate(probe)
-        return Timing(unit=each * (1 - share) / units, call=each * share, certificate=certificate, step=step)
+        return Timing(
+            unit=each * (1 - share) / units,
+            call=each * share,
+            certificate=certificate,
+            step=step,
+            crafting=probe.crafting,
+        )
 
     def _prepared(
         self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int, place: Path
     ) -> _Probe:
         arguments = {**plugin.arguments, **budget.probe}
-        attack, short = attack_of(plugin.name, arguments), brief(scenario, rounds)
-        folder = self._folder(short, plugin.model_copy(update={"arguments": arguments}), place)
+        attack = attack_of(plugin.name, arguments)
+        if attack.needs.changes:  # a federation of its own, in which it crafts and trains what it needs
+            folder = place / "cells" / "group"
+            only = scenario.model_copy(
+                update={"attacks": (plugin.model_copy(update={"arguments": arguments}),)}
+            )
+            played = play_shortened(only, rounds=rounds, active=0, into=folder)
+        else:
+            folder, played = self.played(scenario, rounds), 0.0
         call = AttackTask(
             folder=str(folder),
             out="",
@@ -155,19 +186,8 @@ class Calls:
             trust_factory=True,  # the scenario is the user's own
         )
         tasks = [replace(call, unit=unit, out=str(place / "cold" / unit.name)) for unit in units]
-        return _Probe(tasks=tasks, arguments=arguments, victims=len(pieces(tasks)[0]), place=place)
-
-    def _folder(self, short: Scenario, attack: Plugin, place: Path) -> Path:
-        """Of the federation; an active attack has its own, in which it crafts and trains what it needs."""
-        if attack_of(attack.name, attack.arguments).needs.changes:
-            folder = place / "cells" / "group"
-            _play(short.model_copy(update={"attacks": (attack,)}), folder, active=0)
-            return folder
-        key = f"{federation_digest(short)} {short.audit.victims}"
-        if key not in self._folders:
-            self._folders[key] = Path(self._home.name) / str(len(self._folders)) / "cells" / "group"
-            _play(short, self._folders[key], active=None)
-        return self._folders[key]
+        victims = len(pieces(tasks)[0])
+        return _Probe(tasks=tasks, arguments=arguments, victims=victims, place=place, crafting=played)
 
     def _step(
         self, probe: _Probe, plugin: Plugin, budget: Budget, rounds: int, *, cold: float, warm: float
@@ -176,7 +196,7 @@ class Calls:
         training = _training_of(plugin, budget.probe) * (rounds if budget.every_round else 1)
         if not training or attack_of(plugin.name, plugin.arguments).needs.changes:
             return None
-        if cold < self.left() / 2:
+        if self._affords(cold):
             for made in cache_folder().iterdir():
                 if not made.is_symlink():
                     shutil.rmtree(made)
@@ -185,11 +205,15 @@ class Calls:
 
     def _certificate(self, probe: _Probe) -> float:
         """Of one unit; those that were not run have the claims of the first."""
-        few = tuple(probe.tasks[: CERTIFIED if self.left() > 2 * SHARED else 1])
+        few = tuple(probe.tasks[: CERTIFIED if self.left() > CERTIFIED else 1])
         for task in few[1:]:
             if not Path(task.out).exists():
                 shutil.copytree(few[0].out, task.out)
         return self._seconds(lambda: certify_together(few)) / len(few)
+
+    def _affords(self, seconds: float) -> bool:
+        left = self.left()
+        return left > 0 and seconds < max(CHEAP, left / 2)
 
     def _seconds(self, run: Callable[[], object]) -> float:
         return seconds_on(self._device, run)
@@ -240,15 +264,10 @@ def cache_in(place: str) -> Iterator[None]:
 
 def _of_each(one: float, spent: float, count: int, victims: int) -> float:
     """Seconds of each of so many victims in one batch, from a batch of one and one of ``count``."""
-    if count == victims or count == 1:
+    if count in {1, victims}:
         return spent / count
     further = max(0.0, spent - one) / (count - 1)
     return (max(0.0, spent - count * further) + victims * further) / victims
-
-
-def _play(short: Scenario, folder: Path, *, active: int | None) -> None:
-    write_resolved(short, folder / "scenario.toml")
-    simulate(Group(folder=str(folder), seed=short.seed, active=active))
 
 
 def _crafted(scenario: Scenario, plugin: Plugin, changed: Mapping[str, Any]) -> float:

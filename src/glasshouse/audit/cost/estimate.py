@@ -33,15 +33,17 @@ def cost(scenario: Scenario, *, timer: Timer | None = None) -> list[Row]:
 
 
 def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
-    """What matters most is timed first: a federation, each attack once, scores; then other settings."""
+    """What matters most is timed first: a federation, scores, each attack once; then other settings."""
     every, timer = cells(scenario), known.timer
     device = "cpu" if timer is None else timer.device
     first = {} if timer is None else _played([every[0].scenario], [], timer, {})
     rows, controls, made = [pretraining_row(every, timer, kept)], list[Easy](), list[Training]()
     labels = _by_label(every)
-    for uses in labels.values():
-        time_uses(uses[:1], known)
     scoring = None if timer is None else timer.scoring(every[0].scenario)
+    names = [uses[0][1].name for uses in labels.values()]
+    for number, uses in enumerate(labels.values()):
+        if names[number] not in names[:number]:
+            time_uses(uses[:1], known)
     for label, uses in labels.items():
         timings = time_uses(uses, known)
         easy = time_controls(uses, timings, known, kept)

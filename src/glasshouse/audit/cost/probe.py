@@ -17,16 +17,15 @@ from glasshouse.audit.cost.calls import Calls, brief, cache_in, seconds_on
 from glasshouse.audit.cost.timings import Timing
 from glasshouse.audit.scoring.rehearsal import Scoring, time_scoring
 from glasshouse.audit.simulation.build import build, require_part
-from glasshouse.audit.simulation.group import Group, federation_digest, simulate
+from glasshouse.audit.simulation.group import federation_digest
 from glasshouse.audit.simulation.pretraining import ascent_of
-from glasshouse.audit.simulation.rehearsal import Played, metric_of, play_shortened, time_simulation
+from glasshouse.audit.simulation.rehearsal import Played, play_shortened, shortened, time_simulation
 from glasshouse.errors import Inapplicable
 from glasshouse.executors.local import PRELOAD
 from glasshouse.interfaces import mean_loss
 from glasshouse.models import build as models
 from glasshouse.models.fit import fit
 from glasshouse.rng import Rng
-from glasshouse.scenario.load import write_resolved
 from glasshouse.scenario.spec import Scenario
 from glasshouse.scenario.table import Plugin
 
@@ -34,9 +33,11 @@ PROBED_IMAGES = 16
 """Images at most that a probe of a training or an inversion takes at a time."""
 PROBED_VALUES = 2**17
 """Of a training more, as long as they have no more values: a batch of small images is mostly overhead."""
-LONGEST = 8.0
-"""CPU seconds after which nothing is measured that can be told from something else. All of a probe is to take
-10: what began before goes on, and a few things are always measured."""
+LONGEST = 10.0
+"""CPU seconds after which no further attack is measured; what began goes on, and a few things are always
+measured."""
+ENOUGH = 7.0
+"""After which nothing is measured that the same attack in another setting can tell."""
 FEW = 64
 """Auxiliary and held-out images at most where only a network's gradient is timed."""
 
@@ -51,7 +52,8 @@ class Stopwatch:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device, self._began = device, time.process_time()
-        self._calls = Calls(device, lambda: LONGEST - (time.process_time() - self._began))
+        self._home = tempfile.TemporaryDirectory()
+        self._calls = Calls(device, Path(self._home.name), self._left)
         self._played: dict[str, Played] = {}
         self._gradients: dict[str, float] = {}
 
@@ -63,7 +65,15 @@ class Stopwatch:
     @property
     def exhausted(self) -> bool:
         """Whether it has measured long enough."""
-        return self._calls.left() < 0
+        return self._left() < LONGEST - ENOUGH
+
+    @property
+    def spent(self) -> bool:
+        """Whether no time is left at all."""
+        return self._left() < 0
+
+    def _left(self) -> float:
+        return LONGEST - (time.process_time() - self._began)
 
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
         """Seconds of one setting; None: there is no short piece of it, or it will refuse."""
@@ -120,7 +130,8 @@ class Stopwatch:
             for module in PRELOAD:
                 importlib.import_module(module)
         with tempfile.TemporaryDirectory() as place, cache_in(place):
-            self._played[federation_digest(scenario)] = time_simulation(scenario, cold=cold)
+            into = self._calls.folder_of(scenario)
+            self._played[federation_digest(scenario)] = time_simulation(scenario, cold=cold, into=into)
         return self._played[federation_digest(scenario)]
 
     def _honest(self, scenario: Scenario) -> float:
@@ -133,15 +144,8 @@ class Stopwatch:
 
         Metrics that need a network trained for them count like the others.
         """
-        every = scenario.audit.metrics
-        light = tuple(m for m in every if "stand_in" not in metric_of(m).requires)
-        short = brief(scenario)
-        timed = short.audit.model_copy(update={"metrics": light, "victims": scenario.audit.victims})
-        with tempfile.TemporaryDirectory() as place:
-            resolved = short.model_copy(update={"audit": timed})
-            write_resolved(resolved, Path(place) / "scenario.toml")
-            simulate(Group(folder=place, seed=scenario.seed))
-            return time_scoring(resolved, Path(place))
+        short = shortened(scenario)
+        return time_scoring(short, self._calls.played(scenario))
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -46,6 +46,7 @@ class Timer(Protocol):
     Attributes:
         device: of attacks; their seconds are the device's, all others those of one processor.
         exhausted: it has measured long enough; what was measured of the same attack must do.
+        spent: what was measured of any attack must do.
     """
 
     @property
@@ -53,6 +54,8 @@ class Timer(Protocol):
 
     @property
     def exhausted(self) -> bool: ...
+    @property
+    def spent(self) -> bool: ...
 
     def attack(self, scenario: Scenario, plugin: Plugin, budget: Budget) -> Timing | None:
         """One setting of an attack; None: not timed."""
@@ -104,7 +107,8 @@ class Known:
             return None
         budget, own = attack.budget, self._timed.setdefault(plugin.name, {})
         key = _what_matters(scenario, plugin, budget)
-        if key not in own and not (self.timer.exhausted and any(self._timed.values())):
+        late = self.timer.exhausted if own else self.timer.spent and any(self._timed.values())
+        if key not in own and not late:
             own[key] = scenario, budget, self.timer.attack(scenario, plugin, budget or CLOSED_FORM)
         if key in own:
             return own[key][2] or self._told(scenario, budget, own)
@@ -137,30 +141,39 @@ def stand_in(
 ) -> Timing | None:
     """The timing of an attack in a setting that was not measured; None: it was measured nowhere.
 
-    That of the measured setting whose client's gradient takes the most similar time, times the ratio of both.
+    That of the measured setting whose client's gradient takes the most similar time, times the ratio of both;
+    what a server makes and trains beforehand goes with the gradient of an image, not of a client's batch.
     """
-    measured = [(_size(there, budget, timer), timing) for there, timing in known if timing is not None]
+    measured = [(there, timing) for there, timing in known if timing is not None]
     if not measured:
         return None
     here = _size(scenario, budget, timer)
-    size, timing = min(measured, key=lambda one: abs(math.log(here / one[0])))
-    factor = here / size
+    nearest = min(measured, key=lambda one: abs(math.log(here / _size(one[0], budget, timer))))
+    there, timing = nearest
+    factor = here / _size(there, budget, timer)
+    each = factor * _images(there, budget) / _images(scenario, budget)
     for_model = budget is None or "model" in budget.behind
     return replace(
         timing,
-        step=None if timing.step is None else (factor if for_model else 1.0) * timing.step,
+        step=None if timing.step is None else (each if for_model else 1.0) * timing.step,
         unit=factor * timing.unit,
         call=factor * timing.call,
         certificate=factor * timing.certificate,
-        crafting=factor * timing.crafting,
+        crafting=each * timing.crafting,
         told=True,
     )
 
 
 def _size(scenario: Scenario, budget: Budget | None, timer: Timer) -> float:
     """Seconds of a client's gradient: of one image where the budget goes by images, else of a batch."""
-    each = scenario.federation.batch_size if budget is not None and budget.images else 1
-    return max(timer.gradient(scenario), _SHORTEST) / each
+    return (
+        max(timer.gradient(scenario), _SHORTEST) * _images(scenario, budget) / scenario.federation.batch_size
+    )
+
+
+def _images(scenario: Scenario, budget: Budget | None) -> int:
+    """Images whose gradient a unit of the budget goes with."""
+    return 1 if budget is not None and budget.images else scenario.federation.batch_size
 
 
 def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget | None) -> str:

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, final
 import torch
 from torch import Tensor
 
+from glasshouse.attacks.budget import PROBE, Budget, search_budget
 from glasshouse.attacks.base import About, Claim, Reconstruction
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
@@ -70,6 +71,11 @@ class ExactAttack(SearchAttack, Protocol):
     infers_labels: ClassVar[bool]
     search: QuasiNewton
     adaptive: bool
+
+    @property
+    def budget(self) -> Budget:
+        """Outer steps of every restart; each is a search of its own, so that few are timed."""
+        return search_budget(self.search, probes=(1, PROBE))
 
     def run_together(self, views: Sequence[View], *, rngs: Sequence[Rng]) -> tuple[tuple[Claim, ...], ...]:
         """What :meth:`run` claims of each view, by one search; see ``TogetherAttack``."""
