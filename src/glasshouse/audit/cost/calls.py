@@ -30,6 +30,8 @@ CHEAP: Final = 1.0
 SEVERAL: Final = 2, 4
 """Rounds of both probes of an attack that trains for each: it reads none off a single one, and what its call
 takes grows with them."""
+CERTAIN: Final = 2.0
+"""Seconds left beyond which several searches are checked, which share work, instead of one."""
 CERTIFIED: Final = 4
 """Units whose searches a probe checks together."""
 SHARED: Final = 0.6
@@ -50,7 +52,7 @@ class _Probe:
         arguments: of the attack, shortened.
         victims: of one piece: those that share a batch in the audit.
         place: folder for their claims.
-        crafting: seconds of a federation in which a malicious server crafts, for the first time; 0: none does.
+        crafting: seconds of a federation in which a malicious server crafts, the first time; 0: none does.
     """
 
     tasks: Sequence[AttackTask]
@@ -205,7 +207,7 @@ class Calls:
 
     def _certificate(self, probe: _Probe) -> float:
         """Of one unit; those that were not run have the claims of the first."""
-        few = tuple(probe.tasks[: CERTIFIED if self.left() > CERTIFIED else 1])
+        few = tuple(probe.tasks[: CERTIFIED if self.left() > CERTAIN else 1])
         for task in few[1:]:
             if not Path(task.out).exists():
                 shutil.copytree(few[0].out, task.out)

@@ -1,8 +1,10 @@
 """Times short pieces of an audit, so that ``glasshouse check`` can say how long the whole will take."""
 
 import importlib
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -52,8 +54,9 @@ class Stopwatch:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device, self._began = device, time.process_time()
-        self._home = tempfile.TemporaryDirectory()
-        self._calls = Calls(device, Path(self._home.name), self._left)
+        home = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
+        self._calls = Calls(device, Path(home), self._left)
         self._played: dict[str, Played] = {}
         self._gradients: dict[str, float] = {}
 

@@ -122,13 +122,14 @@ class Known:
 
 def _alike(budget: Budget | None, other: Budget | None) -> bool:
     """Whether a unit of both is the same kind of work, as far as their budgets say."""
-    mine, theirs = budget or CLOSED_FORM, other or CLOSED_FORM
-    same = (mine.unit, bool(mine.amount), bool(mine.images)) == (
-        theirs.unit,
-        bool(theirs.amount),
-        bool(theirs.images),
-    )
-    return same and mine.trained == theirs.trained and (mine.pieces is None) == (theirs.pieces is None)
+    return _kind(budget or CLOSED_FORM) == _kind(other or CLOSED_FORM)
+
+
+def _kind(budget: Budget) -> object:
+    """What is counted and trained, and the names of the settings of the search."""
+    settings = {n: sorted(v) if isinstance(v, Mapping) else "" for n, v in budget.probe.items()}
+    searches = bool(budget.amount), bool(budget.images), budget.pieces is not None
+    return budget.unit, budget.trained, searches, settings
 
 
 def time_uses(uses: Uses, known: Known) -> Timings:

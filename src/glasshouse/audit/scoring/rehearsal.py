@@ -34,7 +34,7 @@ from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 
 DEAR: Final = 1.0
-"""CPU seconds of a first rehearsal beside which little happens once in a process, so that it tells the price."""
+"""CPU seconds of a first rehearsal beside which what happens once in a process is little."""
 VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
 

@@ -10,8 +10,8 @@ from typing import ClassVar, Protocol, final
 import torch
 from torch import Tensor
 
-from glasshouse.attacks.budget import PROBE, Budget, search_budget
 from glasshouse.attacks.base import About, Claim, Reconstruction
+from glasshouse.attacks.budget import PROBE, Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import labels_of_each
