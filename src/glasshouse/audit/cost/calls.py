@@ -145,7 +145,7 @@ class Calls:
             spent = one if count == 1 else self._seconds(lambda: probe.run("several", count))
             fixed = 0.0
             more = _units_of(plugin, budget.longer) - units if budget.longer else 0
-            if more > 0 and self._affords(spent * (1 + more / units)):
+            if more > 0 and self._affords(spent):
                 arguments = {**plugin.arguments, **budget.longer}
                 rest = self._seconds(lambda: probe.run("longer", count, arguments)) - spent
                 fixed = max(0.0, spent - units * max(0.0, rest) / more)

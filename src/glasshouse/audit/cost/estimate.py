@@ -40,10 +40,12 @@ def _cost(scenario: Scenario, known: Known, kept: Kept) -> list[Row]:
     rows, controls, made = [pretraining_row(every, timer, kept)], list[Easy](), list[Training]()
     labels = _by_label(every)
     scoring = None if timer is None else timer.scoring(every[0].scenario)
-    names = [uses[0][1].name for uses in labels.values()]
-    for number, uses in enumerate(labels.values()):
-        if names[number] not in names[:number]:
-            time_uses(uses[:1], known)
+    firsts = [uses[0] for uses in labels.values()]
+    names = [plugin.name for _, plugin in firsts]
+    for number in sorted(
+        range(len(names)), key=lambda n: (names[n] in names[:n], n)
+    ):  # each attack, each label
+        known.timing(*firsts[number], first=True)
     for label, uses in labels.items():
         timings = time_uses(uses, known)
         easy = time_controls(uses, timings, known, kept)

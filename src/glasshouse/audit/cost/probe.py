@@ -38,7 +38,7 @@ PROBED_VALUES = 2**17
 LONGEST = 10.0
 """CPU seconds after which no further attack is measured; what began goes on, and a few things are always
 measured."""
-ENOUGH = 7.0
+ENOUGH = 8.5
 """After which nothing is measured that the same attack in another setting can tell."""
 FEW = 64
 """Auxiliary and held-out images at most where only a network's gradient is timed."""

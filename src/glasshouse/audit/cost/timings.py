@@ -96,8 +96,10 @@ class Known:
         self.timer = timer
         self._timed: dict[str, dict[str, Use]] = {}
 
-    def timing(self, scenario: Scenario, plugin: Plugin) -> Timing | None:
+    def timing(self, scenario: Scenario, plugin: Plugin, *, first: bool = False) -> Timing | None:
         """Of one use of an attack: measured while there is time, and the first thing of all in any case.
+
+        ``first``: of the attack under this label, which is measured as long as there is any time.
 
         Then told from the same attack in another setting, else from another attack whose budget counts the
         same; None: there is no such, or it cannot be timed.
@@ -107,7 +109,8 @@ class Known:
             return None
         budget, own = attack.budget, self._timed.setdefault(plugin.name, {})
         key = _what_matters(scenario, plugin, budget)
-        late = self.timer.exhausted if own else self.timer.spent and any(self._timed.values())
+        late = self.timer.exhausted if own and not first else self.timer.spent
+        late = late and any(self._timed.values())
         if key not in own and not late:
             own[key] = scenario, budget, self.timer.attack(scenario, plugin, budget or CLOSED_FORM)
         if key in own:
@@ -133,7 +136,17 @@ def _kind(budget: Budget) -> object:
 
 
 def time_uses(uses: Uses, known: Known) -> Timings:
-    """For each use of an attack what its setting takes."""
+    """For each use of an attack what its setting takes.
+
+    While there is time, the next to be measured is the one least like those that are, so that every axis gets
+    its turn.
+    """
+    left, measured = list(uses), list[Scenario]()
+    while left and known.timer is not None and not known.timer.exhausted:
+        chosen = max(left, key=lambda use: min((_unlike(use[0], one) for one in measured), default=0))
+        left.remove(chosen)
+        measured.append(chosen[0])
+        known.timing(*chosen)
     return [known.timing(scenario, plugin) for scenario, plugin in uses]
 
 
@@ -142,15 +155,17 @@ def stand_in(
 ) -> Timing | None:
     """The timing of an attack in a setting that was not measured; None: it was measured nowhere.
 
-    That of the measured setting whose client's gradient takes the most similar time, times the ratio of both;
-    what a server makes and trains beforehand goes with the gradient of an image, not of a client's batch.
+    That of the measured setting that differs in the fewest parts, and of these the one whose client's gradient
+    takes the most similar time, times the ratio of both gradients. What a server makes and trains beforehand goes with the gradient of an image, not of a client's batch.
     """
     measured = [(there, timing) for there, timing in known if timing is not None]
     if not measured:
         return None
     here = _size(scenario, budget, timer)
-    nearest = min(measured, key=lambda one: abs(math.log(here / _size(one[0], budget, timer))))
-    there, timing = nearest
+    there, timing = min(
+        measured,
+        key=lambda one: (_unlike(scenario, one[0]), abs(math.log(here / _size(one[0], budget, timer)))),
+    )
     factor = here / _size(there, budget, timer)
     each = factor * _images(there, budget) / _images(scenario, budget)
     for_model = budget is None or "model" in budget.behind
@@ -180,7 +195,18 @@ def _images(scenario: Scenario, budget: Budget | None) -> int:
 def _what_matters(scenario: Scenario, plugin: Plugin, budget: Budget | None) -> str:
     """What the seconds of one unit depend on: neither how many units there are nor defences nor training."""
     arguments = {**plugin.arguments, **(budget.probe if budget else {})}
+    return repr((sorted(arguments.items(), key=lambda pair: pair[0]), _setting(scenario)))
+
+
+def _setting(scenario: Scenario) -> tuple[str, ...]:
+    """Of a federation what an attack's work depends on, part by part."""
+    federation, data = scenario.federation, scenario.data
     model = scenario.model.model_dump(exclude={"pretraining"})
-    federation = scenario.federation
-    size = (federation.batch_size, federation.local_epochs, scenario.data.examples, scenario.data.source)
-    return repr((sorted(arguments.items(), key=lambda pair: pair[0]), model, federation.protocol, size))
+    steps = (federation.batch_size, federation.local_epochs, data.examples)
+    parts = (model, (federation.protocol, federation.kind), federation.optimizer, steps, data.source)
+    return tuple(map(repr, parts))
+
+
+def _unlike(one: Scenario, other: Scenario) -> int:
+    """In how many parts two settings differ."""
+    return sum(a != b for a, b in zip(_setting(one), _setting(other), strict=True))
