@@ -266,6 +266,92 @@ def test_estimators_share_the_shadow_clients_of_each_round():
         assert rows("quickstart-rounds", *sets)["training: shadow clients"]["calls"] == trainings
 
 
+@pytest.mark.parametrize(
+    ("sets", "trainings"),
+    [
+        (['data.auxiliary_split="train"', "data.auxiliary=1348"], 1),  # all there are, whatever the seed
+        (['data.auxiliary_split="train"', 'data.private_split="test"', "data.auxiliary=800"], 3),
+        (["data.auxiliary=800"], 2 * 3),  # out of what the private images leave
+    ],
+)
+def test_an_autoencoder_is_trained_once_for_each_set_of_images(sets, trainings):
+    """Three seeds, two numbers of private images; held-out images come from the test split."""
+    sets = ['data.heldout_split="test"', 'data.private_split="test"', "audit.seeds=[0, 1, 2]", *sets]
+    if sets[-1] == "data.auxiliary=800":
+        sets[1] = 'data.private_split=""'
+    axes = 'axes={"data.examples"=[4, 8]}'
+    found = rows("quickstart-secure-sum", "audit.controls=false", "data.heldout=50", axes, *sets)
+    assert found["training: the autoencoder"]["calls"] == trainings
+
+
+def test_a_generator_does_not_depend_on_the_model():
+    found = rows(
+        "quickstart-ggl",
+        'axes={"model.name"=["lenet_sigmoid", "mlp"]}',
+        "defenses=[]",
+        "audit.controls=false",
+    )
+    assert found["training: the generator"]["calls"] == 1
+
+
+def test_scenarios_of_a_suite_share_what_is_kept():
+    suite = load("quickstart-ggl", ["defenses=[]", "axes={}"])
+    twice = SimpleNamespace(name="twice", scenarios=(suite.scenarios[0], suite.scenarios[0]))
+    found = costs.costs(twice)
+    assert [row["calls"] for row in found if row["part"] == "training: the generator"] == [1]
+    assert [row["calls"] for row in found if row["part"] == "control: ggl"] == [1]
+
+
+def test_training_in_the_first_call_is_no_part_of_a_search(tmp_path, monkeypatch):
+    """Five seconds for three steps of the generator; a call takes .03, and .01 for an evaluation."""
+    monkeypatch.setenv("GLASSHOUSE_CACHE", str(tmp_path))
+    tasks, ran = [], calls.run_piece
+    monkeypatch.setattr(calls, "run_piece", lambda piece: (tasks.append(piece[0]), ran(piece))[1])
+
+    def seconds():
+        searched = [json.loads(task.arguments)["search"]["evaluations"] for task in tasks]
+        return 5.0 * bool(tasks) + sum(0.03 + 0.01 * n for n in searched)
+
+    monkeypatch.setattr(calls.time, "process_time", seconds)
+    (scenario,) = load("quickstart-ggl", ["attacks.0.search={evaluations=1000, population=4}"]).scenarios
+    (ggl,) = scenario.attacks
+    timing = probes.Stopwatch().attack(scenario, ggl, costs.attack_of(ggl.name, ggl.arguments).budget)
+    assert (timing.unit, timing.call) == pytest.approx((0.01, 0.03))
+    assert timing.step == pytest.approx(5.0 / 3)
+
+
+@pytest.mark.parametrize(("most", "missing"), [(3, {"DLG, adaptive", "iDLG, adaptive"}), (4, set())])
+def test_an_attack_without_time_is_told_from_one_of_its_kind_or_said_to_be_missing(most, missing):
+    """GGL, then both of Adam's searches, then DLG, from which iDLG can be told."""
+    (scenario,) = load("ggl-cifar", ["audit.controls=false"]).scenarios
+    found = costs.cost(scenario, timer=Clock(most))
+    total = costs.total("ggl-cifar", found)
+    assert {part for part in total["unmeasured"] if "adaptive" in part} == missing
+    assert ("iDLG, adaptive" in total["told"]) == (not missing)
+    assert "GGL without adaptation" in total["told"]
+    assert f"{'at least' if total['unmeasured'] else 'about'} " in row_words(total)
+
+
+def test_the_next_setting_to_be_timed_is_the_one_least_like_the_others():
+    axes = 'axes={"federation.batch_size"=[1, 2], "model.name"=["lenet_sigmoid", "mlp"]}'
+    (scenario,) = load("quickstart-ggl", [axes, "defenses=[]", "data.examples=2"]).scenarios
+    asked = []
+
+    class Ordered(Clock):
+        def attack(self, scenario, plugin, budget):
+            asked.append((scenario.federation.batch_size, scenario.model.name))
+            return super().attack(scenario, plugin, budget)
+
+    costs.cost(scenario, timer=Ordered(2))
+    assert asked == [(1, "lenet_sigmoid"), (2, "mlp")]
+
+
+def test_a_batch_of_victims_is_told_from_one_and_from_a_few():
+    """Half a second around the batch, a tenth for each victim: of sixteen each takes .13."""
+    assert calls._of_each(0.6, 0.9, 4, 16) == pytest.approx(0.5 / 16 + 0.1)
+    assert calls._of_each(0.6, 2.1, 16, 16) == pytest.approx(2.1 / 16)
+
+
 def test_the_last_row_adds_up_and_says_what_it_does_not_know():
     a = {"scenario": "s", "part": "a", "calls": 2, "unit": "x", "evaluations": 3, "seconds": 1.5}
     a |= {"device": "cpu"}

@@ -30,7 +30,7 @@ CHEAP: Final = 1.0
 SEVERAL: Final = 2, 4
 """Rounds of both probes of an attack that trains for each: it reads none off a single one, and what its call
 takes grows with them."""
-CERTAIN: Final = 2.0
+CERTAIN: Final = 5.0
 """Seconds left beyond which several searches are checked, which share work, instead of one."""
 CERTIFIED: Final = 4
 """Units whose searches a probe checks together."""

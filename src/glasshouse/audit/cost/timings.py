@@ -155,8 +155,9 @@ def stand_in(
 ) -> Timing | None:
     """The timing of an attack in a setting that was not measured; None: it was measured nowhere.
 
-    That of the measured setting that differs in the fewest parts, and of these the one whose client's gradient
-    takes the most similar time, times the ratio of both gradients. What a server makes and trains beforehand goes with the gradient of an image, not of a client's batch.
+    That of the measured setting that differs in the fewest parts, of these the one whose client's gradient
+    takes the most similar time, times the ratio of both gradients. What a server makes and trains beforehand
+    goes with the gradient of an image, not of a client's batch.
     """
     measured = [(there, timing) for there, timing in known if timing is not None]
     if not measured:
