@@ -30,6 +30,8 @@ PROBE = 3
 """Iterations of a search that is run only to be timed."""
 LONGER = 12
 """Of the longer one."""
+LONGEST = 48
+"""Of one that is run where what a call does once hides the difference of both."""
 
 
 @final
@@ -66,6 +68,7 @@ class Budget:
         probe: arguments that make one call short enough to be timed, tables as a whole; empty: calls are not
             timed.
         longer: the same for a longer call: both together tell the units from what each call does once.
+        longest: the same again, for where the units of a longer call are lost in what it does once.
         pieces: times the work on each image instead of a whole call; None: there is none.
         training: steps of training before the first call, which is done once and cached; 0: none.
         trained: what is trained by them, in words. Attacks that say the same share it.
@@ -80,6 +83,7 @@ class Budget:
     images: int = 0
     probe: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
     longer: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
+    longest: Mapping[str, Value | Mapping[str, Any]] = field(default_factory=dict)
     pieces: Pieces | None = None
     training: int = 0
     trained: str = ""
@@ -100,11 +104,13 @@ def search_budget(search: Search, *, probes: tuple[int, int] = (PROBE, LONGER)) 
         search: in full.
         probes: iterations of both searches that are run only to be timed.
     """
-    short, longer = (asdict(replace(search, iterations=min(n, search.iterations))) for n in probes)
+    lengths = (*probes, LONGEST)
+    short, longer, longest = (asdict(replace(search, iterations=min(n, search.iterations))) for n in lengths)
     return Budget(
         unit="iterations",
         amount=search.iterations,
         restarts=search.restarts,
         probe={"search": short},
         longer={"search": longer},
+        longest={"search": longest},
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -34,7 +35,9 @@ CERTAIN: Final = 5.0
 """Seconds left beyond which several searches are checked, which share work, instead of one."""
 CERTIFIED: Final = 4
 """Units whose searches a probe checks together."""
-SHARED: Final = 0.6
+TOLD_APART: Final = 0.5
+"""By this share must a longer search exceed a short one, so that its units are told from noise."""
+SHARED: Final = 0.4
 """Seconds that a short search of several victims may take; the line through one and these tells of more."""
 DATA: Final = "pictures"
 """Folder of the cache with decoded pictures; an audit reads them as well."""
@@ -143,12 +146,7 @@ class Calls:
             count = min(probe.victims, max(2, round(SHARED / max(one, SHARED / probe.victims))))
             count = count if self._affords(2 * one) else 1
             spent = one if count == 1 else self._seconds(lambda: probe.run("several", count))
-            fixed = 0.0
-            more = _units_of(plugin, budget.longer) - units if budget.longer else 0
-            if more > 0 and self._affords(spent):
-                arguments = {**plugin.arguments, **budget.longer}
-                rest = self._seconds(lambda: probe.run("longer", count, arguments)) - spent
-                fixed = max(0.0, spent - units * max(0.0, rest) / more)
+            fixed = self._fixed(probe, plugin, budget, spent, count)
             each = _of_each(one, spent, count, probe.victims)
             share = fixed / spent if spent else 0.0
             step = self._step(probe, plugin, budget, rounds, cold=cold, warm=one)
@@ -160,6 +158,19 @@ class Calls:
             step=step,
             crafting=probe.crafting,
         )
+
+    def _fixed(self, probe: _Probe, plugin: Plugin, budget: Budget, spent: float, count: int) -> float:
+        """Seconds that a call of ``spent`` takes before its first unit, by longer ones of as many victims."""
+        units, fixed = max(1, _units_of(plugin, budget.probe)), 0.0
+        for name, changed in (("longer", budget.longer), ("longest", budget.longest)):
+            more = _units_of(plugin, changed) - units if changed else 0
+            if more <= 0 or not self._affords(spent):
+                break
+            rest = self._seconds(partial(probe.run, name, count, {**plugin.arguments, **changed})) - spent
+            fixed = max(0.0, spent - units * max(0.0, rest) / more)
+            if rest > TOLD_APART * spent:
+                break
+        return fixed
 
     def _prepared(
         self, scenario: Scenario, plugin: Plugin, budget: Budget, rounds: int, place: Path

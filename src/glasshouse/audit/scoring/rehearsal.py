@@ -33,7 +33,7 @@ from glasshouse.registry import load
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.spec import Scenario
 
-DEAR: Final = 1.0
+DEAR: Final = 0.6
 """CPU seconds of a first rehearsal beside which what happens once in a process is little."""
 VICTIMS: Final = 2
 """About so many there is a claim of each kind."""
